@@ -8,6 +8,7 @@ run equals an uninterrupted run.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -194,6 +195,31 @@ class UnreadableState(RunError):
             f"{folder}: the run cannot continue from this state ({type(error).__name__}: {error}). The state "
             "is unchanged. Remove the folder to start the run again"
         )
+
+
+def saving(step: int) -> Callable[[Path], None]:
+    """Return the ``save`` of a checkpoint whose state consists of its step only; `saved_step` reads it."""
+
+    def save(folder: Path) -> None:
+        (folder / "state.json").write_text(json.dumps({"step": step}))
+
+    return save
+
+
+def saved_step(state: Path | None) -> int:
+    """Return the step in a state from `saving`, or -1 if there is no state."""
+    if state is None:
+        return -1
+    try:
+        return int(json.loads((state / "state.json").read_text())["step"])
+    except Exception as error:
+        raise UnreadableState(state, error) from error
+
+
+def sampling_issues(spec: RunSpec, why: str) -> list[Issue]:
+    """Return an issue for each key that tells a sampler how to evaluate; ``why`` is the backend's reason."""
+    given = {key: getattr(spec.evaluation, key) for key in ("temperature", "top_p", "responses")}
+    return [Issue(f"evaluation.{key}", why, value) for key, value in given.items() if value is not None]
 
 
 class Backend(Protocol):

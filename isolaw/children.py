@@ -138,18 +138,13 @@ def each(
 
 
 def _begin(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent)
-
-
-def end_with_parent(parent: int | None = None) -> None:
-    """Make this process end when the process that started it ends. ``parent`` is the parent's id, if known.
+    """Make this worker process ignore Ctrl-C, and end when the process ``parent`` that started it ends.
 
     On Linux, the kernel ends this process, even if it is suspended or holds the GIL. The kernel reacts to the
     end of the starting *thread*, so start processes from a thread that lasts. On other systems, a thread
     checks the parent every second.
     """
-    parent = parent or os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             guard.set_death_signal()

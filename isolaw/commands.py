@@ -250,15 +250,10 @@ def shipped(file: str) -> Path:
     return own if own.parent.is_dir() else Path(__file__).parents[1] / file
 
 
-def requirements(name: str) -> Path:
-    """Return the path of a file of pinned requirements that ships with isolaw."""
-    return shipped(f"requirements/{name}.txt")
-
-
 @_printed
 def install(*words: str, pinned: str = "") -> Command:
-    """Return the pip command that installs packages, or the ``pinned`` file of `requirements`."""
-    file = ["--no-deps", "-r", str(requirements(pinned))] if pinned else []
+    """Return the pip command that installs packages, or the pinned requirements in a file that ships."""
+    file = ["--no-deps", "-r", str(shipped(f"requirements/{pinned}.txt"))] if pinned else []
     return Command(("pip", "install", *file, *words))
 
 

@@ -24,7 +24,8 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -135,6 +136,22 @@ class SpecError(InputError):
             texts.append(f"{place}{issue}")
         head = f"{source}: {len(texts)} issues" if source else f"{len(texts)} issues"
         super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
+
+
+@contextmanager
+def collecting(issues: list[Issue]) -> Iterator[None]:
+    """End the block at a `SpecError`, and add its issues to a list.
+
+    >>> found = []
+    >>> with collecting(found):
+    ...     raise SpecError([Issue("sweep.seeds", "missing")])
+    >>> [str(issue) for issue in found]
+    ['sweep.seeds: missing']
+    """
+    try:
+        yield
+    except SpecError as error:
+        issues += error.issues
 
 
 def check_type(name: str, value: object, types: Any, expected: str) -> None:

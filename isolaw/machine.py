@@ -253,7 +253,7 @@ class Cards:
     name: str = ""
 
 
-def cards(text: str, where: str = "--machine") -> Cards:
+def cards(text: str) -> Cards:
     """Return the GPUs of a machine from ``NAME:COUNT`` (COUNT is 1 by default).
 
     Raises `SpecError` for any other form.
@@ -269,5 +269,5 @@ def cards(text: str, where: str = "--machine") -> Cards:
     if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
         accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_MIB)}"
         close = nearest(name, _MIB) if name not in _MIB else ""
-        raise SpecError([Issue(where, found=text, accepted=accepted, nearest=close)])
+        raise SpecError([Issue("--machine", found=text, accepted=accepted, nearest=close)])
     return Cards(int(count or 1), int(mib * 2**20), "" if free else name)

@@ -17,7 +17,7 @@ from isolaw.resolve import Plan
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
-    from isolaw.design.schedule import Schedule
+    from isolaw.design.play import Schedule
     from isolaw.step_cost import Cost, Spent
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ class Preview:
         adaptive = self.plan.adaptive
         if adaptive is None or len(adaptive.history) > 1 or self.plan.begun:
             return None
-        from isolaw.design.schedule import schedule
+        from isolaw.design.play import schedule
 
         return schedule(adaptive, self.plan.spec)
 
@@ -64,8 +64,7 @@ class Preview:
         """The runs that remain; for a race that has not begun, the runs of its schedule."""
         if self.schedule is not None and self.plan.adaptive is not None:
             return self.plan.adaptive.asked(self.schedule.decisions)
-        left = set(self.plan.todo)
-        return [run for run in self.plan.runs if run.run_id in left]
+        return self.plan.unfinished
 
     @cached_property
     def commands(self) -> list[dict[str, Any]]:

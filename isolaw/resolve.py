@@ -18,7 +18,7 @@ from isolaw.config.sections import OFF
 from isolaw.design import directory
 from isolaw.design.directory import Adaptive
 from isolaw.design.race import RUNGS
-from isolaw.errors import Damaged, Issue, SpecError, StoreError
+from isolaw.errors import Damaged, Issue, SpecError, StoreError, collecting
 from isolaw.evidence import Simulated
 from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of
@@ -57,6 +57,12 @@ class Plan:
         return {key: values for key, values in filled.items() if values not in ([None], [OFF.get(key)])}
 
     @property
+    def unfinished(self) -> list[RunSpec]:
+        """The runs that have not reached their horizon, in the order of ``runs``."""
+        left = set(self.todo)
+        return [run for run in self.runs if run.run_id in left]
+
+    @property
     def rollouts(self) -> int:
         """The number of rollouts of the whole sweep, including finished runs.
 
@@ -76,7 +82,7 @@ class Plan:
             "begun": self.begun,
             "rollouts": self.rollouts,
             "remaining_rollouts": self.remaining,
-            "configurations": sorted({(r.problems_per_batch, r.rollouts_per_problem) for r in self.runs}),
+            "configurations": sorted({run.shape for run in self.runs}),
             "seeds": list(self.spec.sweep.seeds),
             "axes": self.spec.grid.recipe_axes,
             "defaults": self.defaults,
@@ -111,13 +117,17 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
         spec, to_keep, as_recorded = backend.with_axes(spec, store.directory, notes)
         spec = _with_schedule(spec, store, notes)
     except SpecError as error:  # without a backend or schedule, there are no runs to check for issues
-        issues = [*error.issues, *_issues_of_schedule(spec, store), *_issues_before_runs(spec, store)]
+        issues = list(error.issues)
+        with collecting(issues):
+            _with_schedule(spec, store, [])
+        issues += _issues_before_runs(spec, store)
         raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
-    axes = _axes(spec)
-    pairs, dropped = allocation.grid(*axes)
+    pairs, dropped = allocation.grid(*spec.axes)
     if dropped:
         shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
-        notes.append(f"isolaw leaves out combinations above limits.max_batch_rollouts = {axes[-1]}: {shown}")
+        notes.append(
+            f"isolaw leaves out combinations above limits.max_batch_rollouts = {spec.axes[-1]}: {shown}"
+        )
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += executors.check(spec.executor, runs)
@@ -162,22 +172,15 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
     """Return all issues that `plan` finds in a spec, for a new directory."""
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
-        try:
-            plan(spec, nowhere)
-        except SpecError as error:
-            return error.issues
-    return []
-
-
-def _axes(spec: SweepSpec) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the B_p and the n of the grid, and the cap on B_p · n."""
-    return spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    found: list[Issue] = []
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere, collecting(found):
+        plan(spec, nowhere)
+    return found
 
 
 def _issues_before_runs(spec: SweepSpec, store: SweepStore) -> list[Issue]:
     """Return the issues that can be found without resolving runs: in the grid, trackers and states folder."""
-    grid = allocation.grid_issues(*_axes(spec))
+    grid = allocation.grid_issues(*spec.axes)
     return [*grid, *mirror.check(spec.tracking), *_states_issues(store, spec)]
 
 
@@ -249,15 +252,6 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         )
     horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
     return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
-
-
-def _issues_of_schedule(spec: SweepSpec, store: SweepStore) -> list[Issue]:
-    """Return the issues of the evaluation schedule."""
-    try:
-        _with_schedule(spec, store, [])
-    except SpecError as error:
-        return error.issues
-    return []
 
 
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:

@@ -21,7 +21,15 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backend import Backend, Checkpoint, Measurement, RunContext, UnreadableState
+from isolaw.backend import (
+    Backend,
+    Checkpoint,
+    Measurement,
+    RunContext,
+    sampling_issues,
+    saved_step,
+    saving,
+)
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
@@ -123,12 +131,7 @@ class Replay(Backend):
         given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
         message = "replay cannot change the recipe of a recorded run"
         issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
-        message = "replay cannot sample again"
-        issues += [
-            Issue(f"evaluation.{key}", message, found=value)
-            for key in ("temperature", "top_p", "responses")
-            if (value := getattr(spec.evaluation, key)) is not None
-        ]
+        issues += sampling_issues(spec, "replay cannot sample again")
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
         if len(found) > 1:
             issues.append(Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found))
@@ -151,18 +154,9 @@ class Replay(Backend):
         if points.empty:
             raise DataError(f"{spec.sources['source']}: the run has no checkpoint within C = {spec.compute}")
         last = int(points["step"].max())
-        done = -1
-        if ctx.state is not None:
-            try:
-                done = json.loads((ctx.state / "state.json").read_text())["step"]
-            except Exception as error:
-                raise UnreadableState(ctx.state, error) from error
+        done = saved_step(ctx.state)
         for step, rows in points[points["step"] > done].groupby("step", sort=True):
             step = int(step)
-
-            def save(folder: Path, step: int = step) -> None:
-                (folder / "state.json").write_text(json.dumps({"step": step}))
-
             first = rows.iloc[0]
             values = [
                 Measurement(
@@ -171,7 +165,7 @@ class Replay(Backend):
                 for r in rows.itertuples()
             ]
             tokens = _optional(first["tokens"])
-            yield Checkpoint(step, int(first["compute"]), values, save, tokens, final=step == last)
+            yield Checkpoint(step, int(first["compute"]), values, saving(step), tokens, final=step == last)
 
 
 BACKEND = Replay()

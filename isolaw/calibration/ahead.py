@@ -18,13 +18,12 @@ from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Protocol, SimulatedCell
-from isolaw.calibration.space import parameters
+from isolaw.calibration.space import arguments_of
 from isolaw.children import each
 from isolaw.errors import InputError, Refused
 from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import Preset
-from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
 POINTS = 24  # number of C
@@ -84,10 +83,7 @@ def forecast(
     left = discrepancy_of(preset)
     members = preset.members[:MEMBERS]
 
-    arguments = [
-        (parameters(values), difficulty(str(values["problems"])), hash_of(seed, _FORECAST + i))
-        for i, values in enumerate(members)
-    ]
+    arguments = [arguments_of(values, hash_of(seed, _FORECAST + i)) for i, values in enumerate(members)]
     found = each(protocol.simulate_cells, arguments, jobs, lambda done: progress(done / len(members)))
     rewards = np.full((len(members), len(cells), POINTS), np.nan)
     spent = [cell.compute / rate[key] for key, cell in zip(cells, protocol.cells, strict=True)]

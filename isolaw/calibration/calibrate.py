@@ -23,7 +23,7 @@ from isolaw.calibration.rounds import (
     Posterior,
     Round,
     hash_of,
-    rounds,
+    search,
     simulated,
 )
 from isolaw.calibration.space import EDGE, IDENTIFIED, Space, parameters
@@ -100,11 +100,7 @@ class Calibration(Shown):
     @property
     def members(self) -> list[dict[str, Any]]:
         """The constants and the problem set of each member."""
-        out = []
-        for x in self.x:
-            values = self.space.values(x)
-            out.append({**values, "problems": self.space.problems_of(values)})
-        return out
+        return [self.space.member(x) for x in self.x]
 
     @property
     def constants(self) -> list[Constant]:
@@ -203,7 +199,7 @@ class Calibration(Shown):
             "reward": f"{self.observed.metric} on {self.observed.eval_set}",
             "problems_per_batch": sorted({c.problems_per_batch for c in cells}),
             "rollouts_per_problem": sorted({c.rollouts_per_problem for c in cells}),
-            "cells": [[c.problems_per_batch, c.rollouts_per_problem] for c in cells],
+            "cells": [list(c.key) for c in cells],
             "runs": sum(c.runs for c in cells),
             "compute": [min(self.observed.ends), max(self.observed.ends)],
             "ends": list(self.observed.ends),
@@ -281,19 +277,15 @@ def calibrate(
     kept = None if out is None else Path(out).with_name(f".{Path(out).name}.rounds.npz")
     mark = _mark(seen, seed)
     done = [] if kept is None else _done(kept, mark, seen)
-    posterior: Posterior | None = None
 
     def report(count: int) -> None:
         progress(count / SIMULATIONS)
 
-    for one in rounds(seen.protocol, seen.space, seen.reward, seed, done, jobs, report):
-        if isinstance(one, Posterior):
-            posterior = one
-            continue
-        done = [*done, one]
+    def keep(rounds: list[Round]) -> None:
         if kept is not None:
-            _keep(kept, mark, done)
-    assert posterior is not None
+            _keep(kept, mark, rounds)
+
+    posterior = search(seen.protocol, seen.space, seen.reward, seed, done, keep, jobs, report)
     x = _ensemble(posterior.draws, seed)
     before = SIMULATIONS - MEMBERS
     seeds = [hash_of(seed, _REPLAYED + i) for i in range(len(x))]

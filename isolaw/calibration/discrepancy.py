@@ -54,9 +54,7 @@ class Discrepancy:
         ``noise``, of shape (P, P), is the covariance of the rewards over repetitions of the runs. Rewards
         before the first step are ignored.
         """
-        where = np.concatenate(
-            [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]
-        )
+        where = np.concatenate([_where(c.key, c.compute) for c in cells])
         own = np.concatenate([c.steps for c in cells]) > 0
         found = cls(size, left[own], where[own], _parts(where[own], noise[np.ix_(own, own)]))
         return found._fitted() if size > 0 else found

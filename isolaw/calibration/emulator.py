@@ -49,9 +49,8 @@ class Emulator:
     """The Gaussian process after one round of a calibration.
 
     In the symbols of the module's docstring, ``measured`` is z₀ and ``noise2`` is s²ν², both of shape (K,),
-    and ``discrepancy`` is δ. ``residual`` is the root mean square of the part of the measured rewards that no
-    component contains. ``covariance``, of shape (P, P), is the covariance of the rewards over repetitions of
-    the runs. `fit` computes the other fields.
+    and ``discrepancy`` is δ. ``covariance``, of shape (P, P), is the covariance of the rewards over
+    repetitions of the runs. `fit` computes the other fields.
     """
 
     points: Floats
@@ -63,7 +62,6 @@ class Emulator:
     signal2: Floats
     noise2: Floats
     measured: Floats
-    residual: float
     discrepancy: float
     covariance: Floats
 
@@ -90,12 +88,11 @@ class Emulator:
         shares = 1 / (np.maximum(values, 0)[:, None] + (noise2 / signal2)[None])
         weights = axes @ (shares * (axes.T @ left))
         signal2, noise2 = signal2 * scale**2, noise2 * scale**2
-        residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
         discrepancy = _discrepancy((z0 - z) ** 2, 2 * noise2)
         rest = (rewards - middle - z @ basis.T).var(axis=0)
         covariance = (basis * noise2) @ basis.T + np.diag(rest)
         fitted = lengths, plane, weights, axes, shares, signal2, noise2
-        return cls(x, *fitted, z0, residual, discrepancy, covariance)
+        return cls(x, *fitted, z0, discrepancy, covariance)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the mean and variance of the components, without noise, at points of shape (J, d).

@@ -8,7 +8,7 @@ regions. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +16,10 @@ import numpy as np
 
 from isolaw.calibration.emulator import Emulator
 from isolaw.calibration.simulation import Protocol
-from isolaw.calibration.space import BOUND, Space, parameters
+from isolaw.calibration.space import BOUND, Space, arguments_of
 from isolaw.children import each
 from isolaw.fits.blas import one_blas_thread
 from isolaw.simulators.model import Floats
-from isolaw.simulators.problems import difficulty
 
 FIRST, NEXT, ROUNDS = 400, 200, 8
 MEMBERS = 100
@@ -39,11 +38,13 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Posterior draws, of shape (J, d), with the emulator's δ and residual as root mean squares in reward."""
+    """Posterior draws, of shape (J, d), with the emulator's δ as a root mean square in reward.
+
+    ``covariance`` is the emulator's.
+    """
 
     draws: Floats
     discrepancy: float
-    residual: float
     covariance: Floats
 
     @property
@@ -64,39 +65,33 @@ def simulated(
 
     ``x`` has shape (J, d), and the rewards have shape (J, P).
     """
-    values = [space.values(own) for own in x]
-    populations = [(parameters(own), difficulty(space.problems_of(own))) for own in values]
-    arguments = [(*own, seed) for own, seed in zip(populations, seeds, strict=True)]
+    arguments = [arguments_of(space.member(own), seed) for own, seed in zip(x, seeds, strict=True)]
     return np.array(each(protocol.simulate, arguments, jobs, report))
 
 
-def rounds(
+def search(
     protocol: Protocol, space: Space, measured: Floats, seed: int, done: list[Round],
-    jobs: int | None = None, report: Callable[[int], None] = lambda _: None,
-) -> Iterator[Round | Posterior]:  # fmt: skip
-    """Yield each `Round` that is not yet in ``done``, and finally the `Posterior` given all rounds.
+    keep: Callable[[list[Round]], None], jobs: int | None = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> Posterior:  # fmt: skip
+    """Simulate the rounds that are not yet in ``done``, and return the posterior given all rounds.
 
-    ``report`` is called with the number of completed simulations.
+    ``keep`` is called with all rounds so far after each round, and ``report`` with the number of completed
+    simulations.
     """
     found = list(done)
-    now = posterior(found, measured, seed, last=len(found) == ROUNDS)
     for index in range(len(found), ROUNDS):
+        rng = np.random.default_rng([seed, index, _CHOICE])
         if index == 0:
-            rng = np.random.default_rng([seed, 0, _CHOICE])
             x = np.clip(rng.standard_normal((FIRST, space.size)), -BOUND, BOUND)
         else:
-            assert now is not None
-            draws = now.draws
-            rng = np.random.default_rng([seed, index, _CHOICE])
+            draws = posterior(found, measured, seed, last=False).draws
             x = draws[rng.choice(len(draws), NEXT, replace=False)]
         before = sum(len(r.x) for r in found)
         seeds = [hash_of(seed, before + i) for i in range(len(x))]
-        rewards = simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))
-        found.append(Round(x, rewards))
-        yield found[-1]
-        now = posterior(found, measured, seed, last=index == ROUNDS - 1)
-    assert now is not None
-    yield now
+        found.append(Round(x, simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))))
+        keep(found)
+    return posterior(found, measured, seed, last=True)
 
 
 def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
@@ -104,15 +99,10 @@ def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
 
 
 @one_blas_thread()
-def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True) -> Posterior | None:
-    """Return posterior draws given these rounds, or None without rounds.
-
-    The posterior after the ``last`` round has more draws.
-    """
+def posterior(found: list[Round], measured: Floats, seed: int, last: bool) -> Posterior:
+    """Return posterior draws given these rounds. The posterior after the ``last`` round has more draws."""
     import emcee
 
-    if not found:
-        return None
     x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
     emulator = Emulator.fit(x, rewards, measured)
     rng = np.random.default_rng([seed, len(found) - 1, _WALK])
@@ -127,7 +117,7 @@ def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True
     sampler.run_mcmc(start, burn_in + steps, skip_initial_state_check=True)
     draws = sampler.get_chain(discard=burn_in, thin=_THIN, flat=True)
     discrepancy = emulator.discrepancy * float(np.sqrt(emulator.measured.size / len(measured)))
-    return Posterior(draws, discrepancy, emulator.residual, emulator.covariance)
+    return Posterior(draws, discrepancy, emulator.covariance)
 
 
 def hash_of(seed: int, index: int) -> int:

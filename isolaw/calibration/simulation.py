@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isolaw.backends.bandit import Batches
+from isolaw.fits.cell import Cell
 from isolaw.simulators.draws import binomial
 from isolaw.simulators.interference import InterferenceParameters, create
 from isolaw.simulators.model import Floats, Update
@@ -18,15 +19,13 @@ _ROLLOUTS, _EVALUATION = range(2)
 
 
 @dataclass(frozen=True)
-class SimulatedCell:
+class SimulatedCell(Cell):
     """One configuration: its (B_p, n), its lr(B) / η, and the steps at which it is evaluated.
 
     ``answers`` is the number of answers per problem in each measured reward of one run; 0 means exact
     rewards.
     """
 
-    problems_per_batch: int
-    rollouts_per_problem: int
     factor: float
     steps: tuple[int, ...]
     answers: tuple[int, ...]
@@ -68,8 +67,12 @@ class Protocol:
         """Return the rewards of `simulate` as one array per cell."""
         out = []
         for cell in self.cells:
-            rows = [self._run(parameters, difficulty, cell, seed, run) for run in range(cell.runs)]
-            out.append(np.mean(rows, axis=0))
+            rewards = np.zeros((cell.runs, len(cell.steps)))
+            for run in range(cell.runs):
+                for i, (p, answers) in enumerate(self._successes(parameters, difficulty, cell, seed, run)):
+                    drawn = cell.answers[i]
+                    rewards[run, i] = binomial(answers, drawn, p).mean() / drawn if drawn else p.mean()
+            out.append(rewards.mean(axis=0))
         return out
 
     def moments(
@@ -84,20 +87,6 @@ class Protocol:
             out.append((np.array(mean), np.array(variance)))
         return out
 
-    def _run(
-        self,
-        parameters: InterferenceParameters,
-        difficulty: Difficulty,
-        cell: SimulatedCell,
-        seed: int,
-        run: int,
-    ) -> Floats:
-        rewards = np.zeros(len(cell.steps))
-        for i, (p, answers) in enumerate(self._successes(parameters, difficulty, cell, seed, run)):
-            drawn = cell.answers[i]
-            rewards[i] = binomial(answers, drawn, p).mean() / drawn if drawn else p.mean()
-        return rewards
-
     def _successes(
         self,
         parameters: InterferenceParameters,
@@ -110,7 +99,7 @@ class Protocol:
 
         p has shape (V,).
         """
-        b, n = cell.problems_per_batch, cell.rollouts_per_problem
+        b, n = cell.key
         problems = seed if self.shared else seed + (run << 32)
         model = create(parameters, difficulty, problems, self.n_train, self.n_validation)
         order = difficulty.stream(seed + (run << 32), ORDER)

@@ -26,6 +26,7 @@ from scipy.special import expit, logit
 
 from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats
+from isolaw.simulators.problems import Difficulty, difficulty
 
 BOUND = 3.0  # limit of |x|
 EDGE = 2.0  # a constant with a larger |x| is at the edge of its prior
@@ -120,6 +121,11 @@ class Space:
         """Return the constants at the point ``x``, of shape (d,)."""
         return {c.name: float(c.value(at)) for c, at in zip(self.coordinates, x, strict=True)}
 
+    def member(self, x: Floats) -> dict[str, Any]:
+        """Return the constants at the point ``x``, and the problem set as ``problems``."""
+        values = self.values(x)
+        return {**values, "problems": self.problems_of(values)}
+
     def problems_of(self, values: Mapping[str, float]) -> str:
         """Return the problem set with these constants, in the form that ``problems.set`` accepts."""
         if self.problems is not None:
@@ -133,3 +139,8 @@ def parameters(values: Mapping[str, float]) -> InterferenceParameters:
     lr, kl = values["lr"], values.get("kl", 0.0)
     own: dict[str, Any] = {name: values[name] for name in ("q", "sigma2", "rho", "kappa", "s", "m", "c")}
     return InterferenceParameters(**own, lr_easy=lr, lr_hard=lr, kl_easy=kl, kl_hard=kl)
+
+
+def arguments_of(member: Mapping[str, Any], seed: int) -> tuple[InterferenceParameters, Difficulty, int]:
+    """Return the arguments with which `Protocol.simulate` simulates a member of an ensemble."""
+    return parameters(member), difficulty(str(member["problems"])), seed

@@ -204,26 +204,27 @@ def _check(law: Law) -> None:
 
 
 def _flags_of(preset: Preset) -> list[Flag]:
-    out = []
-    if not preset.moved:
-        text = f"training hardly moved the rewards of the runs behind {preset.name}"
-        text += ", so the prior and not the runs determines how they continue"
-        out.append(Flag(Code.HARDLY_MOVED, text))
-    if preset.missed > MISSED:
-        text = (
+    found = (
+        (
+            not preset.moved,
+            Code.HARDLY_MOVED,
+            f"training hardly moved the rewards of the runs behind {preset.name}, so the prior and not the "
+            "runs determines how they continue",
+        ),
+        (
+            preset.missed > MISSED,
+            Code.PRESET_MISFIT,
             f"the ensemble of {preset.name} differs from its runs by {preset.missed:.1f} times the noise of "
-            "the runs"
-        )
-        out.append(
-            Flag(Code.PRESET_MISFIT, f"{text}. Calibrate again with another --seed, and compare the results")
-        )
-    if preset.discrepancy > POOR:
-        text = (
-            f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} in reward away from its runs"
-        )
-        text += "; the prediction keeps this difference, and its intervals include it"
-        out.append(Flag(Code.PRESET_MISFIT, text))
-    return out
+            "the runs. Calibrate again with another --seed, and compare the results",
+        ),
+        (
+            preset.discrepancy > POOR,
+            Code.PRESET_MISFIT,
+            f"apart from noise, preset {preset.name} is {preset.discrepancy:.3f} in reward away from its "
+            "runs; the prediction keeps this difference, and its intervals include it",
+        ),
+    )
+    return [Flag(code, text) for applies, code, text in found if applies]
 
 
 def _short_of(preset: Preset, spent: dict[BatchShape, float], factor: float) -> list[Flag]:

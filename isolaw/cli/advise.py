@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import is_page, note, print_document, write_page
+from isolaw.cli.common import is_page, json_option, note, print_document, write_page
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import ROLLOUTS, Destination, budget_options, json_option
+from isolaw.cli.options import ROLLOUTS, Destination, budget_options
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -39,7 +39,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 )
 @json_option
 @click.pass_context
-def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any) -> int:
+def advise(ctx: click.Context, /, out: str | None, **options: Any) -> int:
     """Recommend a starting point from published results alone.
 
     Use it before you have any run. isolaw prints n, B_p and M with their ranges, the sources and how they
@@ -57,7 +57,7 @@ def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any
     words = [own for own in ctx.obj if not (page and own in ("--out", out))]
     again = None if out is not None and not page else str(commands.advise_file(words))
     result = document(found, None if page else out, again)
-    print_document(as_json, result)
+    print_document(result)
     if out is not None and page:
         write_page(result, out, ctx.obj)
     elif out is not None and found.sweep is not None:

@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, notes_on_failure, print_result
+from isolaw.cli.common import json_option, note, notes_on_failure, print_result
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Options that apply to a law.
 _OF_A_LAW = {
-    "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json"
-}  # fmt: skip
+    *("sources", "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json")
+}
 
 
 @click.command(cls=ShortHelp)
@@ -32,11 +32,9 @@ _OF_A_LAW = {
 @shared.answer_options
 @shared.source_options
 @click.option("--out", "-o", type=Destination(), metavar="DIR", help="Write law.json and report.html to DIR.")
-@shared.json_option
+@json_option
 @click.pass_context
-def answer(
-    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, as_json: bool, **options: Any
-) -> int:
+def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> int:
     """Recommend how to split a budget, with its expected loss and the runs to add next.
 
     isolaw reads the runs, fits a law, predicts the reward, and backtests the law, in one step. A law file, or
@@ -51,14 +49,15 @@ def answer(
     from isolaw.report.answer import law_file
 
     compute = options.pop("compute")
-    if compute is None:
-        raise click.UsageError("--compute: missing; expected a budget in rollouts or, with --cost, in hours")
     limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
     limits["cost"] = shared.cost_of(options)
     files = _files(out) if out is not None else None
     reading: Reading | None = None
     if len(sources) == 1 and (law := law_file(sources[0])) is not None:
-        _check_of_law(ctx)
+        for name, option in shared.given(ctx).items():
+            if name not in _OF_A_LAW:
+                text = f"{option.opts[0]} cannot be combined with a law, which is already fitted"
+                raise click.UsageError(text)
         found = isolaw.answer(law, compute, **limits)
     else:
         reading = shared.read_to_fit(sources, options)
@@ -68,32 +67,18 @@ def answer(
         status = Console(stderr=True).status("fitting, predicting, backtesting")  # shows only on a terminal
         with status, notes_on_failure(reading.runs.notes):
             found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
-    print_result(as_json, found.to_dict(), found.lines())
+    print_result(found.to_dict(), found.lines())
     if files is not None:
         _keep(found, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
     return 0 if found.prediction.options else 1
 
 
-def _check_of_law(ctx: click.Context) -> None:
-    """Reject options that select runs if the source is a law."""
-    from click.core import ParameterSource
-
-    for option in ctx.command.params:
-        name = str(option.name)
-        if (
-            name not in {*_OF_A_LAW, "sources"}
-            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        ):
-            raise click.UsageError(f"{option.opts[0]} cannot be combined with a law, which is already fitted")
-
-
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
     """Print the output of ``isolaw read`` for logs that cannot be fitted, and return the exit code."""
     from isolaw.report.text.reading import found_lines, none_fitted
 
-    for line in found_lines(reading, shared.words_of(ctx, sources), metric):
-        note(line)
+    note(*found_lines(reading, shared.words_of(ctx, sources), metric))
     helps = any(not own.status.settled for own in reading.candidates)
     options = "; isolaw answer accepts the same options as isolaw read" if helps else ""
     note(f"isolaw: {none_fitted(reading)}{options}")

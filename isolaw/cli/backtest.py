@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import notes_on_failure, print_document
+from isolaw.cli.common import json_option, notes_on_failure, print_document
 from isolaw.cli.help import ShortHelp
 
 
@@ -17,8 +17,8 @@ from isolaw.cli.help import ShortHelp
 @shared.hold_option("B_p")
 @shared.law_options
 @shared.source_options
-@shared.json_option
-def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
+@json_option
+def backtest(sources: tuple[str, ...], fit_below: float, **options: Any) -> None:
     """Fit runs below a compute, and judge recommendations above this compute.
 
     isolaw fits the runs in SOURCE… up to --fit-below. It then judges its own recommendations for larger
@@ -30,4 +30,4 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     runs = shared.read_to_fit(sources, options).runs
     with notes_on_failure(runs.notes):
         result = isolaw.backtest(runs, fit_below, hold=options["hold"], **shared.law_keywords(options))
-    print_document(as_json, backtest_document(result))
+    print_document(backtest_document(result))

@@ -6,25 +6,11 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import (
-    interruptible,
-    note,
-    notes_on_failure,
-    print_document,
-    progress_bar,
-    write_page,
-)
+from isolaw.cli import common
+from isolaw.cli import options as shared
+from isolaw.cli.common import note
 from isolaw.cli.help import EXECUTING, Further, ShortHelp
-from isolaw.cli.options import (
-    POSITIVE,
-    ROLLOUTS,
-    Destination,
-    jobs_option,
-    json_option,
-    read_to_fit,
-    source_options,
-    where_option,
-)
+from isolaw.cli.options import Destination
 
 _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until", "jobs", "seed")
 
@@ -40,26 +26,25 @@ _KEYWORDS = ("out", "metric", "eval_set", "where", "problems", "n_train", "until
 @click.option(
     "--metric", help="Reward metric, a mean of successes.  [default: avg@4, else the only one in the runs]"
 )
-@click.option("--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]")
-@source_options
-@where_option
+@shared.eval_set_option
+@shared.source_options
+@shared.where_option
 @click.option(
     "--problems", metavar="SET",
     help="Problem set of the simulator, as in problems.set, if known.  [default: fitted]",
 )  # fmt: skip
-@click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
-@click.option("--until", type=ROLLOUTS, help="Use only evaluations up to this C.")
-@jobs_option
+@click.option("--n-train", type=shared.POSITIVE, help="Number of training problems D, if not recorded.")
+@click.option("--until", type=shared.ROLLOUTS, help="Use only evaluations up to this C.")
+@shared.jobs_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=EXECUTING,
     help="Seed of the simulations.",
 )  # fmt: skip
-@json_option
+@common.json_option
 @click.pass_context
 def calibrate(
-    ctx: click.Context, /, sources: tuple[str, ...], figure: str | None, report: str | None, as_json: bool,
-    **options: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context, /, sources: tuple[str, ...], figure: str | None, report: str | None, **options: Any
+) -> int:
     """Fit the simulator to runs, to predict budgets beyond them.
 
     A SOURCE is as in isolaw read. The preset is an ensemble: its members differ in the constants that the
@@ -76,17 +61,16 @@ def calibrate(
         drawing.check(figure)
     if report is not None:
         check_replaceable(report)
-    reading = read_to_fit(sources, options)
-    runs = reading.runs
+    reading = shared.read_to_fit(sources, options)
     own = {name: options[name] for name in _KEYWORDS}
-    with notes_on_failure(runs.notes), interruptible(), progress_bar("simulating") as update:
-        found = fit(runs, **own, progress=lambda share: update(completed=share))
+    with common.notes_on_failure(reading.runs.notes), common.progress("simulating") as progress:
+        found = fit(reading.runs, **own, progress=progress)
     result = document(found, options["out"])
-    print_document(as_json, result)
+    common.print_document(result)
     if figure is not None:
         note(f"Figure: {drawing.write_figure(found, figure)}")
     if report is not None:
-        write_page(result, report, ctx.obj, (file for run in reading.ready for file in run.sources))
+        common.write_page(result, report, ctx.obj, (file for run in reading.ready for file in run.sources))
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")
     return 0

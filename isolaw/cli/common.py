@@ -23,6 +23,7 @@ from isolaw.evidence import Simulated
 if TYPE_CHECKING:
     from isolaw.report.document import Document
 
+_JSON = "isolaw --json"  # the key of the option's value in click's context
 _LONGEST = 100_000  # most characters to print of one line or message
 # Without a terminal: seconds between two progress lines, and the longest silence while `repeated` is active.
 _EVERY, _SILENCE = 60.0, 300.0
@@ -52,22 +53,33 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(shown(line))
 
 
-def print_json(value: Any) -> None:
-    """Print ``value`` as JSON to standard output; raise `ValueError` if it contains NaN or infinity."""
-    print_lines(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
+def _keep_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[_JSON] = value
 
 
-def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) -> None:
+json_option = click.option(
+    "--json", "as_json", is_flag=True, expose_value=False, callback=_keep_json,
+    help="Print the result as JSON.",
+)  # fmt: skip
+
+
+def as_json() -> bool:
+    """Return whether the running command has the option ``--json``."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def print_result(value: Mapping[str, Any], lines: Iterable[str]) -> None:
     """Print a result to standard output, as JSON or as text.
 
     A result that depends on runs has the key ``simulated`` (`isolaw.evidence`). This key comes first in JSON,
     and the first line of the text states it. In JSON, ``format`` names the command, unless the value is a
-    file with its own format.
+    file with its own format. Raises `ValueError` for JSON with NaN or infinity.
     """
-    if as_json:
+    if as_json():
         first = {name: value[name] for name in ("simulated",) if name in value}
         kind = f"isolaw.{click.get_current_context().info_name}/1"
-        print_json({**first, "format": kind, **value})
+        whole = {**first, "format": kind, **value}
+        print_lines(json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
     else:
         print_lines(Simulated.of_json(value).lines(lines))
 
@@ -87,24 +99,29 @@ def write_page(
 ) -> None:
     """Write a page with the result of the command line ``words`` on ``sources``."""
     from isolaw import commands
-    from isolaw.report.page import document as page
-    from isolaw.report.page import provenance
+    from isolaw.report.page import provenance, render_document, write
 
-    made = page.write_page(document, path, str(commands.this([*words])), provenance.sources(sources))
-    note(f"Report: {made}")
+    text = render_document(document, str(commands.this([*words])), provenance.sources(sources))
+    note(f"Report: {write(text, path)}")
 
 
-def print_document(as_json: bool, document: Document) -> None:
+def print_document(document: Document) -> None:
     """Print the result of a study to standard output, as JSON or as text."""
-    if as_json:
-        print_result(True, document.data, ())
+    if as_json():
+        print_result(document.data, ())
     else:
         print_lines(document.lines())
 
 
-def note(text: str) -> None:
-    """Print a note as one line to standard error, so that standard output contains only results."""
-    click.echo(shown(text), err=True)
+def note(*lines: str) -> None:
+    """Print lines to standard error, so that standard output contains only results."""
+    for line in lines:
+        click.echo(shown(line), err=True)
+
+
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes about a result to standard error."""
+    note(*(f"note: {text}" for text in texts))
 
 
 @contextmanager
@@ -113,8 +130,7 @@ def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except IsolawError:
-        for text in notes:
-            note(f"note: {text}")
+        print_notes(notes)
         raise
 
 
@@ -157,6 +173,13 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         yield functools.partial(bar.update, bar.add_task(task, total=total))
+
+
+@contextmanager
+def progress(task: str) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar in a context that is `interruptible`; yield a function of the share done."""
+    with interruptible(), progress_bar(task) as update:
+        yield lambda share: update(completed=share)
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import note, print_document
+from isolaw.cli import options as shared
+from isolaw.cli.common import json_option, print_document, print_notes
 from isolaw.cli.help import COSTS, Further, ShortHelp
-from isolaw.cli.options import (
-    ROLLOUTS,
-    cost_of,
-    further_cost_options,
-    json_option,
-    read_to_fit,
-    source_options,
-    where_option,
-)
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -48,7 +40,7 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 @click.option("--metric", help="Reward metric.  [default: avg@4; with --a and --b as in isolaw fit]")
 @click.option("--eval-set", help="Evaluation set.  [default: validation]")
 @click.option(
-    "--compute", "--budget", "compute", type=ROLLOUTS,
+    "--compute", "--budget", "compute", type=shared.ROLLOUTS,
     help="Also compare the rewards at this budget C, in rollouts.",
 )  # fmt: skip
 @click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
@@ -62,25 +54,12 @@ def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[
     "--hours", metavar="48h|384gpuh", cls=Further, group=COSTS,
     help="With --a and --b: compare the rewards after this time; requires --cost.",
 )  # fmt: skip
-@further_cost_options
-@where_option
-@source_options
+@shared.further_cost_options
+@shared.where_option
+@shared.source_options
 @json_option
 def compare(
-    first: str | None,
-    second: str | None,
-    by: str | None,
-    base: str | None,
-    metric: str | None,
-    eval_set: str | None,
-    compute: float | None,
-    a: dict[str, int] | None,
-    b: dict[str, int] | None,
-    target: float | None,
-    hours: str | None,
-    steps: int | None,
-    as_json: bool,
-    **options: Any,
+    first: str | None, second: str | None, by: str | None, base: str | None, steps: int | None, **options: Any
 ) -> None:
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
@@ -96,81 +75,65 @@ def compare(
     --b B_p=64,n=16 --steps 100 --cost FILE.
     """
     if steps is not None:
-        _costs(a, b, steps, first, options, as_json)
-        return
-    if a is not None or b is not None:
-        _shapes(
-            first,
-            second or by or base,
-            a,
-            b,
-            options | {"metric": metric, "eval_set": eval_set},
-            {"compute": compute, "target": target, "hours": hours},
-            as_json,
-        )
-        return
-    from isolaw.fits.metric import EVAL_SET, METRIC
+        _costs(steps, first, options)
+    elif options["a"] is not None or options["b"] is not None:
+        _shapes(first, second or by or base, options)
+    else:
+        _recipes(first, second, by, base, options)
 
-    metric, eval_set = metric or METRIC, eval_set or EVAL_SET
-    alone = {
-        "--target": target,
-        "--hours": hours,
-        "--cost": options.pop("cost"),
-        "--where": options.pop("where"),
-    }
-    alone["--price"] = options.pop("price")
-    if given := [name for name, value in alone.items() if value]:
-        raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
+
+def _recipes(
+    first: str | None, second: str | None, by: str | None, base: str | None, options: dict[str, Any]
+) -> None:
+    """Print the comparison of two recipes, or of all recipes along an axis."""
     import isolaw
+    from isolaw.fits.metric import EVAL_SET, METRIC
     from isolaw.report.text.recipes import document
 
+    if given := [f"--{name}" for name in ("target", "hours", "cost", "where", "price") if options[name]]:
+        raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
     if first is None or (by is None) == (second is None) or (base is not None and by is None):
         raise click.UsageError("expected FIRST and SECOND, or FIRST with --by NAME (and --base)")
+    metric = options["metric"] or METRIC
+    keywords = {"eval_set": options["eval_set"] or EVAL_SET, "compute": options["compute"]}
     if second is None:
         assert by is not None
-        runs = read_to_fit((first,), {**options, "metric": metric, "by": by}).runs
-        axis = isolaw.compare_by(runs, by, base, metric, eval_set=eval_set, compute=compute)
-        print_document(as_json, document(axis))
-        for text in dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes):
-            note(f"note: {text}")
+        runs = shared.read_to_fit((first,), {**options, "metric": metric, "by": by}).runs
+        axis = isolaw.compare_by(runs, by, base, metric, **keywords)
+        print_document(document(axis))
+        print_notes(dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes))
         return
     of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the mapping is for the table
     without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
     one, other = (
-        read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
+        shared.read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
         for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))
     )
-    names = _names(first, second)
-    found = isolaw.compare(one, other, metric, eval_set=eval_set, compute=compute, names=names)
-    print_document(as_json, document(found))
-    for text in found.notes:
-        note(f"note: {text}")
+    found = isolaw.compare(one, other, metric, names=_names(first, second), **keywords)
+    print_document(document(found))
+    print_notes(found.notes)
 
 
-def _costs(
-    a: dict[str, int] | None, b: dict[str, int] | None, steps: int, first: str | None,
-    options: dict[str, Any], as_json: bool,
-) -> None:  # fmt: skip
+def _costs(steps: int, first: str | None, options: dict[str, Any]) -> None:
     """Print the cost of the steps of two configurations."""
     from isolaw.report.text import costs
 
-    whole = a is not None and b is not None and len(a) == len(b) == 2
-    if not whole or a is None or b is None or first is not None or options["cost"] is None:
+    a, b = options["a"] or {}, options["b"] or {}
+    if not len(a) == len(b) == 2 or first is not None or options["cost"] is None:
         raise click.UsageError("--steps: expected --a B_p=…,n=…, --b B_p=…,n=… and --cost, without FIRST")
-    cost = cost_of(options)
+    cost = shared.cost_of(options)
     assert cost is not None
     shapes = [(own["problems_per_batch"], own["rollouts_per_problem"]) for own in (a, b)]
-    print_document(as_json, costs.steps_document(cost, shapes, steps))
+    print_document(costs.steps_document(cost, shapes, steps))
 
 
-def _shapes(
-    source: str | None, other: str | None, a: dict[str, int] | None, b: dict[str, int] | None,
-    options: dict[str, Any], asked: dict[str, Any], as_json: bool,
-) -> None:  # fmt: skip
+def _shapes(source: str | None, other: str | None, options: dict[str, Any]) -> None:
     """Print the comparison of two configurations of one source."""
     import isolaw
     from isolaw.report.text.shapes import document
 
+    a, b = options["a"], options["b"]
+    asked = {name: options[name] for name in ("compute", "target", "hours")}
     given = [f"--{name}" for name, value in asked.items() if value is not None]
     if source is None or a is None or b is None or other is not None or len(given) != 1:
         raise click.UsageError(
@@ -179,12 +142,12 @@ def _shapes(
         )
     if asked["hours"] is not None and asked["hours"].replace(".", "", 1).isdecimal():
         asked["hours"] += "h"
-    cost = cost_of(options)
-    runs = read_to_fit((source,), options | {"by": True}).runs
+    cost = shared.cost_of(options)
+    runs = shared.read_to_fit((source,), options | {"by": True}).runs
     shapes = [_completed(own, runs, flag) for own, flag in ((a, "--a"), (b, "--b"))]
     names = {name: options[name] for name in ("metric", "eval_set", "where")}
     found = isolaw.compare_shapes(runs, shapes[0], shapes[1], **asked, cost=cost, **names)
-    print_document(as_json, document(found, cost))
+    print_document(document(found, cost))
 
 
 def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from isolaw import commands
-from isolaw.cli.common import interruptible, note, print_result, progress_bar
+from isolaw.cli.common import as_json, interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import Destination, json_option
+from isolaw.cli.options import Destination, given
 
 if TYPE_CHECKING:
     from isolaw.backends.real.gpu_selftest import StageProgress
@@ -43,7 +42,7 @@ _GIB = 2**30
 @json_option
 @click.pass_context
 @interruptible()
-def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, **of_checkup: Any) -> int:
+def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
@@ -52,17 +51,16 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
     from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
 
     if checkup:
-        return _checkup(as_json, **of_checkup)
-    for name in of_checkup:
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            value = of_checkup[name]
+        return _checkup(**of_checkup)
+    for name, value in of_checkup.items():
+        if name in given(ctx):
             values = value if isinstance(value, tuple) else (value,)
-            given = [word for own in values for word in (f"--{name}", str(own))]
-            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*given)}")
+            words = [word for own in values for word in (f"--{name}", str(own))]
+            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*words)}")
     machine = examine()
     findings = diagnose(machine)
     if imports:
-        if not as_json:
+        if not as_json():
             note("importing the libraries of the real backend …")
         findings += try_imports(machine)
     lines = [*_facts(machine), ""]
@@ -73,11 +71,11 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
     for finding in findings:
         lines += ["", f"{'fault' if finding.fault else 'note'}: {finding.backend}: {finding.what}"]
         lines += [f"  fix: {finding.mend}"] if finding.mend else []
-    print_result(as_json, to_dict(machine, findings), lines)
+    print_result(to_dict(machine, findings), lines)
     return 1 if any(finding.fault for finding in findings) else 0
 
 
-def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]) -> int:
+def _checkup(device: str, out: Path | None, only: tuple[str, ...]) -> int:
     """Run the self-test, print and write its report, and return 1 if a check failed."""
     from isolaw.backends.real import gpu_selftest
     from isolaw.backends.real.gpu_selftest import text
@@ -103,7 +101,7 @@ def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]
 
         facts = to_dict(machine, diagnose(machine))
         report = gpu_selftest.run(device, only, facts, notify, lambda so_far: gpu_selftest.write(so_far, out))
-    print_result(as_json, report, text.lines(report))
+    print_result(report, text.lines(report))
     gpu_selftest.write(report, out)
     note(f"Report: {out}")
     return 0 if report["passed"] else 1

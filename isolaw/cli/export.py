@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from isolaw.cli.common import interruptible, print_result
+from isolaw.cli.common import interruptible, json_option, print_result
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import Destination, json_option
+from isolaw.cli.options import Destination
 
 
 @click.command(cls=ShortHelp)
@@ -14,7 +14,7 @@ from isolaw.cli.options import Destination, json_option
 @click.option("--out", required=True, type=Destination(), help="Folder of the model, new or empty.")
 @json_option
 @interruptible()
-def export(run: str, out: str, as_json: bool) -> None:
+def export(run: str, out: str) -> None:
     """Write the model of a real run as a Hugging Face folder.
 
     RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. An unambiguous prefix of the run id is
@@ -29,4 +29,4 @@ def export(run: str, out: str, as_json: bool) -> None:
         f"{done['parameters']:,} parameters in {done['dtype']}",
         f'AutoModelForCausalLM.from_pretrained("{out}") loads it, and so does vLLM.',
     ]
-    print_result(as_json, done, lines)
+    print_result(done, lines)

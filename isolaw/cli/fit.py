@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, notes_on_failure, print_document, print_lines, print_result
+from isolaw.cli.common import (
+    as_json,
+    json_option,
+    note,
+    notes_on_failure,
+    print_document,
+    print_lines,
+    print_notes,
+    print_result,
+)
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.errors import Refused
@@ -23,7 +31,10 @@ if TYPE_CHECKING:
 _OTHERWISE = "other units and ready-made points"
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
 # Options of a law of n*, rejected with --to-target.
-_OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"}
+_OF_A_LAW = {
+    *("x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"),
+    *("by", "retune", "points"),
+}
 
 
 @click.command(cls=ShortHelp)
@@ -55,11 +66,9 @@ _OF_A_LAW = {"x", "hold", "method", "curve", "records", "robust", "draws", "seed
     "and how the best lr grows with B_p and n.",
 )
 @shared.further_cost_options
-@shared.json_option
+@json_option
 @click.pass_context
-def fit(
-    ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
-) -> None:
+def fit(ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, **options: Any) -> None:
     """Fit the allocation law n*(C) to runs, or B_p*(C) with --hold n.
 
     A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
@@ -68,9 +77,8 @@ def fit(
         raise click.UsageError(
             "found no SOURCE; expected logs, a sweep's directory or a table, or --points FILE.csv"
         )
-    for option in ctx.command.params if points is not None else ():
-        name = str(option.name)
-        if name not in _FOR_POINTS and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+    for name, option in shared.given(ctx).items():
+        if points is not None and name not in _FOR_POINTS:
             label = option.opts[0] if isinstance(option, click.Option) else "SOURCE"
             raise click.UsageError(f"--points cannot be combined with {label}")
     expected = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
@@ -78,16 +86,16 @@ def fit(
         where = "with" if points is not None else "without"
         raise click.UsageError(f"--x: found {x}; expected {', '.join(expected)} {where} --points")
     if options["to_target"] is not None:
-        _to_target(ctx, sources, as_json, options)
+        _to_target(ctx, sources, options)
     elif options["cost"] is not None or options["price"] is not None:
         raise click.UsageError("--cost and --price require --to-target")
     elif points is not None:
-        _fit_points(points, x, as_json, options)
+        _fit_points(points, x, options)
     else:
-        _fit_runs(sources, as_json, {**options, "x": x})
+        _fit_runs(sources, {**options, "x": x})
 
 
-def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+def _fit_runs(sources: tuple[str, ...], options: dict[str, Any]) -> None:
     from isolaw.fits.document.files import check_writable
 
     out, by, retune = options["out"], options["by"], options["retune"]
@@ -104,39 +112,34 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     keywords = {**shared.law_keywords(options), "hold": options["hold"], "x": options["x"]}
     with notes_on_failure(runs.notes):
         if retune is not None:
-            _fit_retuned(runs, retune, keywords, out, as_json)
+            _fit_retuned(runs, retune, keywords, out)
         elif by is not None:
-            _fit_by(runs, by, keywords, out, as_json)
+            _fit_by(runs, by, keywords, out)
         else:
-            _fit_one(runs, keywords, out, options["figures"], as_json)
+            _fit_one(runs, keywords, out, options["figures"])
 
 
-def _to_target(ctx: click.Context, sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+def _to_target(ctx: click.Context, sources: tuple[str, ...], options: dict[str, Any]) -> None:
     import isolaw
     from isolaw.report.text.law import notes
     from isolaw.report.text.targets import document
 
-    for option in ctx.command.params:
-        name = str(option.name)
-        unused = name in _OF_A_LAW or name in ("by", "retune", "points")
-        if unused and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+    for name, option in shared.given(ctx).items():
+        if name in _OF_A_LAW:
             raise click.UsageError(f"--to-target cannot be combined with {option.opts[0]}")
     cost = shared.cost_of(options)
     runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
     keywords = {name: options[name] for name in ("metric", "eval_set", "where", "price")}
     with notes_on_failure(runs.notes):
         found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
-    print_document(as_json, document(found))
-    for own in notes(found.flags):
-        note(f"note: {own}")
+    print_document(document(found))
+    print_notes(notes(found.flags))
 
 
-def _fit_one(
-    runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None, as_json: bool
-) -> None:
+def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None) -> None:
     import isolaw
-    from isolaw.report.text import law as text
     from isolaw.report.text.fit import law_lines
+    from isolaw.report.text.law import notes
 
     law = isolaw.fit(runs, **keywords)
     if out:
@@ -146,10 +149,9 @@ def _fit_one(
         from isolaw.report.figures.law import write_figures
 
         drawn = write_figures(law, runs, figures)
-    print_result(as_json, law.to_dict(), [] if as_json else law_lines(law))
-    for own in text.notes(law.document.flags):
-        note(f"note: {own}")
-    if as_json:
+    print_result(law.to_dict(), [] if as_json() else law_lines(law))
+    print_notes(notes(law.document.flags))
+    if as_json():
         return
     if drawn:
         print_lines([f"Figures: {', '.join(map(str, drawn))}"])
@@ -167,20 +169,19 @@ def _next(law: Law, out: str) -> str:
     return f" For a larger budget: {commands.predict(out, budget)}" if budget else ""
 
 
-def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
+def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None) -> None:
     from isolaw.fits.studies.axis import fit_by
     from isolaw.report.text.studies import side_by_side
 
     found = fit_by(runs, by, keywords)
-    for value, why in found.refused.items():
-        note(f"note: {by} = {value}: {why}")
+    print_notes(f"{by} = {value}: {why}" for value, why in found.refused.items())
     for value, law in found.laws.items() if out is not None else ():
         path = Path(str(out))
         law.save(path.with_stem(f"{path.stem}-{str(value).replace('/', '_')}"))
-    print_result(as_json, found.to_dict(), side_by_side(by, found.documents))
+    print_result(found.to_dict(), side_by_side(by, found.documents))
 
 
-def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
+def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None) -> None:
     from isolaw.fits.studies.retune import fit_retuned
     from isolaw.fits.studies.targets import lr_law
     from isolaw.report.document import Document, Passage
@@ -199,7 +200,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         own = Document.of(
             f"{name} re-tuned", lr_lines(rule), {"simulated": runs.simulated.json, "retune": name, **more}
         )
-        print_document(as_json, own)
+        print_document(own)
         return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)
     lines += [] if rule is None else Passage("", lr_lines(rule)).lines()
@@ -207,10 +208,10 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         found.one.save(out)
         found.retuned.save(_retuned(out))
         lines.append(f"Laws: {out}, {_retuned(out)}.{_next(found.one, out)}")
-    print_result(as_json, {**found.to_dict(), **more}, lines)
+    print_result({**found.to_dict(), **more}, lines)
 
 
-def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
+def _fit_points(path: str, x: str, options: dict[str, Any]) -> None:
     import isolaw
     from isolaw.fits.document.files import check_writable, save
     from isolaw.fits.flags import flags_of_simulated
@@ -228,7 +229,7 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
     if out:
         save(document, out)
         lines.append(f"Saved the law to {out}. It has no learning curves, which isolaw predict requires.")
-    print_result(as_json, document.to_dict(), lines)
+    print_result(document.to_dict(), lines)
 
 
 def _retuned(out: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_document
+from isolaw.cli.common import json_option, print_document, print_notes
 from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
 @shared.draws_option
 @shared.seed_option
 @shared.mapping_options
-@shared.json_option
+@json_option
 def model_size(
     file: str,
     runs: str | None,
@@ -62,7 +62,6 @@ def model_size(
     where: tuple[str, ...],
     sizes: list[float],
     at: tuple[float, ...],
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Fit the model-size law to evaluations of several sizes.
@@ -100,9 +99,8 @@ def model_size(
         "sources": [file] if runs is None else [file, runs],
         "bootstrap": {"unit": law.unit, "draws": options["draws"], "seed": options["seed"]},
     }
-    print_document(as_json, size_document(law, predictions, more))
-    for warning in law.warnings:
-        note(f"note: {warning}")
+    print_document(size_document(law, predictions, more))
+    print_notes(law.warnings)
 
 
 def _selected(table: pd.DataFrame, condition: str, path: str) -> pd.DataFrame:

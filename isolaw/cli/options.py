@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
+from isolaw.cli.common import announce_compilation, print_notes
 from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
 
 if TYPE_CHECKING:
@@ -60,19 +61,21 @@ ROLLOUTS = BudgetOption(hours=False)
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """Return the NAME=VALUE values of a repeatable option as a dictionary."""
+def pairs(
+    _: click.Context, option: click.Parameter, values: Iterable[str], empty: bool = False
+) -> dict[str, str]:
+    """Return the NAME=VALUE values of a repeatable option as a dictionary; ``empty`` permits no VALUE."""
     out = {}
     for text in values:
-        name, _equals, value = (part.strip() for part in text.partition("="))
-        if not name or not value:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not name or not equals or not (value or empty):
             raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
         out[name] = value
     return out
 
 
 column_option = click.option(
-    "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
+    "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=pairs,
     help="The pool's column for prompt, answer or id, e.g. prompt=question.",
 )  # fmt: skip
 
@@ -81,7 +84,7 @@ def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]
     """Return NAME=VALUE options as a dictionary, in which numbers are converted."""
     from isolaw.readers.assignments import as_number
 
-    return {name: as_number(text) for name, text in _pairs(ctx, option, values).items()}
+    return {name: as_number(text) for name, text in pairs(ctx, option, values).items()}
 
 
 def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
@@ -122,7 +125,6 @@ def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorat
     return add
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 draws_option = click.option(
     "--draws", type=click.IntRange(0, 10_000), default=400, cls=Further, group=CURVES,
     help="Number of draws for the intervals; 0 for no intervals.",
@@ -135,11 +137,11 @@ seed_option = click.option(
 def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
     return (
         click.option(
-            "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs, **kind,
+            "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=pairs, **kind,
             help="Map a column of the table to isolaw's name or symbol, e.g. n=group_size.",
         ),
         click.option(
-            "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs, **kind,
+            "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=pairs, **kind,
             help='Compute a column from others, e.g. "C=prompts_seen*rollout_n".',
         ),
         click.option(
@@ -227,7 +229,6 @@ further_cost_options = _cost_options({"cls": Further, "group": COSTS})
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in `cost_options`, and print a note about runs it leaves out."""
-    from isolaw.cli.common import note
     from isolaw.costs import read
     from isolaw.step_cost import checked_price
 
@@ -237,8 +238,7 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
         return None
     checked_price(options["price"])
     cost = read(options["cost"])
-    for text in cost.notes:
-        note(f"note: {cost.where}: {text}")
+    print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
 
 
@@ -255,10 +255,12 @@ def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
     )  # fmt: skip
 
 
-def _once(_: click.Context, option: click.Parameter, values: Sequence[Any]) -> Any:
+def _once(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
     if len(values) > 1:
         raise click.UsageError(f"{' and '.join(option.opts)} are one option; found {len(values)} budgets")
-    return values[0] if values else None
+    if not values:
+        raise click.UsageError("--compute: missing; expected a budget in rollouts or, with --cost, in hours")
+    return values[0]
 
 
 compute_option = click.option(
@@ -269,13 +271,14 @@ where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
 )  # fmt: skip
+eval_set_option = click.option(
+    "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
+)
 _LAW = {
     "metric": click.option(
         "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
     ),
-    "eval_set": click.option(
-        "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
-    ),
+    "eval_set": eval_set_option,
     "where": where_option,
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",
@@ -312,15 +315,21 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LAW_NAMES}
 
 
+def given(ctx: click.Context) -> dict[str, click.Parameter]:
+    """Return the options and arguments that the user gave on the command line, by name."""
+    names = {str(own.name): own for own in ctx.command.params}
+    return {k: v for k, v in names.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
+
+
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
     """Return the sources and the given `source_options` as arguments of another command."""
     words = list(sources)
-    for option in ctx.command.params:
-        given = ctx.params[str(option.name)] if option.name in _OF_SOURCES else None
-        if isinstance(given, dict):
-            given = [f"{key}={value}" for key, value in given.items()]
-        if given is not None and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
-            for value in [given] if isinstance(given, str) else given:
+    for name, option in given(ctx).items():
+        if name in _OF_SOURCES:
+            values = ctx.params[name]
+            if isinstance(values, dict):
+                values = [f"{key}={value}" for key, value in values.items()]
+            for value in [values] if isinstance(values, str) else values:
                 words += [option.opts[0], str(value)]
     return words
 
@@ -343,12 +352,9 @@ def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
 
 def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     """Read the sources of a command that fits them, and print the notes."""
-    from isolaw.cli.common import announce_compilation, note
-
     reading = read_sources(sources, options)
     if not (options.get("where") or options.get("by") or options.get("retune")):
         reading = reading.together()
-    for text in (*reading.notes, *(reading.warnings if reading.ready else ())):
-        note(f"note: {text}")
+    print_notes((*reading.notes, *(reading.warnings if reading.ready else ())))
     announce_compilation()
     return reading

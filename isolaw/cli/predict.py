@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import interruptible, print_document, print_result, progress_bar
+from isolaw.cli import options as shared
+from isolaw.cli.common import json_option, print_document, print_result, progress
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import (
-    POSITIVE,
-    budget_options,
-    compute_option,
-    cost_of,
-    cost_options,
-    json_option,
-)
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -23,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=ShortHelp)
 @click.argument("law", required=False, type=click.Path())
-@compute_option
-@cost_options
-@budget_options
+@shared.compute_option
+@shared.cost_options
+@shared.budget_options
 @click.option(
     "--method", type=click.Choice(["law", "simulate"]), default="law",
     help="law: use the recommendation of LAW. simulate: also simulate the budget with --preset.",
@@ -35,14 +28,13 @@ if TYPE_CHECKING:
     help="A file of isolaw calibrate --out, or a preset that ships with isolaw; for --method simulate.",
 )  # fmt: skip
 @click.option(
-    "--jobs",
-    type=POSITIVE,
+    "--jobs", type=shared.POSITIVE,
     help="Number of processes for the simulation.  [default on this machine: one per core]",
-)
+)  # fmt: skip
 @json_option
 def predict(
-    law: str | None, compute: float | str | None, method: str, preset: str | None, jobs: int | None,
-    as_json: bool, **options: Any,
+    law: str | None, compute: float | str, method: str, preset: str | None, jobs: int | None,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Recommend an allocation of a budget.
 
@@ -57,33 +49,29 @@ def predict(
     from isolaw.fits.law import Law
     from isolaw.report.text.prediction import largest_with_recommendation, prediction_summary
 
-    if compute is None:
-        raise click.UsageError("--compute: missing; expected a budget in rollouts or, with --cost, in hours")
     if (method == "simulate") != (preset is not None):
         raise click.UsageError("--method simulate and --preset FILE require each other")
     if law is None and preset is None:
         raise click.UsageError("expected LAW, a file of isolaw fit --out, or --method simulate --preset FILE")
     fitted = None if law is None else Law.load(law)
-    limits = options | {"cost": cost_of(options)}
+    limits = options | {"cost": shared.cost_of(options)}
     if preset is not None:
-        return _simulate(preset, compute, fitted, limits, jobs, as_json)
+        return _simulate(preset, compute, fitted, limits, jobs)
     assert fitted is not None
     prediction = fitted.predict(compute, **limits)
     nearest = largest_with_recommendation(fitted, prediction, **limits)
     lines = prediction_summary(prediction, fitted.document, nearest)
-    print_result(as_json, prediction.to_dict(), lines)
+    print_result(prediction.to_dict(), lines)
     return 0 if prediction.options else 1
 
 
 def _simulate(
-    preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None, as_json: bool
+    preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None
 ) -> int:
     from isolaw.calibration.splits import predict_by_simulation
     from isolaw.report.text.simulation import document
 
-    with interruptible(), progress_bar("simulating") as update:
-        found = predict_by_simulation(
-            preset, asked, law, **limits, jobs=jobs, progress=lambda share: update(completed=share)
-        )
-    print_document(as_json, document(found))
+    with progress("simulating") as update:
+        found = predict_by_simulation(preset, asked, law, **limits, jobs=jobs, progress=update)
+    print_document(document(found))
     return 0

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import interruptible, note, print_document, print_result, progress_bar
+from isolaw.cli.common import interruptible, json_option, note, print_document, print_result, progress_bar
 from isolaw.cli.help import Further, ShortHelp
-from isolaw.cli.options import Destination, column_option, json_option
+from isolaw.cli.options import Destination, column_option, pairs
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder
@@ -22,17 +22,14 @@ _SAMPLING = "how responses are sampled"
 
 
 def _arguments(
-    _: click.Context, option: click.Parameter, values: Sequence[str]
+    ctx: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> dict[str, bool | int | float | str] | None:
     """Return NAME=VALUE options as a dictionary, with values parsed as in a sweep file, or None if empty."""
     from isolaw.documents.reading import parse_toml
     from isolaw.errors import InputError
 
     out: dict[str, bool | int | float | str] = {}
-    for text in values:
-        name, equals, raw = (part.strip() for part in text.partition("="))
-        if not name or not equals:
-            raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
+    for name, raw in pairs(ctx, option, values, empty=True).items():
         try:
             value = parse_toml(f"value = {raw}", option.opts[0])["value"]
         except InputError:
@@ -87,9 +84,8 @@ def _arguments(
 @json_option
 @interruptible()
 def problems(
-    counts: str | None, model: str | None, pool: str | None, out: str | None, dry_run: bool,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    counts: str | None, model: str | None, pool: str | None, out: str | None, dry_run: bool, **options: Any
+) -> None:
     """Sort a pool of problems into easy, hard and extremely hard sets.
 
     \b
@@ -111,14 +107,12 @@ def problems(
     if counts is not None:
         if model or pool or out:
             raise click.UsageError("--counts samples nothing; expected no --model, --problems and --out")
-        _dead_groups(counts, as_json)
+        _dead_groups(counts)
         return
-    needed = {"--model": model, "--problems": pool, "--out": out}
-    if missing := [name for name, value in needed.items() if value is None]:
-        raise click.UsageError(f"{', '.join(missing)}: missing (or --counts FILE)")
-    assert model is not None
-    assert pool is not None
-    assert out is not None
+    if model is None or pool is None or out is None:
+        needed = {"--model": model, "--problems": pool, "--out": out}
+        missing = ", ".join(name for name, value in needed.items() if value is None)
+        raise click.UsageError(f"{missing}: missing (or --counts FILE)")
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
 
@@ -128,7 +122,7 @@ def problems(
         most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.problems)
         count, rollouts = len(work.problems), {"least": left, "most": most}
         plan = {"problems": count, "rollouts": rollouts, "dry_run": True}
-        print_result(as_json, plan, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
+        print_result(plan, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
         return
     failures = 0
     if left:
@@ -139,18 +133,18 @@ def problems(
         failures = reward.failures
     report = work.write()
     result = {"directory": out, **report}
-    print_result(as_json, result, _summary(work, report))
+    print_result(result, _summary(work, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
 
 
-def _dead_groups(counts: str, as_json: bool) -> None:
+def _dead_groups(counts: str) -> None:
     """Print the share of dead groups for each n."""
     from isolaw.fits.studies.dead_groups import dead_groups, read_counts
     from isolaw.report.text.dead_groups import document
 
     found = dead_groups(*read_counts(counts))
-    print_document(as_json, document(found))
+    print_document(document(found))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:

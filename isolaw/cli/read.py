@@ -13,7 +13,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_lines, print_result, shown
+from isolaw.cli.common import as_json, json_option, note, print_lines, print_notes, print_result, shown
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination
 
@@ -42,11 +42,11 @@ _FEW = 3  # up to this many logs are printed in full without --verbose
     "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
     help="Print every run in full, with the origin of each value.",
 )  # fmt: skip
-@shared.json_option
+@json_option
 @click.pass_context
 def read(
     ctx: click.Context, /, sources: tuple[str, ...], out: Path | None, write_mapping: str | None,
-    write_settings: str | None, save: bool, verbose: bool, as_json: bool, **options: Any,
+    write_settings: str | None, save: bool, verbose: bool, **options: Any,
 ) -> int:  # fmt: skip
     """List the logs in a folder, and which of them can be fitted.
 
@@ -62,7 +62,7 @@ def read(
     from isolaw.report.text.reading import fit_command, found_lines, none_fitted
 
     if write_mapping is not None:
-        if out is not None or as_json:
+        if out is not None or as_json():
             raise click.UsageError("--write-mapping cannot be combined with --out or --json")
         _write_mapping(sources, write_mapping)
         return 0
@@ -75,29 +75,26 @@ def read(
         return 0
     if save and _save(reading, sources, options):
         return 0
-    if len(reading.candidates) == 1 and not (as_json or reading.ready):
-        for text in reading.read_as:
-            note(f"note: {text}")
+    if len(reading.candidates) == 1 and not (as_json() or reading.ready):
+        print_notes(reading.read_as)
         raise DataError(reading.none_ready())
-    if as_json:
+    if as_json():
         runs = [run.to_dict() for run in reading.candidates]
         notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
         result = {"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs}
-        print_result(True, {"simulated": reading.simulated.json, **result}, ())
+        print_result({"simulated": reading.simulated.json, **result}, ())
     else:
         print_lines(reading.simulated.lines([]))
         if verbose or len(reading.candidates) <= _FEW:
             for run in reading.ready:
                 _print(run)
         print_lines(found_lines(reading, words, options["metric"]))
-        for text in (*reading.table_notes, *reading.notes):
-            note(f"note: {text}")
-        for path in reading.no_logs if verbose else ():
-            note(f"  {path}")
+        print_notes((*reading.table_notes, *reading.notes))
+        note(*(f"  {path}" for path in reading.no_logs if verbose))
     if out is not None and reading.ready:
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
-        if not as_json:
+        if not as_json():
             fit, _ = fit_command(reading.runs, [str(out)], None, "law.json")
             print_lines([f"Runs: {out}." + (f" Next: {fit}" if fit else "")])
     if not reading.ready:
@@ -207,12 +204,12 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:
     from isolaw.files import check_suffix
-    from isolaw.readers.mapping_draft import draft
+    from isolaw.readers.reading_draft import draft_mapping
 
     if len(sources) != 1:
         raise click.UsageError(f"--write-mapping: found {len(sources)} sources; expected one table")
     check_suffix(file, "a mapping", "mapping.toml")
-    _write_new(file, draft(sources[0], file))
+    _write_new(file, draft_mapping(sources[0], file))
     print_lines([f"Mapping: {file}. Edit it, then: {commands.read_mapped(sources[0], file)}"])
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isolaw.resolve import Plan
 
 
-def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callable[[Plan, str], None]) -> int:
+def run(spec: SweepSpec, out: str, dry_run: bool, execute: Callable[[Plan, str], None]) -> int:
     """Check the recipe of a sweep file. ``execute`` runs one stage in its folder, with a progress bar."""
     from isolaw.recipe_check.check import check, first
     from isolaw.recipe_check.stages import CheckSweep, setup
@@ -28,15 +28,14 @@ def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callab
     lines = text.expected(stages)
     simulated = Simulated.among([traits(spec.sweep.backend).simulated])
     if dry_run:
-        print_result(as_json, {"simulated": simulated.json, "stages": stages, "dry_run": True}, lines)
+        print_result({"simulated": simulated.json, "stages": stages, "dry_run": True}, lines)
         return 0
-    for line in simulated.lines(lines):
-        note(line)
+    note(*simulated.lines(lines))
 
     def stage(own: CheckSweep, planned: Plan) -> None:
         note(f"{own.name}: {plan_summary(planned.to_dict(), spec.sweep.backend)[0]}")
         execute(planned, str(own.directory))
 
     found = check(start, Path(out), stage)
-    print_document(as_json, text.document(found))
+    print_document(text.document(found))
     return 0

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from isolaw.cli import common
-from isolaw.cli.common import note, print_document, write_page
+from isolaw.cli.common import json_option, note, print_document, write_page
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import Destination, json_option
+from isolaw.cli.options import Destination
 
 _FAILURES_SHOWN = 5
 
@@ -41,14 +41,7 @@ _FAILURES_SHOWN = 5
 @click.pass_context
 @common.interruptible()
 def replicate(
-    ctx: click.Context,
-    /,
-    model: str,
-    out: str | None,
-    jitter: int,
-    jobs: int | None,
-    as_json: bool,
-    **more: Any,
+    ctx: click.Context, /, model: str, out: str | None, jitter: int, jobs: int | None, **more: Any
 ) -> None:
     """Test the paper's findings F1 to F7 on a simulator.
 
@@ -90,7 +83,7 @@ def replicate(
         written = [Path(out) / "findings.json", markdown(found, out), *write(found, out)]
         save(found, written[0])
         write_page(result, Path(out) / "findings.html", ctx.obj)
-    print_document(as_json, result)
+    print_document(result)
     failed = found["failed_runs"]
     for failure in failed[:_FAILURES_SHOWN]:
         note(f"failed: {failure}")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_result
+from isolaw.cli.common import json_option, note, print_result
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.registry import traits
@@ -64,12 +63,11 @@ _OF_A_PAGE = {
 @shared.hold_option(None)
 @shared.law_options
 @shared.source_options
-@shared.json_option
+@json_option
 @click.pass_context
 def report(
-    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, figures: str | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, figures: str | None, **options: Any
+) -> None:
     """Write a page about runs and their law.
 
     The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without fit options,
@@ -86,11 +84,13 @@ def report(
     if figures is not None and (not figures or Path(figures).is_file()):
         raise click.UsageError(f"--figures: found {figures!r}; expected a directory")
     if out is None:
-        _only_for_a_page(ctx)
+        for name, option in shared.given(ctx).items():
+            if name in _OF_A_PAGE:
+                raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
         reading = shared.read_to_fit(sources, options)
         files, reasons = _drawn(reading.runs, str(figures), options)
         drawn = {"simulated": reading.runs.simulated.json, "figures": files, "not_drawn": reasons}
-        print_result(as_json, drawn, _figure_lines(files))
+        print_result(drawn, _figure_lines(files))
         _say_why(reasons)
         return
     from rich.console import Console
@@ -101,8 +101,7 @@ def report(
     from isolaw.report.text.prediction import prediction_summary
 
     check_replaceable(out)
-    names = ("hold", "x", *shared.LAW_NAMES)
-    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    given = [name for name in ("hold", "x", *shared.LAW_NAMES) if name in shared.given(ctx)]
     if given and options["law_file"] is not None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --law")
     with Console(stderr=True).status("reading") as status:  # shows only on a terminal
@@ -132,15 +131,8 @@ def report(
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
-    print_result(as_json, result, [*lines, *_figure_lines(files), f"Report: {path}"])
+    print_result(result, [*lines, *_figure_lines(files), f"Report: {path}"])
     _say_why(reasons)
-
-
-def _only_for_a_page(ctx: click.Context) -> None:
-    """Reject options of the page if only figures are drawn."""
-    for option in ctx.command.params:
-        if option.name in _OF_A_PAGE and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
 
 
 def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str], dict[str, str]]:

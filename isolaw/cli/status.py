@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isolaw.cli.common import handling, print_lines, print_result, shown
+from isolaw.cli.common import as_json, handling, json_option, print_lines, print_result, shown
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,12 +25,12 @@ _LINES_EVERY_S = 30.0  # interval of output that does not go to a terminal
 @click.argument("directory", type=click.Path())
 @click.option("--watch", is_flag=True, help="Update until the sweep ends, with its pace and the law so far.")
 @json_option
-def status(directory: str, watch: bool, as_json: bool) -> None:
+def status(directory: str, watch: bool) -> None:
     """Show the progress of a sweep, which may still be running."""
     from isolaw import engine
     from isolaw.report.text.sweep import sweep_state
 
-    if watch and as_json:
+    if watch and as_json():
         raise click.UsageError("--watch cannot be combined with --json")
     if watch:
         from isolaw.report.watch import Watch
@@ -41,7 +40,7 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
             _watch(Watch(directory), leave)
     else:
         state = engine.status(directory)
-        print_result(as_json, state, sweep_state(state))
+        print_result(state, sweep_state(state))
 
 
 def _watch(watch: Watch, leave: threading.Event) -> None:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw import commands
-from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar, repeated
+from isolaw.cli.common import (
+    announce_compilation,
+    as_json,
+    handling,
+    json_option,
+    note,
+    print_result,
+    progress_bar,
+    repeated,
+)
 from isolaw.cli.help import Further, ShortHelp
-from isolaw.cli.options import Destination, cost_of, further_cost_options, json_option
+from isolaw.cli.options import Destination, cost_of, further_cost_options
 from isolaw.registry import traits
 
 if TYPE_CHECKING:
@@ -75,9 +84,7 @@ _KEYS = {
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @further_cost_options
 @json_option
-def sweep(
-    file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any
-) -> int:
+def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, **more: Any) -> int:
     """Execute a grid of runs.
 
     FILE is a sweep file (TOML) with the grid; without FILE, isolaw runs a small simulated grid. The same
@@ -94,7 +101,7 @@ def sweep(
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     settings += _race_settings(more["adaptive"], more["spend"])
     if more["recipe_check"]:
-        return _recipe_check(file, settings, out, dry_run, as_json, more)
+        return _recipe_check(file, settings, out, dry_run, more)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
     if more["cost"] is not None and not (traits(spec.sweep.backend).trains and dry_run):
@@ -107,15 +114,14 @@ def sweep(
         raise (located(error, file, settings) if file else error) from None
     planned = plan.to_dict()
     simulated = Simulated.of_json(planned)
-    for line in simulated.lines([*text.plan_summary(planned, plan.spec.sweep.backend), *notes]):
-        note(line)
+    note(*simulated.lines([*text.plan_summary(planned, plan.spec.sweep.backend), *notes]))
     if dry_run:
         if preview.cost is not None:
             note(costs.spent(preview.spent, preview.cost))
         lines = text.dry_run(preview)
-        if not as_json:
+        if not as_json():
             note(text.place_summary(place))
-        print_result(as_json, preview.to_dict(), ["", *lines])
+        print_result(preview.to_dict(), ["", *lines])
         return 0
     if plan.todo:
         _announce_compilation(plan.spec)
@@ -126,12 +132,9 @@ def sweep(
     if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
-        print_result(as_json, result, _result_lines(plan, result, time.monotonic() - started))
-    for line in text.diverged(state):
-        note(line)
+        print_result(result, _result_lines(plan, result, time.monotonic() - started))
     names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
-    for line in text.failure_lines(state["failures"], names, out):
-        note(line)
+    note(*text.diverged(state), *text.failure_lines(state["failures"], names, out))
     for failure in state["failures"]:
         failed.pop(failure["run_id"], None)
     for run_id, cause in failed.items():
@@ -161,7 +164,7 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
 
 
 def _recipe_check(
-    file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, as_json: bool, more: dict[str, Any]
+    file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, more: dict[str, Any]
 ) -> int:
     """Execute a recipe check instead of the grid and return the exit code."""
     from isolaw import engine
@@ -187,7 +190,7 @@ def _recipe_check(
             raise KeyboardInterrupt
 
     try:
-        return recipe_check.run(spec, out, dry_run, as_json, execute)
+        return recipe_check.run(spec, out, dry_run, execute)
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, ProblemsSpec, Recipe, Section
 from isolaw.documents.seal import canonical_json
 
@@ -51,6 +52,11 @@ class RunSpec(Section):
     sources: dict[str, Any] = {}
     compute: Count
     evaluation: EvaluationSpec = EvaluationSpec()
+
+    @property
+    def shape(self) -> BatchShape:
+        """The pair (B_p, n)."""
+        return self.problems_per_batch, self.rollouts_per_problem
 
     @property
     def batch_rollouts(self) -> int:

@@ -66,6 +66,11 @@ class SweepSpec(_AllSections):
         name = self.sweep.backend
         return getattr(self, name) if name in BACKENDS else {}
 
+    @property
+    def axes(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """The B_p and the n of the grid, and the cap on B_p · n."""
+        return self.grid.problems_per_batch, self.grid.rollouts_per_problem, self.limits.max_batch_rollouts
+
     @classmethod
     def parse(
         cls, data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]] | None = None

@@ -101,7 +101,7 @@ def _of_sweep(path: Path) -> list[Timed]:
         recorded.check_backend(spec.backend, str(path))
         if lines := store.run(run_id).recorded().checkpoints:
             model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
-            own = (run_id, spec.problems_per_batch, spec.rollouts_per_problem)
+            own = (run_id, *spec.shape)
             if not traits(spec.backend).by_command:
                 out.append(recorded.Timed.of_lines(*own, lines, model))
             elif timed := recorded.Timed.of_trainer(*own, lines):

@@ -343,17 +343,16 @@ def _validate(table: _Intervals) -> _Validated:
     places = np.unique(groups, axis=0)
     for place in places:
         left = (groups == place).all(axis=1)
-        rest = table.only(~left)
+        rest, held = table.only(~left), table.only(left)
         for name in names:
             fitted = rest.fitted(name != "line")
-            errors = table.only(left).errors(*fitted)[1]
+            errors = held.errors(*fitted)[1]
             if name == "effects":
                 mean, deviation = rest.effects(*fitted).at(*map(int, place))
                 errors = errors - mean
                 deviations.append(deviation)
             own[name].append(errors)
-        own_line = table.only(left)
-        plain.append(own_line.errors({WHOLE: rest.least_squares()}, 0.0)[1])
+        plain.append(held.errors({WHOLE: rest.least_squares()}, 0.0)[1])
     medians = {name: np.array([np.median(errors) for errors in found]) for name, found in own.items()}
     rms = {name: float(np.sqrt(np.mean(found**2))) for name, found in medians.items()}
     rival = float(np.sqrt(np.mean([np.median(errors) ** 2 for errors in plain])))

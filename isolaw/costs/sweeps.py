@@ -29,8 +29,7 @@ def left(
         kept = stored.recorded().up_to(stored.last_state).checkpoints if store.exists else []
         reached = int(kept[-1]["step"]) if kept else -1
         own = cost.seconds(
-            run.problems_per_batch,
-            run.rollouts_per_problem,
+            *run.shape,
             run.steps - max(reached, 0),
             evaluations=sum(step > reached for step in run.schedule()),
             starts=1,
@@ -64,7 +63,7 @@ def by_configuration(
     """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown."""
     groups: dict[tuple[int, int], list[RunSpec]] = {}
     for run in runs:
-        groups.setdefault((run.problems_per_batch, run.rollouts_per_problem), []).append(run)
+        groups.setdefault(run.shape, []).append(run)
     out = []
     for shape, own in sorted(groups.items()):
         cost = cost_of(own[0])

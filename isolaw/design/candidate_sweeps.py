@@ -14,7 +14,7 @@ extrapolates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,10 +22,9 @@ from isolaw.allocation import BatchShape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.design.cell_rewards import compare
 from isolaw.design.clock import Clock
-from isolaw.design.decisions import Decision, DecisionStage, Design, Ending, Request, RunKey, cost_of
+from isolaw.design.decisions import Decision, DecisionStage, Ending, Request, RunKey, cost_of
 from isolaw.design.directory import race_of
 from isolaw.design.race import Race, described
-from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 from isolaw.step_cost import HOUR_S
 
@@ -59,6 +58,11 @@ class Fixed:
     seed: int = 0  # seed of the draws
     horizon: int | None = None
 
+    @property
+    def end(self) -> int:
+        """The horizon of all runs."""
+        return self.horizon or self.target
+
     def next(
         self,
         history: Sequence[Decision],
@@ -67,31 +71,40 @@ class Fixed:
     ) -> Decision:
         """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
         if not history:
-            end = self.horizon or self.target
-            runs = tuple(Request(*key, seed, end) for key in self.cells for seed in self.seeds)
+            runs = tuple(Request(*key, seed, self.end) for key in self.cells for seed in self.seeds)
             return Decision(DecisionStage.GRID, runs, cost=cost_of(runs, {}))
-        found = compare(measured, [Cell(*key) for key in self.compared], self.target, self.seed)
-        return described(Decision(DecisionStage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)
+        found = compare(measured, self.compared, self.target, self.seed)
+        ended = Decision(DecisionStage.STOP, spent=history[0].cost, ending=Ending.COMPLETE)
+        return described(ended, found, found.cells)
 
 
 @dataclass(frozen=True)
 class CandidateSweep:
-    """A design that a plan compares: its kind, cells, number of seeds, and the horizon of its runs.
-
-    ``horizon`` is None if the design decides for itself how long each run is.
-    """
+    """A design that a plan compares, and its kind."""
 
     kind: DesignKind
-    design: Design
-    cells: tuple[BatchShape, ...]
-    seeds: int
-    horizon: int | None = None
+    design: Fixed | Race
+
+    @property
+    def cells(self) -> tuple[BatchShape, ...]:
+        """The (B_p, n) that the design may run."""
+        return self.design.cells
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds that the design may run in each cell."""
+        return len(self.design.seeds)
+
+    @property
+    def horizon(self) -> int | None:
+        """The horizon of all runs, or None if the design decides for itself how long each run is."""
+        return self.design.end if isinstance(self.design, Fixed) else None
 
     @property
     def name(self) -> str:
         """The name of the design in tables.
 
-        >>> CandidateSweep(DesignKind.HALF, None, (), 2, 10).name
+        >>> CandidateSweep(DesignKind.HALF, Fixed(((32, 8),), (0, 1), 10**6, ())).name
         'every second n × 2'
         """
         return (
@@ -143,14 +156,10 @@ def shorter(candidate: CandidateSweep, wall_s: float | None, budget: Budget) -> 
 def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[CandidateSweep]:
     """Return the designs over the grid of ``runs`` that the budget allows, shortened if necessary."""
     race = race_of(spec, runs)
-    return [*_fixed(race, budget), *_raced(race, budget)]
-
-
-def _raced(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
-    spend = budget.rollouts
-    if spend >= race.least:
-        own = replace(race, spend=spend)
-        yield CandidateSweep(DesignKind.RACE, own, race.cells, len(race.seeds))
+    found = [*_fixed(race, budget)]
+    if budget.rollouts >= race.least:
+        found.append(CandidateSweep(DesignKind.RACE, replace(race, spend=budget.rollouts)))
+    return found
 
 
 def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
@@ -161,15 +170,23 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
 
     def design(kind: DesignKind, cells: tuple[BatchShape, ...], seeds: int, horizon: int) -> CandidateSweep:
         compared = cells if kind is DesignKind.LINE else race.cells
-        end = None if horizon == race.target else horizon
-        own = Fixed(cells, race.seeds[:seeds], race.target, compared, race.seed, end)
-        return CandidateSweep(kind, own, cells, seeds, horizon)
+        own = Fixed(cells, race.seeds[:seeds], race.target, compared, race.seed, horizon)
+        return CandidateSweep(kind, own)
 
     def pays(cells: tuple[BatchShape, ...], seeds: int, horizon: int) -> bool:
         asked = tuple(Request(*key, seed, horizon) for key in cells for seed in race.seeds[:seeds])
         return budget.pays_for(asked)
 
-    if (horizon := _longest(race, lambda end: pays(race.cells, most, end))) is not None:
+    def longest(cells: tuple[BatchShape, ...], seeds: int) -> int | None:
+        """Return the longest horizon that the budget allows, or None if even the shortest costs too much."""
+        end = float(race.target)
+        while end >= race.target / LEAST:
+            if pays(cells, seeds, int(end)):
+                return int(end)
+            end *= _SHORTER
+        return None
+
+    if (horizon := longest(race.cells, most)) is not None:
         yield design(DesignKind.GRID, race.cells, most, horizon)
     for kind, cells in ((DesignKind.ALL, race.cells), (DesignKind.HALF, half), (DesignKind.LINE, line)):
         if kind is DesignKind.LINE and cells == race.cells:
@@ -179,17 +196,5 @@ def _fixed(race: Race, budget: Budget) -> Iterator[CandidateSweep]:
         counts = [k for k in range(most, 0, -1) if pays(cells, k, race.target)]
         if counts and not (kind is DesignKind.ALL and counts[0] == most):  # with all seeds, it is the grid
             yield design(kind, cells, counts[0], race.target)
-        elif not counts and most > 1:
-            end = _longest(race, lambda end, cells=cells: pays(cells, 1, end))  # type: ignore[misc]
-            if end is not None:
-                yield design(kind, cells, 1, end)
-
-
-def _longest(race: Race, pays: Callable[[int], bool]) -> int | None:
-    """Return the longest horizon that the budget allows, or None if even the shortest costs too much."""
-    end = float(race.target)
-    while end >= race.target / LEAST:
-        if pays(int(end)):
-            return int(end)
-        end *= _SHORTER
-    return None
+        elif not counts and most > 1 and (end := longest(cells, 1)) is not None:
+            yield design(kind, cells, 1, end)

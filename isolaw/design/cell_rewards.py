@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isolaw.allocation import BatchShape
 from isolaw.fits.cell import Cell
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.reward_unit import unit_of
@@ -32,7 +33,7 @@ DRAWS = 400
 class CellRewards:
     """Comparison of K cells at one compute: mean rewards, D joint draws of the rewards, and regrets."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[BatchShape, ...]  # (B_p, n)
     compute: int  # C at which the cells are compared
     reward: Floats  # mean over draws, of shape (K,)
     drawn: Floats  # drawn rewards, of shape (D, K)
@@ -44,6 +45,11 @@ class CellRewards:
     def best(self) -> int:
         """Index of the cell with the least expected regret after rounding; the first one in a tie."""
         return int(self.regret.round(9).argmin())
+
+    @property
+    def expected_regret(self) -> float:
+        """The expected regret of the best cell."""
+        return float(self.regret[self.best])
 
     def gains(self) -> Floats:
         """Return how much each cell contributes to the expected regret of the best cell.
@@ -59,7 +65,7 @@ class CellRewards:
 
 def compare(
     measured: Sequence[Configuration],
-    cells: Sequence[Cell],
+    cells: Sequence[BatchShape],
     compute: int,
     seed: int = 0,
 ) -> CellRewards:
@@ -67,7 +73,7 @@ def compare(
     shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
     unit = 1.0 if shares else unit_of("", measured)
     surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))
-    u, v = np.array([cell.place for cell in cells]).T
+    u, v = np.array([Cell(*cell).place for cell in cells]).T
     drawn = surface.rewards(u, v, np.full(len(cells), float(compute)))
     mean, drawn = drawn[0], drawn[1:]
     regret = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)

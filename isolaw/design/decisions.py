@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
@@ -94,25 +94,9 @@ class Decision(Encoded):
     standings: tuple[Standing, ...] = ()
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()
-    limits: tuple[float, ...] = ()  #: the user's limits at this decision: spend, tolerance, cells, seeds
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
-        """Return the decision that `to_dict` encoded.
-
-        Raises `KeyError`, `TypeError` or `ValueError` for any other data.
-        """
-        values = dict(data)
-        values["stage"] = DecisionStage(values["stage"])
-        values["ending"] = values["ending"] and Ending(values["ending"])
-        values["best"] = values["best"] and tuple(values["best"])
-        values["limits"] = tuple(values["limits"])
-        values["failed"] = tuple((b, n, seed) for b, n, seed in values["failed"])
-        values["runs"] = tuple(Request(**run) for run in values["runs"])
-        values["standings"] = tuple(
-            Standing(**{**own, "verdict": CellVerdict(own["verdict"])}) for own in values["standings"]
-        )
-        return cls(**values)
+    limits: tuple[
+        int | float, ...
+    ] = ()  #: the user's limits at this decision: spend, tolerance, cells, seeds
 
 
 class Design(Protocol):

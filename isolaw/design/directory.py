@@ -22,13 +22,14 @@ from isolaw.documents import seal
 from isolaw.documents.reading import parse_json
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import Issue, StoreError
-from isolaw.fits.cell import Cell
+from isolaw.fits.document.codec import decoded
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
 from isolaw.registry import traits
 from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
 EVAL_SET = "validation"
+_MORE = 0.1  # share of the spend that `ahead` adds
 _LEAST_CHECKPOINTS = 2  # a run is compared once it has step 0 and one later checkpoint
 
 
@@ -59,7 +60,7 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
 def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     """Return the issues in the sweep file that prevent a race over these runs."""
     chosen, out = spec.design, []
-    cells = {key_of(run)[:2] for run in runs}
+    cells = {run.shape for run in runs}
     for name in ("pinned", "forbidden"):
         missing = [key for key in getattr(chosen, name) if key not in cells]
         out += [Issue(f"design.{name}", found=list(key), accepted="[B_p, n] of the grid") for key in missing]
@@ -100,7 +101,7 @@ def issues_of_comparison(spec: SweepSpec, why: str) -> list[Issue]:
 
 def key_of(run: RunSpec) -> RunKey:
     """Return the key (B_p, n, seed) of a run."""
-    return run.problems_per_batch, run.rollouts_per_problem, run.seed
+    return *run.shape, run.seed
 
 
 @dataclass
@@ -230,8 +231,7 @@ def read(store: SweepStore) -> list[Decision]:
     for line in (content or b"").splitlines():
         try:
             document = parse_json(line)
-            own = {key: value for key, value in document.items() if key != "crc"}
-            history = [*out, Decision.from_dict(own)]
+            history = [*out, decoded(Decision, document)]
             if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
                 break  # damaged, from another sweep, or from a version that did not record the sweep
             out = history
@@ -272,14 +272,13 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
     return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)
 
 
-def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
-    """Return the value of more seeds for a share of the spend, or None unless the race reached its target."""
+def ahead(store: SweepStore, history: Sequence[Decision]) -> Purchase | None:
+    """Return the value of more seeds for a tenth of the spend, or None unless the race reached its target."""
     spec = store.read_spec()
     last = history[-1] if history else None
     if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:
         return None
     spend, _, _, *seeds = last.limits
     own = measured(store, history, spec.design.metric)
-    cells = [Cell(*standing.key) for standing in last.standings]
-    found = compare(own, cells, last.compute)
-    return further(own, found, [int(seed) for seed in seeds], int(share * spend), answers_of(spec))
+    found = compare(own, [standing.key for standing in last.standings], last.compute)
+    return further(own, found, [int(seed) for seed in seeds], int(_MORE * spend), answers_of(spec))

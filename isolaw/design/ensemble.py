@@ -20,12 +20,11 @@ from isolaw.allocation import BatchShape
 from isolaw.calibration.ahead import check_reach, discrepancy_of, protocol_of
 from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.rounds import hash_of
-from isolaw.calibration.space import parameters
+from isolaw.calibration.space import arguments_of
 from isolaw.children import each
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Floats
 from isolaw.simulators.presets import Preset
-from isolaw.simulators.problems import difficulty
 
 MEMBERS, SEEDS, PARTS = 8, 8, 2
 _POINTS = 40  # number of C values
@@ -59,10 +58,7 @@ def truths_of(
     protocol = protocol_of(preset, dict.fromkeys(cells, 1.0), compute[1:])
     chosen = members_of(preset)
     members = [preset.members[i] for i in chosen for _ in range(SEEDS)]
-    arguments = [
-        (parameters(own), difficulty(str(own["problems"])), hash_of(task, _SEEDS))
-        for task, own in enumerate(members)
-    ]
+    arguments = [arguments_of(own, hash_of(task, _SEEDS)) for task, own in enumerate(members)]
     made = each(protocol.moments, arguments, jobs, lambda done: progress(done / len(members)))
     rewards, spread = np.empty((2, len(members), len(cells), compute.size))
     places = [sorted(cells).index(cell) for cell in cells]

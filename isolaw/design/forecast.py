@@ -11,7 +11,6 @@ interval contains 90 % of the plays: among m plays, the i-th smallest regret is 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,7 +224,6 @@ def plan(
             f"{len(asked.cells) * asked.target // LEAST:,}, which trains all configurations to a tenth of "
             "the target"
         )
-    jobs = jobs or len(os.sched_getaffinity(0))
     found: Sequence[Truth]
     if given is None:
         found, weight, from_runs = _truths(asked, known, seed)
@@ -303,7 +301,7 @@ def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple
 
 def _played(
     asked: Question, found: Sequence[Truth], designs: Sequence[CandidateSweep], repetitions: int, seed: int,
-    jobs: int, progress: Progress,
+    jobs: int | None, progress: Progress,
 ) -> list[list[Play]]:  # fmt: skip
     """Return the plays of each design, ordered by truth and repetition."""
     tasks = [(i, repetition) for i in range(len(found)) for repetition in range(repetitions)]
@@ -321,7 +319,7 @@ def played(
     top = max(rewards.values())
     out = []
     for candidate in designs:
-        history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)  # type: ignore[type-var]
+        history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)
         best = history[-1].best
         # A design that recommends nothing has the mean regret of all cells.
         regret = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
@@ -337,19 +335,14 @@ def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> 
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 
-    def over(values: Sequence[float | None]) -> Range | None:
-        known = [value for value in values if value is not None]
-        return spread(np.array(known), weight) if len(known) == len(values) else None
+    def over(name: str) -> Range:
+        return spread(np.array([getattr(play, name) for play in plays]), weight)
 
-    regret, rollouts, runs = (
-        over([getattr(p, name) for p in plays]) for name in ("regret", "rollouts", "runs")
-    )
-    assert regret is not None
-    assert rollouts is not None
-    assert runs is not None
     within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
-    work, wall = over([p.work_s for p in plays]), over([p.wall_s for p in plays])
-    return DesignOutcome(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
+    timed = plays[0].wall_s is not None
+    work, wall = (over("work_s"), over("wall_s")) if timed else (None, None)
+    own = tuple(plays)
+    return DesignOutcome(candidate, own, over("regret"), within, over("rollouts"), over("runs"), work, wall)
 
 
 def spread(values: Floats, weight: Floats) -> Range:

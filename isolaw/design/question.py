@@ -18,6 +18,7 @@ from isolaw.costs import Cost, read_cost
 from isolaw.design import directory
 from isolaw.design.candidate_sweeps import Budget, CandidateSweep, candidates
 from isolaw.design.clock import Clock
+from isolaw.design.decisions import Decision, DecisionStage, Request
 from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
 from isolaw.errors import InputError, Issue, SpecError
@@ -46,9 +47,7 @@ class Question:
     @property
     def cells(self) -> tuple[BatchShape, ...]:
         """The cells (B_p, n) that a plan can recommend."""
-        return tuple(
-            sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
-        )
+        return tuple(sorted({run.shape for run in self.runs} - set(self.spec.design.forbidden)))
 
     @property
     def target(self) -> int:
@@ -79,7 +78,7 @@ class Question:
 
 def evaluated(runs: list[RunSpec]) -> dict[BatchShape, list[int]]:
     """Return the steps at which each cell is evaluated."""
-    first = {(run.problems_per_batch, run.rollouts_per_problem): run for run in reversed(runs)}
+    first = {run.shape: run for run in reversed(runs)}
     return {key: run.schedule() for key, run in sorted(first.items())}
 
 
@@ -139,9 +138,8 @@ def _target(target: float | str | None, compute: int) -> int:
 
 def _runs(spec: SweepSpec) -> tuple[list[RunSpec], list[Issue]]:
     """Return the unresolved runs of the grid, and the grid's issues."""
-    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
-    issues = allocation.grid_issues(*axes)
-    pairs = allocation.grid(*axes)[0]
+    issues = allocation.grid_issues(*spec.axes)
+    pairs = allocation.grid(*spec.axes)[0]
     given, compute = spec.evaluation, spec.sweep.compute
     schedule = given.model_copy(
         update={
@@ -188,7 +186,8 @@ def _budget(
         most = _rollouts(spend, grid)
     elif hours is None and not in_hours:
         most = _rollouts(spec.design.spend, grid)
-    work = sum(_whole(clock, run) for run in runs)
+    whole = tuple(Request(*directory.key_of(run), run.compute) for run in runs)
+    work = clock.time([Decision(DecisionStage.GRID, whole)]).work_s
     if hours is not None:
         most = min(most, int(grid * hours * HOUR_S * clock.places / work))
     if in_hours:
@@ -196,16 +195,9 @@ def _budget(
     return Budget(most, hours, clock)
 
 
-def _whole(clock: Clock, run: RunSpec) -> float:
-    b, n = run.problems_per_batch, run.rollouts_per_problem
-    found = clock.cost.seconds(b, n, run.steps, evaluations=len(clock.evaluated[b, n]), starts=1)
-    assert found is not None
-    return found.value
-
-
 def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
     where = cost.where or str(cost.source)
-    if any(cost.step(run.problems_per_batch, run.rollouts_per_problem) is None for run in runs):
+    if any(cost.step(*run.shape) is None for run in runs):
         raise InputError(f"{where}: all timed steps have one size, so the cost of other B_p · n is unknown")
     if gpus is None:
         return Clock(cost, 1, evaluated(runs))

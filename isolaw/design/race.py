@@ -32,7 +32,6 @@ from isolaw.design.decisions import (
     cost_of,
     horizons,
 )
-from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
 RUNGS = (8, 4, 2, 1)  # the horizon of each rung is the target divided by this factor
@@ -105,32 +104,34 @@ class Race:
         """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
         if not history:
             return self._ask(DecisionStage.RUNG, history, self._entering(0), self.rungs[0])
-        made = horizons(history)
+        made, gone = horizons(history), tuple(sorted(failed))
         at = max(request.compute for request in history[-1].runs)
         known = {c.key for c in measured}
         arrived = sorted({key[:2] for key, end in made.items() if end >= at and key not in failed} & known)
         if len(arrived) < LEAST_CURVES:
             spare = [key for key in self._line() if (*key, self.seeds[0]) not in made]
-            if spare:
-                missing = spare[: LEAST_CURVES - len(arrived)]
-                return self._ask(DecisionStage.RUNG, history, missing, at, failed=failed)
-            return self._end(Ending.FAILED, history, None, failed)
-        found = compare(measured, [Cell(*key) for key in arrived], at, self.seed)
+            missing = spare[: LEAST_CURVES - len(arrived)]
+            again = self._ask(DecisionStage.RUNG, history, missing, at) if spare else None
+            return replace(again or _end(Ending.FAILED, history), failed=gone)
+        found = compare(measured, arrived, at, self.seed)
         if at < self.target:
             kept, rung = self._kept(found), self.rungs.index(at) + 1
-            decision = self._ask(
-                DecisionStage.RUNG, history, {*kept, *self._entering(rung)}, self.rungs[rung], found, failed
-            )
-            return _judged(decision, kept)
+            going = {*kept, *self._entering(rung)}
+            decision = self._ask(DecisionStage.RUNG, history, going, self.rungs[rung])
+        else:
+            kept, decision = arrived, self._refined(history, found)
+        return described(replace(decision, failed=gone), found, kept)
+
+    def _refined(self, history: Sequence[Decision], found: CellRewards) -> Decision:
+        """Return the decision after the last rung: neighbours of the best cell, more seeds, or the end."""
+        made = horizons(history)
         rounds = sum(decision.stage is DecisionStage.NEIGHBOURS for decision in history)
-        beside = [
-            key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
-        ]
+        beside = [key for key in self._beside(found.cells[found.best]) if (*key, self.seeds[0]) not in made]
         limits = history[-1].limits
         grown = bool(limits) and limits != self.limits  # the grid may have new cells since the last decision
         if beside and (grown or (rounds < ROUNDS and history[-1].stage is not DecisionStage.SEEDS)):
-            return self._ask(DecisionStage.NEIGHBOURS, history, beside, self.target, found, failed)
-        return self._one_more_seed(history, found, failed)
+            return self._ask(DecisionStage.NEIGHBOURS, history, beside, self.target)
+        return self._one_more_seed(history, found)
 
     def _line(self) -> list[BatchShape]:
         return sorted(cell for cell in self.cells if cell[0] == self.start)
@@ -147,15 +148,15 @@ class Race:
 
     def _kept(self, found: CellRewards) -> list[BatchShape]:
         """Return the cells that continue to the next rung."""
-        at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
+        at = [i for i, (b, _) in enumerate(found.cells) if b == self.start]
         near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
         low, high = (min(near), min(max(near) + 1, len(at) - 1)) if near else (0, len(at) - 1)
         while high - low + 1 < min(LEAST_CURVES, len(at)):  # extend the range toward the more probable n
             below = found.probability[at[low - 1]] if low > 0 else -1.0
             above = found.probability[at[high + 1]] if high + 1 < len(at) else -1.0
             low, high = (low - 1, high) if below > above else (low, high + 1)
-        kept = [found.cells[i].key for i in at[low : high + 1]]
-        return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
+        kept = [found.cells[i] for i in at[low : high + 1]]
+        return kept + [cell for cell in found.cells if cell in self.pinned]
 
     def _beside(self, key: BatchShape) -> list[BatchShape]:
         """Return the grid neighbours of a cell along n and along B_p."""
@@ -166,88 +167,58 @@ class Race:
             if 0 <= i < len(line)
         ]  # fmt: skip
 
-    def _one_more_seed(
-        self, history: Sequence[Decision], found: CellRewards, failed: Collection[RunKey]
-    ) -> Decision:
-        if found.regret[found.best] <= (self.tolerance or TOLERANCE * found.unit):
-            return self._end(Ending.CERTAIN, history, found, failed)
+    def _one_more_seed(self, history: Sequence[Decision], found: CellRewards) -> Decision:
+        if found.expected_regret <= (self.tolerance or TOLERANCE * found.unit):
+            return _end(Ending.CERTAIN, history)
         made, gains = horizons(history), found.gains()
         rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]
         runs = []
         for i in (found.best, *rivals[:RIVALS]):
-            key = found.cells[i].key
+            key = found.cells[i]
             left = [seed for seed in self.seeds if (*key, seed) not in {*made, *self.missing}]
             runs += [Request(*key, left[0], self.target)] if left else []
         if not runs:
-            return self._end(Ending.COMPLETE, history, found, failed)
+            return _end(Ending.COMPLETE, history)
         while len(runs) > 2 and self._exceeds(history, runs):  # a seed helps only in two or more cells
             runs.pop()
-        return self._affordable(DecisionStage.SEEDS, history, runs, found, failed)
+        return self._affordable(DecisionStage.SEEDS, history, runs)
 
     def _exceeds(self, history: Sequence[Decision], runs: Sequence[Request]) -> bool:
         return _spent(history) + cost_of(runs, horizons(history)) > self.spend
 
     def _ask(
-        self,
-        stage: DecisionStage,
-        history: Sequence[Decision],
-        keys: Iterable[BatchShape],
-        compute: int,
-        found: CellRewards | None = None,
-        failed: Collection[RunKey] = (),
+        self, stage: DecisionStage, history: Sequence[Decision], keys: Iterable[BatchShape], compute: int
     ) -> Decision:
         runs = [Request(*key, self.seeds[0], compute) for key in sorted(keys)]
-        return self._affordable(stage, history, runs, found, failed)
+        return self._affordable(stage, history, runs)
 
     def _affordable(
-        self,
-        stage: DecisionStage,
-        history: Sequence[Decision],
-        runs: Sequence[Request],
-        found: CellRewards | None,
-        failed: Collection[RunKey],
+        self, stage: DecisionStage, history: Sequence[Decision], runs: Sequence[Request]
     ) -> Decision:
         """Return the decision to make these runs, or the end of the race if they would exceed the spend."""
         if self._exceeds(history, runs):
-            return self._end(Ending.SPENT, history, found, failed)
-        cost = cost_of(runs, horizons(history))
-        decision = Decision(stage, tuple(sorted(runs)), _spent(history), cost, failed=tuple(sorted(failed)))
-        return described(decision, found)
+            return _end(Ending.SPENT, history)
+        return Decision(stage, tuple(sorted(runs)), _spent(history), cost_of(runs, horizons(history)))
 
-    def _end(
-        self,
-        ending: Ending,
-        history: Sequence[Decision],
-        found: CellRewards | None,
-        failed: Collection[RunKey],
-    ) -> Decision:
-        gone = tuple(sorted(failed))
-        return described(
-            Decision(DecisionStage.STOP, spent=_spent(history), ending=ending, failed=gone), found
-        )
+
+def _end(ending: Ending, history: Sequence[Decision]) -> Decision:
+    return Decision(DecisionStage.STOP, spent=_spent(history), ending=ending)
 
 
 def _spent(history: Sequence[Decision]) -> int:
     return sum(decision.cost for decision in history)
 
 
-def described(decision: Decision, found: CellRewards | None) -> Decision:
-    """Return a decision with the comparison of configurations that led to it."""
-    if found is None:
-        return decision
+def described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
+    """Return a decision with the comparison of cells that led to it, in which only ``kept`` are not worse."""
     rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
     return replace(
         decision,
         compute=found.compute,
-        best=found.cells[found.best].key,
-        expected_regret=float(found.regret[found.best]),
-        standings=tuple(Standing(*c.key, CellVerdict.KEPT, *map(float, own)) for c, *own in rows),
+        best=found.cells[found.best],
+        expected_regret=found.expected_regret,
+        standings=tuple(
+            Standing(*cell, CellVerdict.KEPT if cell in kept else CellVerdict.WORSE, *map(float, own))
+            for cell, *own in rows
+        ),
     )
-
-
-def _judged(decision: Decision, kept: Collection[BatchShape]) -> Decision:
-    """Return a decision in which configurations that do not continue are marked as worse."""
-    standings = (
-        own if own.key in kept else replace(own, verdict=CellVerdict.WORSE) for own in decision.standings
-    )
-    return replace(decision, standings=tuple(standings))

@@ -15,10 +15,6 @@ from isolaw.files import check_replaceable, replacing
 
 _MARK = "# isolaw plan:"
 _ADVICE = "# isolaw advise:"
-_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths and not on measured runs."
-_ADVICE_HEAD = (
-    "{mark} a first sweep for C = {budget:,}, based on published results. Set problems.set and real.model."
-)
 PLANNED, FIRST = "runs/plan", "runs/first"  # default directories of the two sweeps
 
 
@@ -48,14 +44,14 @@ def check(path: Path) -> None:
 
 def write(asked: Question, candidate: CandidateSweep, path: Path) -> None:
     """Write the sweep file of a design; raise `DataError` if ``path`` is another kind of file."""
-    head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
-    _write(head, content(asked, candidate), path, PLANNED)
+    what = f"{candidate.name} to C = {asked.target:,}, chosen on simulated truths and not on measured runs."
+    _write(f"{_MARK} {what}", content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
     """Write the sweep file of `Advice.sweep`; raise `DataError` if ``path`` is another kind of file."""
-    head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
-    _write(head, advice.sections(), path, FIRST)
+    what = f"a first sweep for C = {advice.case.budget:,}, based on published results."
+    _write(f"{_ADVICE} {what} Set problems.set and real.model.", advice.sections(), path, FIRST)
 
 
 def _write(head: str, data: dict[str, Any], path: Path, directory: str) -> None:

@@ -164,12 +164,9 @@ def fitted_to_runs(
 
     Returns an empty list unless the runs reach the target, and their range of B_p and n contains all cells.
     """
-    ends = [c.end for c in configurations]
-    for axis in range(2):
-        known = [c.key[axis] for c in configurations]
-        if not all(min(known) <= cell[axis] <= max(known) for cell in cells):
-            return []
-    if not ends or min(ends) < target:
+    known = list(zip(*(c.key for c in configurations), strict=True))
+    inside = all(min(own) <= v <= max(own) for cell in cells for v, own in zip(cell, known, strict=True))
+    if not inside or min(c.end for c in configurations) < target:
         return []
     return drawn_from(configurations, cells, target, draws, seed)
 

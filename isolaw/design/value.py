@@ -64,19 +64,18 @@ def further(
     taken = {c.key: list(c.seeds) for c in measured}
     runs = []
     for i in islice(cycle((found.best, *rivals)), max(rollouts // found.compute, 2)):
-        key = found.cells[i].key
+        key = found.cells[i]
         left = [seed for seed in seeds if seed not in taken[key]]
         taken[key].append(left[0] if left else max((*seeds, *taken[key])) + 1)
         runs.append(Request(*key, taken[key][-1], found.compute))
-    cells = [cell.key for cell in found.cells]
-    truths = drawn_from(measured, cells, found.compute, DRAWS, seed=1)
+    truths = drawn_from(measured, found.cells, found.compute, DRAWS, seed=1)
     schedule = {c.key: c.checkpoints for c in measured}
     after = []
     for i, truth in enumerate(truths):
         sample = Sample(truth, schedule, answers, (i,))
         new = compare(_joined(measured, sample, runs), found.cells, found.compute, seed=i)
-        after.append(new.regret[new.best])
-    return Purchase(tuple(runs), float(found.regret[found.best]), float(np.mean(after)))
+        after.append(new.expected_regret)
+    return Purchase(tuple(runs), found.expected_regret, float(np.mean(after)))
 
 
 def _joined(

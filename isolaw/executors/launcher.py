@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import math
 import os
 import queue
 import secrets
@@ -125,10 +126,10 @@ class _Ranks:
                 },
             )
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float = math.inf) -> None:
         """Wait until all processes have ended, one has failed, or the time limit is reached."""
-        until = None if seconds is None else time.monotonic() + seconds
-        while self.running and not self.failure and (until is None or time.monotonic() < until):
+        until = time.monotonic() + seconds
+        while self.running and not self.failure and time.monotonic() < until:
             time.sleep(0.05)
 
     @property
@@ -218,10 +219,9 @@ class _Connections:
             self._receive()
 
         while "done" not in (report := self._receive()):
-            rows = [Measurement(**row) for row in report.pop("rows")]
-            counts = [AnswerCounts(**count) for count in report.pop("counts")]
-            responses = [Response(**response) for response in report.pop("responses")]
-            yield Checkpoint(rows=rows, counts=counts, responses=responses, save=save, **report)
+            for name, kind in (("rows", Measurement), ("counts", AnswerCounts), ("responses", Response)):
+                report[name] = [kind(**one) for one in report[name]]
+            yield Checkpoint(**{**report, "save": save})
             self._send({})
 
     def _send(self, value: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from isolaw.errors import InputError
 from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.selection import LEAST_CURVES, Configuration
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Setting, varied
 from isolaw.step_cost import Cost
 
 # Multiples of the compute that three n reached. Past the first, n* of the method ``paper`` is only a bound.
@@ -91,10 +91,7 @@ def affordable(
     """
     grid = document.grid
     unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
-    out = [
-        e for e in grid
-        if e.step_cost <= budget and (cap is None or e.problems_per_batch * e.rollouts_per_problem <= cap)
-    ]  # fmt: skip
+    out = [e for e in grid if e.step_cost <= budget and (cap is None or e.batch_rollouts <= cap)]
     smallest = min(e.step_cost for e in grid)
     if not out:
         limit = f"a budget of {budget}" if smallest > budget else f"max_batch_rollouts = {cap}"
@@ -129,35 +126,39 @@ def _kept(flag: Flag, document: LawDocument, sound: Sequence[GridEntry]) -> str:
 E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
-def _lines(entries: Iterable[E], setting: str) -> dict[int, list[E]]:
+def _lines(entries: Iterable[E], setting: Setting) -> dict[int, list[E]]:
     """Group entries by B_p (by B in ``fixed-b``, by n in ``fixed-n``) and sort each group along the axis."""
     out: dict[int, list[E]] = {}
-    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
-    for e in sorted(entries, key=lambda e: e.level(axis)):
-        batch = e.problems_per_batch * e.rollouts_per_problem
-        held = {"fixed-b": batch, "fixed-n": e.rollouts_per_problem}
+    for e in sorted(entries, key=lambda e: e.level(varied(setting))):
+        held = {"fixed-b": e.batch_rollouts, "fixed-n": e.rollouts_per_problem}
         out.setdefault(held.get(setting, e.problems_per_batch), []).append(e)
     return out
 
 
-def between(measured: list[CandidateAllocation], setting: str) -> list[CandidateAllocation]:
+def between(measured: list[CandidateAllocation], setting: Setting) -> list[CandidateAllocation]:
     """Return candidates with an unmeasured n = 2^k or 3 · 2^k between two measured n at the same B_p (or B).
 
     In the setting ``fixed-n``, these values are B_p instead of n.
     """
     out = []
-    axis: AxisName = "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
+    axis = varied(setting)
     for held, line in _lines(measured, setting).items():
         for low, high in pairwise(line):
             ends = low.level(axis), high.level(axis)
             for n in sorted(f << k for f in (1, 3) for k in range(40) if ends[0] < f << k < ends[1]):
-                if setting == "fixed-b" and held % n:
-                    continue
                 share = math.log(n / ends[0]) / math.log(ends[1] / ends[0])
                 cost = low.step_cost ** (1 - share) * high.step_cost**share
-                key = (n, held) if setting == "fixed-n" else (held // n if setting == "fixed-b" else held, n)
-                out.append(CandidateAllocation(*key, cost, False))
+                out += [CandidateAllocation(*key, cost, False) for key in _at(held, n, setting)]
     return out
+
+
+def _at(held: int, value: int, setting: Setting) -> list[tuple[int, int]]:
+    """Return the (B_p, n) with this value on the axis, in a list that is empty if B_p would not be whole."""
+    if setting == "fixed-n":
+        return [(value, held)]
+    if setting == "fixed-b":
+        return [] if held % value else [(held // value, value)]
+    return [(held, value)]
 
 
 def beyond(
@@ -180,7 +181,7 @@ def beyond(
     elif document.setting == "joint":
         levels = sorted({c.rollouts_per_problem for c in healthy} | set(_outside(n_of, REACH, 2, (1,))))
         batches = {c.problems_per_batch for c in healthy} | set(_batches_beyond(document, healthy, (1,)))
-        sizes = [e.problems_per_batch * e.rollouts_per_problem for e in grid]
+        sizes = [e.batch_rollouts for e in grid]
         low, high = min(sizes) / (REACH * _REACH_B), max(sizes) * REACH * _REACH_B
         places = [(b, n) for b in sorted(batches) for n in levels if low <= b * n <= high]
     else:
@@ -188,10 +189,10 @@ def beyond(
         if not held_b:
             lines = {b: line for b, line in lines.items() if any(c.problems_per_batch == b for c in healthy)}
         places = [
-            (held // n if held_b else held, n)
+            key
             for held, line in lines.items()
             for n in _outside([e.rollouts_per_problem for e in line], REACH, 2, (1, 3))
-            if not (held_b and held % n)
+            for key in _at(held, n, document.setting)
         ]
     there = {e.key for e in grid} | {c.key for c in healthy}
     out: list[CandidateAllocation] = []
@@ -202,7 +203,7 @@ def beyond(
             grid,
             key=lambda e: abs(math.log(e.problems_per_batch / b)) + abs(math.log(e.rollouts_per_problem / n)),
         )
-        times = b * n / (near.problems_per_batch * near.rollouts_per_problem)
+        times = b * n / near.batch_rollouts
         if near.step_cost * times * LEAST_STEPS <= budget and (cap is None or b * n <= cap):
             past = _past(n, n_of) + (0.0 if held_b else _past(b, [e.problems_per_batch for e in grid]))
             out.append(CandidateAllocation(b, n, near.step_cost * times, False, beyond=past))
@@ -280,25 +281,21 @@ def in_seconds(
     if len(out) < len(known):
         flags.append(Flag(Code.LIMITED, "a step of some measured batches takes longer than the whole budget"))
     if left := sorted({c.label for c, step in steps if step is None and c.measured}):
-        flags.append(
-            Flag(
-                Code.COST_UNKNOWN,
-                f"isolaw left out configurations whose step cost is unknown: {'; '.join(left)}",
-            )
-        )
+        text = f"isolaw left out configurations whose step cost is unknown: {'; '.join(left)}"
+        flags.append(Flag(Code.COST_UNKNOWN, text))
     return out
 
 
 def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
     """Return a flag if the step cost of the chosen allocation is extrapolated from timed steps."""
-    batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
+    batch, sizes = chosen.batch_rollouts, cost.batches
     if not cost.extrapolates(*chosen.key):
         return []
     if sizes[0] <= batch <= sizes[-1]:
         text = (
             f"the cost of {chosen.label} is extrapolated: no timed configuration is within a factor of four"
         )
-        return [Flag(Code.COST_EXTRAPOLATED, text)]
-    text = f"the cost of steps of {batch:,} rollouts is extrapolated; timed steps have "
-    text += f"{sizes[0]:,} to {sizes[-1]:,} rollouts"
+    else:
+        text = f"the cost of steps of {batch:,} rollouts is extrapolated; timed steps have "
+        text += f"{sizes[0]:,} to {sizes[-1]:,} rollouts"
     return [Flag(Code.COST_EXTRAPOLATED, text)]

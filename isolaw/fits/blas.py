@@ -1,4 +1,4 @@
-"""Limit BLAS to one thread during a fit, so that results do not depend on other work in the process.
+"""Run the parts of a fit on all cores, each with one thread of BLAS, so that results do not depend on timing.
 
 The number of BLAS threads can change the rounding of a product, and it is a setting of the whole process. If
 each part of a fit set and restored it, the setting during concurrent parts would depend on timing. On
@@ -7,16 +7,30 @@ matrices of a few hundred rows, more threads cost more time than they save.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS, since a limit only affects loaded libraries)
 from threadpoolctl import OpenBLASController, threadpool_limits
 
+S = TypeVar("S")
+T = TypeVar("T")
 _lock = threading.Lock()
 _inside = 0  # number of active uses of `one_blas_thread`
 _limits: threadpool_limits | None = None
+
+
+def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """Apply ``function`` to each item on all cores, and return the results.
+
+    Threads suffice, since NumPy and the kernels release the GIL.
+    """
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(function, items))
 
 
 @contextmanager

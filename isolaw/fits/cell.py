@@ -28,6 +28,11 @@ class Cell:
         return self.problems_per_batch, self.rollouts_per_problem
 
     @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n, the rollouts of one step."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
     def place(self) -> tuple[float, float]:
         """The coordinates (log2 n, log2 B_p) of the cell on the reward surface."""
         return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)

@@ -19,7 +19,7 @@ import numpy as np
 
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import number
-from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.selection import Configuration, Floats, Selection
 
 _FALLEN = 0.25  # smallest size of a collapse, as a share of the other runs' rise
 _USUAL = 4.5  # smallest size of a collapse, as a multiple of the usual difference between runs
@@ -51,7 +51,16 @@ def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration
     return [_cut(c, own[c.key]) if own[c.key] else c for c in configurations], found
 
 
-def flag(found: Sequence[Collapse], runs: int) -> Flag:
+def steady(selection: Selection) -> Selection:
+    """Return a selection with collapsed runs cut, and with a flag that reports them."""
+    kept, found = without(selection.configurations)
+    if not found:
+        return selection
+    every = sum(c.runs for c in selection.configurations)
+    return replace(selection, configurations=kept, flags=[*selection.flags, _flag(found, every)])
+
+
+def _flag(found: Sequence[Collapse], runs: int) -> Flag:
     """Return the flag that reports the collapses found among ``runs`` runs."""
     named = [
         f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {number(own.compute)}"
@@ -64,14 +73,9 @@ def flag(found: Sequence[Collapse], runs: int) -> Flag:
     return Flag(Code.COLLAPSED, text)
 
 
-def _curve(c: Configuration, run: int) -> tuple[Floats, Floats]:
-    own = c.run == run
-    return c.compute[own], c.reward[own]
-
-
 def _ends(c: Configuration) -> list[float]:
     """Return the final reward of each run that reaches the largest compute of its configuration."""
-    curves = [_curve(c, run) for run in range(c.runs)]
+    curves = [c.of_run(run) for run in range(c.runs)]
     return [_level(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
 
 
@@ -79,9 +83,9 @@ def _collapses(c: Configuration, usual: float) -> list[Collapse]:
     """Return the collapses in a configuration, lowest run first; gaps smaller than ``usual`` do not count."""
     left, out = list(range(c.runs)), []
     while len(left) > 1:
-        lowest = min(left, key=lambda run: _level(_curve(c, run)[1], -1))
-        compute, reward = _curve(c, lowest)
-        others = [_curve(c, run) for run in left if run != lowest]
+        lowest = min(left, key=lambda run: _level(c.of_run(run)[1], -1))
+        compute, reward = c.of_run(lowest)
+        others = [c.of_run(run) for run in left if run != lowest]
         others = [other for other in others if other[0][-1] >= compute[-1]]
         if not others:
             break

@@ -1,22 +1,32 @@
-"""`Draws`: the fitted parameters of every draw, and the table that stores them."""
+"""`LawPosterior`: a law's document and its draws. `Draws`: the draws, and the table that stores them.
+
+The surface is stored in two parts: its observations in the law's document, its θ in the table of draws.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.fits.curves.learning_curves import FAMILIES
+from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document.codec import Malformed
-from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.laws.equations import Logistic
-from isolaw.fits.surface import stored
+from isolaw.fits.document.schema import LawDocument, SurfaceInfo
+from isolaw.fits.frontier import levels_of
+from isolaw.fits.laws.equations import LAWS, Logistic
+from isolaw.fits.quantity import Quantity
 from isolaw.fits.surface.estimate import Surface
+from isolaw.fits.surface.observations import Observations
+from isolaw.fits.surface.pool import ModelPool
+from isolaw.fits.surface.process import Process
 
 Floats = NDArray[np.float64]
-_LOGISTIC = ("b", "L", "k", "x0")
+_LOGISTIC = LAWS["logistic"].parameters
+_SHARES = ("shift", "rise", "cut")
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Draws:
 
         Its columns are ``b, L, k, x0``, ``<B_p>x<n>.<parameter>``, ``law.<name>.<i>`` and ``surface.…``.
         """
-        columns = {} if self.surface is None else dict(stored.columns(self.surface))
+        columns = {} if self.surface is None else dict(_surface_columns(self.surface))
         for name, theta in self.laws.items():
             if len(theta) == len(self):  # older laws contain only the estimate
                 columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
@@ -71,8 +81,58 @@ class Draws:
         law = [values[name] for name in _LOGISTIC if name in values]
         logistic = Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None
         held = pd.DataFrame() if table is None else table
-        surface = stored.restored(document.surface, held, document.bootstrap.seed, document.unit)
+        surface = _restored(document.surface, held, document.bootstrap.seed, document.unit)
         return cls(curves, logistic, theta, surface)
+
+
+class LawPosterior:
+    """A law's document with its draws of rewards, of learning curves, and of θ of the laws of n*(C)."""
+
+    def __init__(self, document: LawDocument, draws: Draws) -> None:
+        self.document = document  #: the content of ``law.json``
+        self.draws = draws  #: the parameters of the estimate and of every draw
+
+    @property
+    def levels(self) -> NDArray[np.int64]:
+        """The measured values of the law's axis (n, or B_p), ascending."""
+        return levels_of(self.document.grid)
+
+    @property
+    def params(self) -> dict[str, Quantity]:
+        """The parameters b, L, k and x0 of the logistic law, and the n at which n* saturates."""
+        return self.document.params
+
+    @property
+    def logistic(self) -> Logistic | None:
+        """The logistic law: the estimate, followed by its draws. None if it was refused."""
+        return self.draws.logistic
+
+    @property
+    def surface(self) -> Surface | None:
+        """The reward surface; None for the paper's method and for laws of version 1."""
+        return self.draws.surface
+
+    @cached_property
+    def pool(self) -> ModelPool:
+        """The pool of reward models for budgets and allocations beyond the runs, built on first use.
+
+        Raises
+        ------
+        AttributeError
+            the law has no surface.
+        """
+        if self.surface is None:
+            raise AttributeError("only a law of the method surface has a pool")
+        return ModelPool(self.surface.drawn())
+
+    def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
+        """Return the learning curves of one configuration: the estimate, followed by its draws."""
+        parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
+        return Curves.from_parameters(self.document.curve, parameters)
+
+    def theta(self, name: str) -> NDArray[np.float64] | None:
+        """Return θ of a compared law, as an array of shape (1 + D, P): the estimate, then its draws."""
+        return self.draws.laws.get(name)
 
 
 def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) -> str:
@@ -98,3 +158,53 @@ def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floa
         if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):
             raise Malformed(f"its draws are damaged or belong to another law: column {name}")
     return out
+
+
+def surface_info(surface: Surface) -> SurfaceInfo:
+    """Return the part of the surface that is stored in the law's document."""
+    low, high = (v if math.isfinite(v) else None for v in surface.bounds)
+    observations = surface.process.observations.to_dict()
+    return SurfaceInfo(observations, tuple(surface.mode.tolist()), surface.misfit, (low, high))
+
+
+def _surface_columns(surface: Surface) -> dict[str, np.ndarray]:
+    """Return the surface's columns for the table of draws; row 0 contains the most likely θ."""
+    names = [f"surface.{name}" for name in (*surface.process.names, *_SHARES)]
+    held = np.column_stack([surface.theta, surface.shares])
+    _, of_draw = np.unique(surface.of_draw, return_inverse=True)  # as `_restored` numbers them
+    rows = np.vstack([np.append(surface.mode, np.full(len(_SHARES), 0.5)), held[surface.of_draw]])
+    return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, of_draw)}
+
+
+def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float) -> Surface | None:
+    """Restore the surface from the results of `surface_info` and `_surface_columns`.
+
+    Without draws, the surface is the mean at the most likely θ.
+
+    Raises
+    ------
+    Malformed
+        the observations or hyperparameters do not describe a surface.
+    """
+    if stored is None:
+        return None
+    try:
+        process = Process(Observations.from_dict(stored.observations))
+        fits = np.isfinite(process.observed(process.named(np.array(stored.theta)))).all()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise Malformed(f"surface: {error}") from None
+    if not (fits and np.isfinite(process.y).all()):
+        raise Malformed("surface: found values that are not finite")
+    bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
+    mode = np.array(stored.theta)
+    surface = Surface.at_mode(process, mode, seed, stored.misfit, (bounds[0], bounds[1]), unit)
+    names = [f"surface.{name}" for name in (*process.names, *_SHARES)]
+    if len(draws) < 2 or not set(names) <= set(draws.columns):
+        return surface
+    own = draws.iloc[1:]
+    _, first, of_draw = np.unique(own["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
+    held = own[names].to_numpy(np.float64)[first]
+    if not np.isfinite(held).all():
+        raise Malformed("surface: found draws that are not finite")
+    size = len(process.names)
+    return replace(surface, theta=held[:, :size], shares=held[:, size:], of_draw=of_draw.astype(np.int64))

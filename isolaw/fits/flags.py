@@ -128,23 +128,16 @@ class Flag:
     text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` can prepend
 
 
+_NO_EVIDENCE = "which are no evidence about a language model"
 _SIMULATED = {
-    Simulated.NO: [],
-    Simulated.PARTLY: [
-        Flag(
-            Code.PARTLY_SIMULATED,
-            "a simulator made some of the runs, which are no evidence about a language model",
-        )
-    ],
-    Simulated.YES: [
-        Flag(Code.SIMULATED, "a simulator made the runs, which are no evidence about a language model")
-    ],
+    Simulated.YES: Flag(Code.SIMULATED, f"a simulator made the runs, {_NO_EVIDENCE}"),
+    Simulated.PARTLY: Flag(Code.PARTLY_SIMULATED, f"a simulator made some of the runs, {_NO_EVIDENCE}"),
 }
 
 
 def flags_of_simulated(simulated: Simulated) -> list[Flag]:
     """Return the flag that reports a simulator, or an empty list if no simulator made the runs."""
-    return [*_SIMULATED[simulated]]
+    return [_SIMULATED[simulated]] if simulated in _SIMULATED else []
 
 
 def simulated_by(flags: Iterable[Flag]) -> Simulated:
@@ -154,9 +147,7 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
     'partly simulated'
     """
     codes = {flag.code for flag in flags}
-    if Code.SIMULATED in codes:
-        return Simulated.YES
-    return Simulated.PARTLY if Code.PARTLY_SIMULATED in codes else Simulated.NO
+    return next((own for own, flag in _SIMULATED.items() if flag.code in codes), Simulated.NO)
 
 
 class Flagged(Encoded):

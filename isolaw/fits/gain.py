@@ -12,18 +12,16 @@ Terms that both rewards share, such as the level of all rewards, cancel in this 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from isolaw.errors import InputError
 from isolaw.fits.allocations import reached, times_beyond
 from isolaw.fits.document.codec import encoded
+from isolaw.fits.law import Law
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Quantity, estimated
-
-if TYPE_CHECKING:
-    from isolaw.fits.law import Law
-    from isolaw.fits.prediction import Prediction
 
 _LARGER = 1.1  # smallest multiple of today's compute with a gain, since runs of one C end up to a step apart
 

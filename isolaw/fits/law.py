@@ -17,22 +17,20 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from isolaw.errors import DataError
+from isolaw.evidence import COLUMN
 from isolaw.files import replacing
-from isolaw.fits import tables
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
-from isolaw.fits.draws import Draws
+from isolaw.fits.draws import Draws, LawPosterior
 from isolaw.fits.laws.formula import equation
-from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.predict import Prediction, predict
-from isolaw.fits.quantity import number
+from isolaw.fits.quantity import Interval, Quantity, number
 from isolaw.parquet import read_parquet
 from isolaw.registry import Shown, public
+from isolaw.step_cost import Cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-from isolaw.step_cost import Cost
 
 
 class Law(Shown, LawPosterior):
@@ -126,12 +124,31 @@ class Law(Shown, LawPosterior):
         InputError
             a budget does not pay for one step of the smallest batch.
         """
-        limits: dict[str, Any] = {
-            "max_batch_rollouts": max_batch_rollouts,
-            "n_train_problems": n_train_problems,
-        }
         axis = "compute" if self.document.x.name == "steps" else self.document.x.name
-        return tables.predictions([self.predict(compute, **limits) for compute in computes], axis)
+        rows = []
+        for compute in computes:
+            p = self.predict(
+                compute, max_batch_rollouts=max_batch_rollouts, n_train_problems=n_train_problems
+            )
+            rows.append(
+                {
+                    axis: p.compute,
+                    "rollouts_per_problem": p.n,
+                    "problems_per_batch": p.B_p,
+                    "steps": p.M,
+                    "unspent": p.unspent,
+                    **_columns("reward", p.reward),
+                    "expected_loss": p.loss,
+                    "probability_within_tolerance": p.options[0].probability if p.options else None,
+                    **_columns("n_star", p.n_star),
+                    "epochs": p.epochs,
+                    "flags": ", ".join(flag.code for flag in p.flags),
+                }
+            )
+        whole = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent")
+        real = ("expected_loss", "probability_within_tolerance", "epochs")
+        kinds = {axis: "int64", **dict.fromkeys(whole, "Int64"), **dict.fromkeys(real, "float64")}
+        return pd.DataFrame(rows, columns=None if rows else [*kinds]).astype(kinds)
 
     def frontier(self) -> pd.DataFrame:
         """Return the compute-optimal frontier as a table with one row per budget.
@@ -143,7 +160,20 @@ class Law(Shown, LawPosterior):
         the smallest n within the tolerance of its reward, and ``reward`` is the reward at n*. If
         ``censored``, n* is only a bound, for the reasons in ``censored_by``.
         """
-        return tables.frontier(self.document)
+        return pd.DataFrame([
+            {
+                self.document.x.name: p.x,
+                **_columns("n_star", p.n_star),
+                **_ends("band", p.band),
+                "n_star_strict": p.n_star_strict,
+                "n_star_tolerance": p.n_star_tolerance,
+                **_columns("reward", p.reward),
+                "censored": p.censored,
+                "censored_by": ", ".join(p.censored_by),
+                **({COLUMN: True} if self.document.simulated else {}),
+            }
+            for p in self.document.frontier
+        ])  # fmt: skip
 
     def crossovers(self) -> pd.DataFrame:
         """Return the budgets at which one n overtakes another, as a table with one row per pair of n.
@@ -151,7 +181,13 @@ class Law(Shown, LawPosterior):
         ``n_from`` and ``n_to`` are rollouts per problem. The columns of the budget, its 95 % interval and its
         status are named as in `frontier`. ``supported`` is true if both n were measured at this budget.
         """
-        return tables.crossovers(self.document)
+        x = self.document.x.name
+        columns = ["n_from", "n_to", x, f"{x}_low", f"{x}_high", f"{x}_status", "supported"]
+        rows = [
+            (c.from_, c.to, c.x, *_ends(x, c.interval).values(), c.status, c.supported)
+            for c in self.document.crossovers
+        ]
+        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:5], "float64"))
 
     @property
     def formula(self) -> str:
@@ -221,3 +257,15 @@ class Law(Shown, LawPosterior):
             raise DataError(
                 f"{path}: the law{f' with its draws in {file}' if file else ''} is damaged: {error}"
             ) from None
+
+
+def _columns(name: str, q: Quantity) -> dict[str, Any]:
+    """Return a quantity's columns: its value, the ends of its interval and its status."""
+    value = float("nan") if q.value is None else q.value
+    return {name: value, **_ends(name, q.interval), f"{name}_status": str(q.status)}
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float]:
+    low, high = interval or (None, None)
+    nan = float("nan")
+    return {f"{name}_low": nan if low is None else low, f"{name}_high": nan if high is None else high}

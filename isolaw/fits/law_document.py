@@ -187,11 +187,9 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
     later = bool(crossing.draws[0] > 0)  # the estimate of ``to`` does not lead at the end of the shared range
     bound = float(np.quantile(crossing.draws, 1 - LEVEL if later else LEVEL, method="inverted_cdf")) * scale
     bound = min(max(bound, low), high)
-    return (
-        Quantity(value, (bound, None), "lower_bound")
-        if later
-        else Quantity(value, (None, bound), "upper_bound")
-    )
+    if later:
+        return Quantity(value, (bound, None), "lower_bound")
+    return Quantity(value, (None, bound), "upper_bound")
 
 
 def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:

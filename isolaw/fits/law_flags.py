@@ -11,32 +11,26 @@ from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Path
 from isolaw.fits.quantity import in_reward, number
-from isolaw.fits.selection import Configuration, Selection
-from isolaw.fits.surface.bootstrap import Unit
+from isolaw.fits.selection import Selection
 from isolaw.fits.surface.slices import equal
 
 _CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 
 
-def flags_of(
-    selection: Selection, resampled: Unit, path: Path, document: LawDocument, scale: float
-) -> tuple[Flag, ...]:
+def flags_of(selection: Selection, path: Path, document: LawDocument, scale: float) -> tuple[Flag, ...]:
     """Return the flags of a law, most serious first.
 
     If the reward never changed, nothing else is worth a flag. All runs are then copies of one another.
     """
     rewards = np.concatenate([c.reward for c in selection.configurations])
     if equal(rewards.max(), rewards.min(), document.unit):
-        text = f"the reward never changed: {selection.metric} is {rewards[0]:.3g} at all checkpoints"
+        text = f"the reward never changed: {document.metric} is {rewards[0]:.3g} at all checkpoints"
         return (Flag(Code.FLAT, text), *(own for own in selection.flags if own.code != Code.COPIES))
     return (
         *(
             Flag(flag.code, about(flag.text, document.axis))
-            for flag in (
-                *_of_intervals(selection.configurations, resampled, document),
-                *_of_n_star(path, document, scale),
-            )
+            for flag in (*_of_intervals(document), *_of_n_star(path, document, scale))
         ),
         *_of_curves(document),
         *_of_rewards(selection, document),
@@ -45,23 +39,19 @@ def flags_of(
     )
 
 
-def _of_intervals(
-    configurations: list[Configuration], resampled: Unit, document: LawDocument
-) -> Iterator[Flag]:
-    single = "; ".join(c.label for c in configurations if c.runs == 1)
+def _of_intervals(document: LawDocument) -> Iterator[Flag]:
+    resampled, single = document.bootstrap.unit, "; ".join(c.label for c in document.grid if c.runs == 1)
     if resampled == "block":
         yield Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
     elif resampled == "lack of fit":
         text = "isolaw estimates the variation between runs from their scatter about a smooth function of n"
         yield Flag(Code.ONE_SEED, text)
-    elif all(c.runs == 2 for c in configurations):
+    elif all(c.runs == 2 for c in document.grid):
         text = "intervals rest on one difference between two runs for each n, which is little evidence"
         yield Flag(Code.TWO_SEEDS, text)
     elif single:
-        yield Flag(
-            Code.LONE_RUNS,
-            f"one run at {single}; isolaw assumes the same variation as at the other configurations",
-        )
+        text = f"one run at {single}; isolaw assumes the same variation as at the other configurations"
+        yield Flag(Code.LONE_RUNS, text)
     if document.surface is not None and document.surface.misfit > 1:
         text = "rewards differ by more than chance from what the other configurations predict, so isolaw "
         text += f"widens intervals by a factor of {document.surface.misfit:.2f}"
@@ -119,7 +109,7 @@ def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
         yield Flag(Code.NARROW_REWARDS, text)
     if document.unit != 1:
         text = (
-            f"{selection.metric} goes from {rewards.min():.3g} to {rewards.max():.3g}: isolaw counts rewards "
+            f"{document.metric} goes from {rewards.min():.3g} to {rewards.max():.3g}: isolaw counts rewards "
             f"within {tolerance:g} of each other as equal (within 0.005 for an accuracy in [0, 1])"
         )
         yield Flag(Code.REWARD_SCALE, text)
@@ -144,6 +134,5 @@ def _never_rises(curve: CurveEntry, unit: float) -> bool:
     The result is False for ``power``, which has no start or ceiling parameter.
     """
     ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
-    return (
-        len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE * unit
-    )
+    known = [end for end in ends if end is not None]
+    return len(known) == 2 and known[1] - known[0] <= _A_RISE * unit

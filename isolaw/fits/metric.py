@@ -10,6 +10,7 @@ from isolaw.errors import DataError, InputError, offers, option
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
+from isolaw.source import ReadKeywords, Source
 
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
@@ -60,6 +61,16 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     kind = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
     text = f"reward is {name} on {own}, the only {kind} measured"
     return name, own, [Flag(Code.REWARD_CHOSEN, text)]
+
+
+def read_reward(
+    source: Source, metric: str | None, eval_set: str | None, reading: ReadKeywords
+) -> tuple[Runs, str, str, list[Flag]]:
+    """Return the runs of a source, and the result of `choose` for them."""
+    from isolaw.readers.read import as_runs
+
+    runs = as_runs(source, metric, **reading)
+    return runs, *choose(runs, metric, eval_set)
 
 
 def _falling(metric: str, most: float) -> str:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
 from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
-from isolaw.fits.selection import LEAST_CURVES, Floats, varies_in_batch
+from isolaw.fits.selection import HELD, LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 
 Ints = NDArray[np.int64]
@@ -58,28 +58,20 @@ def optimum(
         batch = math.log2(budget) - np.log2([c.step_cost for c in candidates])
     steps = batch[best]
     counted = hours or document.x.unit in ("rollouts", "steps")
-    if document.setting == "fixed-n":
-        held = Quantity(float(document.fixed["rollouts_per_problem"]))
-        over = _star(steps, batch, far, bound) if hours else _over(budget / (held.value or 1.0), star)
-        return held, star, over if counted else REFUSED
+    if document.setting in ("fixed-n", "fixed-bp"):
+        value = float(document.fixed[HELD[document.setting]])
+        held, m_star = Quantity(value), REFUSED
+        if hours:
+            m_star = _star(steps, batch, far, bound)
+        elif counted and value:
+            m_star = _over(budget / value, star)
+        return (star, held, m_star) if document.setting == "fixed-bp" else (held, star, m_star)
     if document.setting == "fixed-b":
         held = Quantity(float(np.exp2(steps[0]) if hours else budget / document.fixed["batch_rollouts"]))
         return star, _over(document.fixed["batch_rollouts"], star), held
-    if document.setting == "fixed-bp":
-        held = Quantity(float(document.fixed["problems_per_batch"]))
-        if not hours:
-            m_star = _over(budget / held.value, star) if held.value else REFUSED
-        else:
-            m_star = _star(steps, batch, far, bound)
-        return star, held, m_star if counted else REFUSED
-    at_end = np.any(
-        [
-            np.isclose(x, end)
-            for x, grid in ((n, cut.log2_n), (b, cut.log2_b))
-            for end in (grid.min(), grid.max())
-        ],
-        axis=0,
-    )
+    at_end = np.zeros(best.size, dtype=bool)
+    for x, grid in ((n, cut.log2_n), (b, cut.log2_b)):
+        at_end |= np.isclose(x, grid.min()) | np.isclose(x, grid.max())
     # If n* or B_p* is a bound, so is M*: a lower bound if M* is large, and an upper bound otherwise.
     ends = np.where(steps > np.median(steps), batch.max(), batch.min())
     m_star = _star(np.where(at_end, ends, steps), batch, far, bound, None, float(np.exp2(steps[0])))

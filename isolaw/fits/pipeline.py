@@ -25,10 +25,17 @@ from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.cell import about
-from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
-from isolaw.fits.curves.records import WIDTH, record_mask
+from isolaw.fits.curves.learning_curves import (
+    FAMILIES,
+    SATURATING,
+    WIDTH,
+    Curves,
+    enough_points,
+    fit_curves,
+    record_mask,
+)
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
-from isolaw.fits.draws import Draws
+from isolaw.fits.draws import Draws, surface_info
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE, Path
 from isolaw.fits.health import smallest_stable_B_p
@@ -37,7 +44,7 @@ from isolaw.fits.law_flags import flags_of
 from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
-from isolaw.fits.metric import choose
+from isolaw.fits.metric import read_reward
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import (
     LEAST_CURVES,
@@ -52,16 +59,14 @@ from isolaw.fits.selection import (
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.fits.surface.stored import info
 from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400
-MOST_DRAWS = 10_000
+_MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
-_COMPARED = ("exp", "hill")  # families with a start and a ceiling parameter
 
 
 @renamed
@@ -128,18 +133,11 @@ def fit(
     True
     """
     width, setting = _checked(method, curve, records, draws), setting_of(hold)
-    from isolaw.readers.read import as_runs
-
-    runs = as_runs(runs, metric, **reading)
-    metric, eval_set, flags = choose(runs, metric, eval_set)
+    runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, setting, where, x)
     selection.flags[:0] = flags
     if method == "surface":
-        steady, fallen = collapses.without(selection.configurations)
-        if fallen:
-            every = sum(c.runs for c in selection.configurations)
-            flags = [*selection.flags, collapses.flag(fallen, every)]
-            selection = replace(selection, configurations=steady, flags=flags)
+        selection = collapses.steady(selection)
     configurations = selection.configurations
     unit_of_reward = unit_of(metric, configurations)
     if records == "auto" and width is not None:
@@ -147,7 +145,7 @@ def fit(
     with one_blas_thread():
         misfit = _misfit(configurations)
         if curve == "auto":
-            curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
+            curve = min(SATURATING, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
         with ThreadPoolExecutor(1) as pool:  # fit the surface in a thread, in parallel with the curves
             search = (configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
             searching = pool.submit(estimate, *search) if method == "surface" else None
@@ -209,11 +207,11 @@ def fit(
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=replace(comparison, curves=misfit),
         health=health,
-        surface=None if surface is None else info(surface),
+        surface=None if surface is None else surface_info(surface),
         tolerance=TOLERANCE * unit_of_reward,
         diverged=selection.diverged,
     )
-    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, unit, path, document, scale)]
+    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale)]
     document = replace(document, flags=tuple(flags))
     parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
@@ -228,9 +226,7 @@ def _checked(method: str, curve: str, records: float | str | None, draws: int) -
         raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
         raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
-    check_type("draws", draws, Integral, f"0 to {MOST_DRAWS} draws")
-    if not 0 <= draws <= MOST_DRAWS:
-        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
+    check_draws(draws)
     if records == "auto":
         return WIDTH if method == "paper" else None
     if records in ("off", None):
@@ -238,6 +234,19 @@ def _checked(method: str, curve: str, records: float | str | None, draws: int) -
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
         raise InputError(f"records: found {records!r}; expected a positive width of reward, auto or off")
     return float(records)
+
+
+def check_draws(draws: int) -> None:
+    """Raise `InputError` unless ``draws`` is a number of draws."""
+    check_type("draws", draws, Integral, f"0 to {_MOST_DRAWS} draws")
+    if not 0 <= draws <= _MOST_DRAWS:
+        raise InputError(f"draws: found {draws}; expected 0 to {_MOST_DRAWS} draws")
+
+
+def check_compute(compute: float | None) -> None:
+    """Raise `InputError` unless ``compute`` is a number of rollouts, or None."""
+    if compute is not None and not (math.isfinite(compute) and compute >= 1):
+        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
 
 
 def _fit_all(
@@ -301,7 +310,7 @@ def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
     """Return, for each curve family, the RMS residual and the AICc over all configurations."""
     points = sum(c.compute.size for c in configurations)
     out: dict[str, FamilyFit] = {}
-    for name in _COMPARED:
+    for name in SATURATING:
         sse = 0.0
         for c in configurations:
             curve = fit_curves(c.checkpoints, c.mean[None], c.runs_at[None], name)

@@ -52,10 +52,10 @@ from isolaw.fits.allocations import (
 )
 from isolaw.fits.cell import Cell, about
 from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
-from isolaw.fits.posterior import LawPosterior
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
@@ -191,15 +191,12 @@ def _cut(
     """Return the rewards of all candidates at the budget, from the reward model or the learning curves."""
     places = np.array([c.place for c in candidates])
     compute = np.array([budget * c.rate for c in candidates])
-    if model is None:  # only measured configurations compete
-        reward = rewards(law, candidates, compute)
-    elif any(c.rate != 1.0 for c in candidates):  # each candidate has its own compute
-        reward = model.rewards(places[:, 0], places[:, 1], compute)
+    at, unit = np.array([float(budget)]), law.document.unit
+    # Without a model, only measured configurations compete. With a rate, each candidate has its own compute.
     if model is None or any(c.rate != 1.0 for c in candidates):
-        return Slices(
-            *(np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))),
-            law.document.unit,
-        )
+        log2_n, log2_b = places.T
+        own = rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
+        return Slices(at, log2_n, log2_b, own[:, None], np.arange(len(candidates)), unit)
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
 
@@ -208,7 +205,6 @@ def _cut(
         return np.asarray(inside & (u + v <= largest))
 
     more = places[[not c.measured for c in candidates]]
-    at, unit = np.array([float(budget)]), law.document.unit
     found = slices(model, at, allowed, more if more.size else None, unit)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
     return replace(found, place=near.argmin(axis=1))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw.allocation import Allocation
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
@@ -16,7 +17,6 @@ from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
 
 if TYPE_CHECKING:
-    from isolaw.fits.document.schema import LawDocument
     from isolaw.simulators.presets import Preset
 
 
@@ -27,9 +27,8 @@ class Option:
     allocation: Allocation
     reward: Quantity
     expected_loss: float  #: mean over draws of the best reward minus the reward of this allocation
-    probability: (
-        float | None
-    )  #: share of draws in which its reward is within the tolerance of the best; None without draws
+    #: Share of draws in which its reward is within the tolerance of the best; None without draws.
+    probability: float | None
     step_cost: float  #: cost of one step, in the unit of the budget
     measured: bool = True  #: whether the runs include it
     beyond: float = 0.0  #: number of doublings past the measured n and B_p
@@ -177,7 +176,7 @@ class Prediction(Shown):
             "unspent": self.unspent,
             "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
             "reward": encoded(self.reward),
-            "expected_loss": best and best.expected_loss,
+            "expected_loss": self.loss,
             "probability_within_tolerance": best and best.probability,
             "tolerance": self.tolerance,
             **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},

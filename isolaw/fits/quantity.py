@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,6 +88,15 @@ class Quantity(Encoded):
         if self.interval is not None:
             return f"{text} ({interval(self.interval)})"
         return f"{text} (not identified)" if self.status == "not_identified" else text
+
+    def through(self, function: Callable[[float], float]) -> Quantity:
+        """Return the quantity with an increasing function applied to the estimate and to its interval."""
+        ends = self.interval or (None, None)
+        value, low, high = (None if v is None else function(v) for v in (self.value, *ends))
+        return Quantity(value, self.interval and (low, high), self.status)
+
+    def __truediv__(self, divisor: float) -> Quantity:
+        return self.through(lambda value: value / divisor)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # called by notebooks
         printer.text(str(self))

@@ -89,6 +89,11 @@ class Configuration(Cell):
         """Index into `checkpoints` for each value of ``compute``."""
         return np.searchsorted(self.checkpoints, self.compute)
 
+    def of_run(self, run: int) -> tuple[Floats, Floats]:
+        """Return the compute and the rewards of one run's checkpoints."""
+        own = self.run == run
+        return self.compute[own], self.reward[own]
+
     @property
     def measured(self) -> tuple[float, float]:
         """The first and last measured compute. The first is 0 if step 0 was measured."""
@@ -115,7 +120,6 @@ class Selection:
 
     configurations: list[Configuration]
     fixed: dict[str, Any]
-    metric: str
     epochs_seen: float | None
     n_train_problems: int | None
     run_ids: list[str]
@@ -177,7 +181,7 @@ def select(
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    return Selection(configurations, held, metric, seen, size, run_ids, flags, diverged)
+    return Selection(configurations, held, seen, size, run_ids, flags, diverged)
 
 
 def _diverged(
@@ -214,10 +218,10 @@ def setting_of(hold: str) -> Setting:
     >>> setting_of("nothing")
     'joint'
     """
-    found = next((setting for setting in SETTINGS if HOLDS[setting] == hold), None)
-    if found is None:
-        raise InputError(f"hold: found {hold!r}; expected {', '.join(HOLDS.values())}")
-    return found
+    for setting in SETTINGS:
+        if HOLDS[setting] == hold:
+            return setting
+    raise InputError(f"hold: found {hold!r}; expected {', '.join(HOLDS.values())}")
 
 
 def hold_of(setting: str) -> Hold:

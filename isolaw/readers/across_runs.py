@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,20 +16,14 @@ from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import changes_unit
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option, resolve
-from isolaw.readers.stitch import RunCurves
-
-if TYPE_CHECKING:
-    from isolaw.readers.logged_run import LoggedRun
+from isolaw.readers.stitch import ROUNDED, RunCurves
 
 _ABOVE_ONE = 1 + 1e-6
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
-_ROUNDED = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
+_COARSEST = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # ratio; people write rounded values such as 7.1e-7
 _BEYOND = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
-# TensorBoard stores 32-bit numbers and consoles print few digits, so nearly equal values count as equal:
-# rtol, atol.
-_EQUAL = (1e-4, 6e-4)
 _LEAST_SHARED = 2  # values
 _NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
@@ -48,8 +42,12 @@ def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
     if len(kinds) > 1 and numbered:
         kinds = {part.container for part in numbered}
         parts = [part for part in parts if part.container in kinds]
-    rank = {name: i for i, name in enumerate(_ROUNDED)}
-    return sorted(parts, key=lambda part: rank.get(part.container, len(rank)))
+    return sorted(parts, key=lambda part: _exactness(part.container))
+
+
+def _exactness(container: str) -> int:
+    """Return the rank of a container by the exactness of its values."""
+    return _COARSEST.index(container) if container in _COARSEST else len(_COARSEST)
 
 
 def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
@@ -196,7 +194,7 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
         owner, step, value = owner[order], step[order], value[order]
         pairs = []
         for shift in range(1, _NEIGHBOURS + 1):  # neighbours in the order of values
-            near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *_EQUAL)
+            near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *ROUNDED)
             a, b = owner[shift:][near], owner[:-shift][near]
             pairs.append(np.minimum(a, b) * len(logs) + np.maximum(a, b))
         pair, times = np.unique(np.concatenate(pairs), return_counts=True)
@@ -209,8 +207,7 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
 def _worth(run: LoggedRun) -> tuple[int, int, bool]:
     """Return a rank for choosing between logs: by completeness, then by exactness, then by known facts."""
     size = sum(curve.step.size for curve in run.curves.of.values())
-    exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
-    return size, exactness, run.status is LogStatus.READY
+    return size, _exactness(run.container), run.status is LogStatus.READY
 
 
 def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
@@ -257,7 +254,7 @@ def _copy(a: RunCurves, b: RunCurves) -> bool:
     for target in a.of.keys() & b.of.keys():
         one, other = a.of[target], b.of[target]
         _, i, j = np.intersect1d(one.step, other.step, assume_unique=True, return_indices=True)
-        if not np.allclose(one.value[i], other.value[j], *_EQUAL):
+        if not np.allclose(one.value[i], other.value[j], *ROUNDED):
             return False
         if i.size and np.ptp(one.value[i]) > _LEAST_RANGE:  # constants do not identify a run
             compared += i.size

@@ -16,10 +16,10 @@ from isolaw.readers.assignments import SPLIT, Rule, applying
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
 from isolaw.readers.logged_run import LoggedRun
+from isolaw.readers.measures import is_supervised
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import option, resolve
 from isolaw.readers.stitch import stitch
-from isolaw.readers.supervised import is_supervised
 from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 
 
@@ -74,7 +74,8 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
     run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
     run.assignments = applying(assignments, name, sources)
     config = {key: value for part in parts for key, value in part.config.items()}
-    given, keys = run.assignments.get("framework"), _keys(parts)
+    keys = list(dict.fromkeys(key for part in parts for key in part.series))
+    given = run.assignments.get("framework")
     framework = frameworks.named(given.value) if given else frameworks.find(keys, config)
     if not keys:
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
@@ -161,10 +162,6 @@ def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[Ra
         yield f"{name} ({framework})", own
 
 
-def _keys(parts: Sequence[RawLog]) -> list[str]:
-    return list(dict.fromkeys(key for part in parts for key in part.series))
-
-
 def _which_framework(
     run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
 ) -> tuple[str, list[str]]:
@@ -178,8 +175,7 @@ def _which_framework(
     by_calls = [
         own.name for own in possible if not own.counted_by_trackers and not {*own.step_keys} & {*keys}
     ]
-    of_tracker = all(part.container.startswith(("wandb", "trackio")) for part in parts)
-    if by_calls and of_tracker and "logging_steps" not in run.assignments:
+    if by_calls and all(part.of_tracker for part in parts) and "logging_steps" not in run.assignments:
         needs.append("logging_steps")
         text += (
             f". For {by_calls[0]}, the step in W&B counts records: set logging_steps, the number of updates "

@@ -13,12 +13,13 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from isolaw.errors import InputError
+from isolaw.readers.literals import parse_number
 from isolaw.readers.raw_log import whole
 from isolaw.runs import COLUMNS, SYMBOLS
 
@@ -120,11 +121,11 @@ def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
     return Assignment(name, parsed, glob)
 
 
-def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> list[Assignment]:
+def settings_of(data: Mapping[str, Any], path: str | Path) -> list[Assignment]:
     """Return the assignments in a file.
 
     A table ``["GLOB"]`` contains values such as ``n = 8``; values before any table apply to all runs.
-    ``file`` marks assignments from a folder's own file. Raises `InputError` for values that cannot be set.
+    Raises `InputError` for values that cannot be set.
     """
     out: list[Assignment] = []
     for glob, own in data.items():
@@ -137,7 +138,7 @@ def settings_of(data: Mapping[str, Any], path: str | Path, file: str = "") -> li
             if twice is not None and twice.value != one.value:
                 both = f"found {twice.value!r} and {one.value!r} under two names of {one.name}"
                 raise InputError(f"{path}: {glob if settings is own else name}: {both}; expected one")
-            out.append(replace(one, file=file))
+            out.append(one)
     return out
 
 
@@ -159,11 +160,10 @@ def plain_number(text: str) -> Any:
 
 
 def as_number(text: str) -> Any:
-    """Convert text to the number that it spells; return other text unchanged, including "nan" and "inf"."""
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return number if math.isfinite(number) else text
-    return text
+    """Convert text to the number that it spells; return other text unchanged, including "nan" and "inf".
+
+    >>> as_number("8"), as_number("inf"), as_number("1" + 400 * "0") == "1" + 400 * "0"
+    (8, 'inf', True)
+    """
+    number = parse_number(text)  # an integer may be too large for a float
+    return number if number is not None and math.isfinite(float(text)) else text

@@ -14,12 +14,12 @@ from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import Assignment, Rule, applying
-from isolaw.readers.found_logs import Filter, FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
-from isolaw.readers.reading_file import ReadingFile, Within
+from isolaw.readers.reading_file import Filter, ReadingFile
 from isolaw.readers.sources import Found, expected_formats
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
@@ -38,7 +38,7 @@ class Collector:
 
     def __init__(self, rules: Sequence[Rule], wanted: Filter, several: bool = False) -> None:
         self.rules, self.wanted = rules, wanted
-        self.files: tuple[ReadingFile, ...] = ()  # next to the sources
+        self.files = [rule for rule in rules if isinstance(rule, ReadingFile)]
         self.several = several  # whether there are several places; tables are then named by their files
         self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
         self.logs: list[RawLog] = []
@@ -50,7 +50,7 @@ class Collector:
     def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
         """Read one source. A source that cannot be read becomes a candidate that is left out."""
         path = str(found.path)
-        rules = [rule for rule in self.rules if not isinstance(rule, Within) or rule.file.covers([path])]
+        rules = [rule for rule in self.rules if not isinstance(rule, ReadingFile) or rule.covers([path])]
         for file in self.files:
             if file.covers([path]) and not (found.ours or found.sweep):
                 metric, columns = file.options.metric or metric, file.mapping  # the nearest file comes last
@@ -58,10 +58,7 @@ class Collector:
             if found.no_history:
                 raise NoHistory(f"{path}: {found.no_history}")
             if found.container is None:
-                name = _name(found.path) if self.several else ""
-                given = {} if found.ours or found.sweep else applying(rules, _name(found.path), [path])
-                part = _table_or_sweep(found, metric, columns, rules, given, self.used, name)
-                self._add_runs(part, found, given)
+                self._add_table(found, metric, columns, rules)
                 return
             for log in found.container.read(found.path):
                 if self.wanted.keeps(log.run, [log.source]):
@@ -89,6 +86,28 @@ class Collector:
     def _heed(self, run: str, sources: list[str]) -> None:
         """Count the settings of an omitted run as used, so that isolaw does not report them as unused."""
         self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
+
+    def _add_table(
+        self, found: Found, metric: str | None, columns: ColumnMapping, rules: Sequence[Rule]
+    ) -> None:
+        """Read a table or a sweep."""
+        path, name = found.path, _name(found.path)
+        if found.sweep:
+            if columns:
+                raise DataError(f"{path}: a sweep's directory needs no column mapping")
+            self._add_runs(SweepStore(path).collect(), found, {})
+            return
+        rules = () if found.ours else rules
+        given = applying(rules, name, [str(path)])
+        self.used |= {assignment.rule for assignment in given.values()}
+        mapping = with_settings(columns, given)
+        try:
+            part = read_table(path, mapping, metric, rules, self.used, name if self.several else "")
+        except DataError as error:
+            if columns or found.ours or isinstance(error, TableNeeds):
+                raise
+            raise DataError(f"{error}{_NO_LOG.format(expected_formats())}") from None
+        self._add_runs(part, found, given)
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
@@ -170,31 +189,6 @@ def _status(error: Exception, found: Found) -> LogStatus:
     if isinstance(error, NotInstalled):
         return LogStatus.NOT_INSTALLED
     return LogStatus.DAMAGED if found.container or found.sweep else LogStatus.UNKNOWN_FORMAT
-
-
-def _table_or_sweep(
-    found: Found,
-    metric: str | None,
-    columns: ColumnMapping,
-    rules: Sequence[Rule],
-    given: Mapping[str, Assignment],
-    used: set[Rule],
-    name: str,
-) -> Runs:
-    path = found.path
-    if found.sweep:
-        if columns:
-            raise DataError(f"{path}: a sweep's directory needs no column mapping")
-        return SweepStore(path).collect()
-    used |= {assignment.rule for assignment in given.values()}
-    try:
-        return read_table(
-            path, with_settings(columns, given), metric, () if found.ours else rules, used, name
-        )
-    except DataError as error:
-        if columns or found.ours or isinstance(error, TableNeeds):
-            raise
-        raise DataError(f"{error}{_NO_LOG.format(expected_formats())}") from None
 
 
 def with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS, os_errors
+from isolaw.readers import limits
 from isolaw.readers.literals import literal, parse_yaml, scalar
 
 _DEEPEST_TOML = 10  # parts of a key; tomllib takes quadratic time in this number
@@ -59,10 +59,10 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     while stack:
         prefix, value, depth = stack.pop()
         seen += 1
-        if len(prefix) > LONGEST_NAME:  # all keys below repeat this prefix
-            raise DataError(f"a key longer than {LONGEST_NAME:,} characters: {prefix[:40]}…")
-        if depth > DEEPEST:
-            raise DataError(f"a configuration nested deeper than {DEEPEST}")
+        if len(prefix) > limits.LONGEST_NAME:  # all keys below repeat this prefix
+            raise DataError(f"a key longer than {limits.LONGEST_NAME:,} characters: {prefix[:40]}…")
+        if depth > limits.DEEPEST:
+            raise DataError(f"a configuration nested deeper than {limits.DEEPEST}")
         items: Iterable[tuple[Any, Any]]
         if isinstance(value, Mapping):
             items = value.items()
@@ -71,8 +71,8 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
         else:
             out[prefix] = value
             continue
-        if seen + len(value) > MOST_SETTINGS:
-            raise DataError(f"a configuration of more than {MOST_SETTINGS:,} values")
+        if seen + len(value) > limits.MOST_SETTINGS:
+            raise DataError(f"a configuration of more than {limits.MOST_SETTINGS:,} values")
         dot = f"{prefix}." if prefix else ""
         stack.extend([(f"{dot}{key}", inner, depth + 1) for key, inner in items][::-1])
     return _interpolated(out)
@@ -122,20 +122,18 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises `DataError` if the file is missing, larger than 1 MB, of another format, or not a configuration.
     """
     path = Path(path)
-    with os_errors(path), path.open("rb") as file:
-        content = file.read(LARGEST_CONFIG + 1)
-    if len(content) > LARGEST_CONFIG:
-        raise DataError(f"{path}: a configuration larger than {LARGEST_CONFIG // MB} MB")
+    with limits.os_errors(path), path.open("rb") as file:
+        content = file.read(limits.LARGEST_CONFIG + 1)
+    if len(content) > limits.LARGEST_CONFIG:
+        raise DataError(f"{path}: a configuration larger than {limits.LARGEST_CONFIG // limits.MB} MB")
     text = content.decode("utf-8-sig", errors="replace")
-    try:
+    with limits.errors_in(path):
         config = _parse(text, path.suffix)
         if isinstance(config, list):
             config = overrides(word for word in config if isinstance(word, str))
         if not isinstance(config, Mapping):
             raise DataError("not a configuration: it has no keys")
         return flatten(config)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 def _parse(text: str, suffix: str) -> Any:

@@ -170,7 +170,7 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
 def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line]:
     """Yield the steps. ``said`` receives the facts that other lines state."""
     facts: dict[str, float] = {}
-    for number, line in enumerate(content.replace(b"\r", b"\n").split(b"\n"), 1):
+    for number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
         counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
         if len(line) > _LONGEST or not (counting or b"er" in line or b"roup" in line or b"um_" in line):
             continue

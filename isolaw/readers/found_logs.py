@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
 from typing import Any
 
 from isolaw.readers.frameworks.base import Fact
@@ -87,25 +85,3 @@ def groups(candidates: Iterable[FoundLog]) -> list[Group]:
     return sorted(
         (Group(*key, tuple(runs)) for key, runs in found.items()), key=lambda own: order.index(own.status)
     )
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Selects the runs that match a glob in ``only`` (if there are any) and none in ``exclude``."""
-
-    only: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-    def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether ``only`` and ``exclude`` select the run with this name from these files."""
-        names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
-        return (not self.only or matching(names, self.only)) and not matching(names, self.exclude)
-
-    def excludes(self, path: Path) -> bool:
-        """Return whether ``exclude`` matches a file, so that isolaw does not read it."""
-        return matching({str(path), path.name}, self.exclude)
-
-
-def matching(names: Iterable[str], globs: Sequence[str]) -> bool:
-    """Return whether any glob matches any of the names."""
-    return any(fnmatchcase(name, glob) for name in names for glob in globs)

@@ -98,6 +98,15 @@ def os_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
+def errors_in(place: str | Path) -> Iterator[None]:
+    """Put the place, such as a file, before the message of a `DataError`."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
+
+
+@contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a log to read its bytes.
 

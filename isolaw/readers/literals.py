@@ -1,4 +1,4 @@
-"""Plain values from text: YAML and printed Python values, such as ``{'loss': 0.25, 'kl': np.float64(nan)}``.
+"""Plain values from text: JSON, YAML and printed Python such as ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
 A log can come from anywhere, so nothing is evaluated. An alias only refers to a value read earlier, and tags
 are ignored. `ast.literal_eval` is not an alternative: it supports neither ``nan`` nor ``tensor(0.5)``, and
@@ -7,8 +7,11 @@ can be made to exhaust stack and memory.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+
+import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST
@@ -38,19 +41,42 @@ def scalar(text: str) -> Any:
         return None
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if len(text) < 100 and text[-1] in "0123456789.":
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                pass
-    return text
+    number = parse_number(text) if len(text) < 100 and text[-1] in "0123456789." else None
+    return text if number is None else number
+
+
+def parse_number(text: str) -> int | float | None:
+    """Return the number that a text spells, or None.
+
+    >>> [parse_number(text) for text in ("8", "1e-6", "inf", "grpo")]
+    [8, 1e-06, inf, None]
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
 
 
 def literal(text: str) -> Any:
     """Return a quoted text without its quotes, and the value of an unquoted word as `scalar` does."""
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     return text[1:-1] if quoted else scalar(text)
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Return a JSON document, which may contain NaN and Infinity, or None if the text is not JSON.
+
+    >>> parse_json(b'{"loss": NaN}'), parse_json(b'{"loss": ')
+    ({'loss': nan}, None)
+    """
+    for parse in (orjson.loads, json.loads):  # the second is four times slower, but accepts NaN and Infinity
+        try:
+            return parse(text)
+        except (ValueError, RecursionError):
+            continue
+    return None
 
 
 def parse_yaml(text: str) -> Any:

@@ -68,10 +68,6 @@ class MetricColumn(BaseModel):
         return {"column": value} if isinstance(value, str) else value
 
 
-def _is_reward(name: str) -> bool:
-    return name == "reward" or is_accuracy(name)
-
-
 def _one_value(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str | np.generic):
         raise ValueError("a text, a number, true or false")
@@ -118,7 +114,9 @@ class ColumnMapping(BaseModel):
                 raise InputError(f"{part}: {twice[0]} is given twice; expected one column, value or formula")
             taken |= out[part].keys()
         if isinstance(columns := out.get("columns"), Mapping):
-            rewards = {name: column for name, column in columns.items() if _is_reward(name)}
+            rewards = {
+                name: column for name, column in columns.items() if name == "reward" or is_accuracy(name)
+            }
             out["columns"] = {name: column for name, column in columns.items() if name not in rewards}
             out["metrics"] = {**rewards, **(out.get("metrics") or {})}
         return out

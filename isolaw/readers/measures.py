@@ -8,7 +8,7 @@ improves.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,27 @@ PHASES = (
 )
 # Words of columns in tables of evaluations, whose n_samples are the problems of a benchmark.
 _BENCHMARKS = HELD_OUT | {"benchmark", "benchmarks", "task", "pass"}
-_TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no": False, "0": False}
-_TRUTHS["0.0"] = False
+_TRUTHS = {"true": True, "yes": True, "1": True, "1.0": True}
+_TRUTHS |= {"false": False, "no": False, "0": False, "0.0": False}
 # Names that only a training log has next to a reward.
 _TRAINER = re.compile(
     r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning[_ ]rate|entropy|(?:response|completions?)_length)"
     r"(?:[/_ ].*)?",
+    re.I,
+)
+# Names of a loss, and names that a trainer logs with it; a table of samples with losses has none of these.
+_LOSS = re.compile(r"(?:(?:train|eval|val|valid|validation|test)[/_])?(?:loss|nll|perplexity|ppl)", re.I)
+_WITH_A_LOSS = re.compile(
+    r"(?:(?:train|eval|val)[/_])?(?:lr\b.*|learning_rate|epoch|(?:global_?)?step|grad_?norm"
+    r"|num_tokens|mean_token_accuracy|runtime)",
+    re.I,
+)
+# DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set. token_acc and seq_acc
+# are shares of the labels, in ms-swift's supervised training.
+_OF_RL = re.compile(
+    r"(?:^|[/_.])(?:rewards?(?!s?/(?:chosen|rejected|margins|accuracies))|scores?|advantages?|returns?|kl"
+    r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|(?<!token_)(?<!seq_)acc|avg)"
+    r"(?:$|[/_.@])",
     re.I,
 )
 _PLAIN = {"", "mean", "avg", "average", "rate", "overall"}
@@ -155,6 +170,20 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
         own for own in columns if words_of(own) & HELD_OUT and (is_reward(own) or words_of(own) <= HELD_OUT)
     ]
     return bool(said) or any(map(_TRAINER.fullmatch, columns))
+
+
+def is_supervised(keys: Iterable[str]) -> bool:
+    """Return whether metric keys belong to supervised training: losses, and no metric of RL.
+
+    >>> is_supervised(["loss", "token_acc", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
+    (True, False)
+    """
+    keys = list(keys)
+    return (
+        any(_LOSS.fullmatch(key) for key in keys)
+        and any(_WITH_A_LOSS.fullmatch(key) for key in keys)
+        and not any(_OF_RL.search(key) for key in keys)
+    )
 
 
 def named_percent(name: str) -> bool:

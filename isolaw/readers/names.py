@@ -41,10 +41,8 @@ MAYBE = {
     "questions",
 }
 # Columns that name a run or one of its starts; the coarsest one is the run's name.
-RUN_NAMES = (
-    *("run", "name", "run_name", "display_name", "experiment", "experiment_name"),
-    *("id", "uid", "uuid", "wandb_id"),
-)
+_RUN = ("run", "name", "run_name", "display_name", "experiment", "experiment_name")
+RUN_NAMES = {name: name for name in (*_RUN, "id", "uid", "uuid", "wandb_id")}
 # Columns that name the metric of each row in a long table.
 METRIC_NAMES = {"variable", "metric_name", "metrics", "measure", "measurement"}
 # Settings of a recipe that can distinguish runs with the same name.
@@ -64,9 +62,10 @@ _ABBREVIATED = {
 }
 # Units of counters; episodes can be steps or rollouts.
 UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
+_OF_COUNTERS = (*UNITS, "completion", "generation", "question", "trajectorie")  # in the plural, without s
 _COUNTED = re.compile(
-    rf"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far|{'|'.join(UNITS)}"
-    r"|completion|generation|question|trajectorie)s?(?:_|$)){1,6}"
+    r"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far"
+    rf"|{'|'.join(_OF_COUNTERS)})s?(?:_|$)){{1,6}}"
 )
 
 
@@ -113,13 +112,7 @@ def counts(name: str) -> str:
         if own in CALLED[ours].split():
             return unit
     words = {word.rstrip("s") for word in own.split("_")}
-    if not _COUNTED.fullmatch(own) or not words & {
-        *UNITS,
-        "completion",
-        "generation",
-        "trajectorie",
-        "question",
-    }:
+    if not _COUNTED.fullmatch(own) or words.isdisjoint(_OF_COUNTERS):
         return ""
     if words & {"prompt", "problem", "question"}:
         return "problems"

@@ -64,6 +64,15 @@ class RawLog:
     def __post_init__(self) -> None:
         self.held = self.held or limits.Held(self.source)
 
+    @property
+    def of_tracker(self) -> bool:
+        """True if a tracker wrote the log, whose own steps can count records instead of updates."""
+        return self.container.startswith(("wandb", "trackio"))
+
+    def part(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
+        """Return an empty log of the same file, for the next part of a run or for another run."""
+        return RawLog(self.source, self.container, run, config or {}, config_source, held=self.held)
+
     def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
         """Append a record. Numbers that are not finite are dropped and counted, never read as 0.
 

@@ -20,7 +20,7 @@ from isolaw.readers.hub import local
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.reading import Reading
-from isolaw.readers.reading_file import FilterOfFiles, ReadingFile, is_reading_file, next_to
+from isolaw.readers.reading_file import Filter, ReadingFile, is_reading_file, next_to
 from isolaw.readers.settling import read_settings
 from isolaw.readers.sources import Found, search
 from isolaw.readers.tables import read_frame
@@ -174,33 +174,29 @@ def survey(
     given = [name for name, value in asked.items() if value]
     beside = next_to(sources)
     files = tuple(file.under(given, columns) for file in beside)
-    wanted = FilterOfFiles(_texts(only), _texts(exclude), files)
+    wanted = Filter(_texts(only), _texts(exclude), files)
     how = {
         str(source): _how(source, columns, format, next((f for f in files if f.about(source)), None))
         for source in sources
     }
     found = search(sources, "auto", None, how)
-    collector = Collector([*(rule for f in files for rule in f.rules), *rules], wanted, len(found.found) > 1)
-    collector.files = files
+    collector = Collector([*files, *rules], wanted, len(found.found) > 1)
     for place in found.found:
         if not wanted.excludes(place.path):
             collector.add(place, metric, columns)
-    ways = list(dict.fromkeys(own for own in (group_by, *(f.options.group_by for f in files)) if own))
+    grouping = [file for file in files if file.options.group_by]
+    ways = list(dict.fromkeys(filter(None, [group_by, *(file.options.group_by for file in grouping)])))
     if len(ways) > 1:
         where = listed([str(file.path) for file in files], _SHOWN)
         raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
     if ways and not group_by:
-        own = next(file for file in files if file.options.group_by)
-        others = [
-            str(place.path)
-            for place in found.found
-            if place.container
-            and not any(file.options.group_by and file.covers([place.path]) for file in files)
-        ]
+        logs = [place.path for place in found.found if place.container]
+        others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
         if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
-                f"{own.path}: group_by: found {ways[0]!r}, which does not cover {listed(others, _SHOWN)}; "
-                f"expected one for all sources, {'--group-by' if at_command_line.get() else 'group_by'}"
+                f"{grouping[0].path}: group_by: found {ways[0]!r}, which does not cover "
+                f"{listed(others, _SHOWN)}; expected one for all sources, "
+                f"{'--group-by' if at_command_line.get() else 'group_by'}"
             )
     reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:

@@ -28,7 +28,7 @@ import glob
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,7 +38,6 @@ from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError, at_command_line, nearest
 from isolaw.readers.assignments import Assignment, Rule, settings_of
 from isolaw.readers.containers import CONTAINERS
-from isolaw.readers.found_logs import Filter, matching
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.sources import READING_FILE
@@ -63,7 +62,7 @@ class ReadingOptions(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class ReadingFile:
-    """The content of one ``isolaw.toml``, and the files in its folder that it covers."""
+    """The content of one ``isolaw.toml``: a rule for the runs from the files in its folder that it covers."""
 
     path: Path
     options: ReadingOptions
@@ -93,6 +92,12 @@ class ReadingFile:
                 out += [str(below), str(folder.resolve().name / below)]
         return out
 
+    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+        """Return the assignments of the file's rules, for a run that the file covers."""
+        named = self.spelled(sources)
+        rules = self.rules if self.covers(sources) else ()
+        return [replace(own, file=str(self.path)) for rule in rules for own in rule.assigned(run, named)]
+
     def about(self, source: str | Path) -> bool:
         """Return whether the file covers a source, or files in a source that is a folder or a glob."""
         folder = folder_of(source)
@@ -103,8 +108,7 @@ class ReadingFile:
         fields = ReadingOptions.model_fields
         unless = {name: fields[name].get_default(call_default_factory=True) for name in given}
         options = self.options.model_copy(update=unless)
-        own = [rule for rule in self.rules if isinstance(rule, Assignment) or options.name_pattern]
-        rules = tuple(Within(rule, self) for rule in own)
+        rules = tuple(rule for rule in self.rules if isinstance(rule, Assignment) or options.name_pattern)
         return replace(self, options=options, mapping=columns.over(self.mapping), rules=rules)
 
     def note(self, given: Iterable[str], rules: Iterable[Rule], columns: ColumnMapping) -> str:
@@ -120,39 +124,40 @@ class ReadingFile:
 
 
 @dataclass(frozen=True)
-class Within:
-    """A rule of a file, limited to the runs that the file covers."""
+class Filter:
+    """Selects runs and files by the user's globs, and by those of the reading files that cover them."""
 
-    rule: Rule
-    file: ReadingFile
-
-    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
-        named = self.file.spelled(sources)
-        own = self.rule.assigned(run, named) if self.file.covers(sources) else []
-        return [replace(one, file=str(self.file.path)) for one in own]
-
-
-@dataclass(frozen=True)
-class FilterOfFiles(Filter):
-    """The user's filter, combined with the filters of reading files for the runs that these files cover."""
-
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     files: tuple[ReadingFile, ...] = ()
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
-        """Return whether to keep the run with this name, which was read from these files."""
-        return super().keeps(run, sources) and all(
-            Filter(tuple(own.options.only), tuple(own.options.exclude)).keeps(run, own.spelled(sources))
-            for own in self._about(sources)
+        """Return whether to keep the run with this name from these files.
+
+        It matches a glob in each ``only`` that is not empty, and no glob in any ``exclude``.
+        """
+        return _keeps(self, run, sources) and all(
+            _keeps(own.options, run, own.spelled(sources)) for own in self._about(sources)
         )
 
     def excludes(self, path: Path) -> bool:
         """Return whether to skip a file without reading it."""
-        return super().excludes(path) or any(
-            matching([path.name, *own.spelled([path])], own.options.exclude) for own in self._about([path])
+        return _matching([str(path), path.name], self.exclude) or any(
+            _matching([path.name, *own.spelled([path])], own.options.exclude) for own in self._about([path])
         )
 
     def _about(self, sources: Collection[str | Path]) -> list[ReadingFile]:
         return [own for own in self.files if own.covers(sources)]
+
+
+def _keeps(globs: Filter | ReadingOptions, run: str, sources: Collection[str]) -> bool:
+    names = {run, PurePath(run).name, *sources, *(PurePath(source).name for source in sources)}
+    return (not globs.only or _matching(names, globs.only)) and not _matching(names, globs.exclude)
+
+
+def _matching(names: Iterable[str], globs: Sequence[str]) -> bool:
+    """Return whether any glob matches any of the names."""
+    return any(fnmatchcase(name, glob) for name in names for glob in globs)
 
 
 def _option(name: str) -> str:
@@ -217,7 +222,7 @@ def read_reading_file(path: Path) -> ReadingFile | None:
     options, mapping = found
     rules: list[Rule] = []
     try:
-        rules += [*settings_of(options.set, path, str(path)), *map(NamePattern, options.name_pattern)]
+        rules += [*settings_of(options.set, path), *map(NamePattern, options.name_pattern)]
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None

@@ -283,7 +283,7 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
 def _of_runs(columns: list[str]) -> bool:
     """Return whether a table's columns count steps, or name runs next to a reward."""
     counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
-    names = guess(columns, {name: name for name in RUN_NAMES})
+    names = guess(columns, RUN_NAMES)
     return counts or (bool(names) and any(map(is_reward, columns)))
 
 

@@ -24,6 +24,9 @@ MOST_POINTS = 50_000  # of one metric
 _MOST_IN_ALL = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
 _HUGE = 1e100
 _MIXED = 2  # steps
+# rtol and atol of equal values in different containers: TensorBoard stores 32-bit numbers, and consoles print
+# few digits.
+ROUNDED = 1e-4, 6e-4
 # Metrics of a batch of rollouts. A record with one of these comes after a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
@@ -76,7 +79,7 @@ def stitch(
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
     # With several containers, one may round its values.
-    tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
+    tolerance = ROUNDED if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         own_steps = before if framework.evaluates_first and target[0] != "train" else steps
         pieces = [_points(part, own, keys, out) for part, own in zip(parts, own_steps, strict=True)]
@@ -170,7 +173,7 @@ def _steps(
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the steps that the log itself gives, of shape (R,), with NaN for missing or invalid steps."""
     own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
-    if part.container.startswith(("wandb", "trackio")) and not framework.counted_by_trackers:
+    if part.of_tracker and not framework.counted_by_trackers:
         own = np.full(own.size, np.nan)
     keyed: Floats = np.full(own.size, np.nan)
     for key in framework.step_keys:
@@ -230,7 +233,7 @@ def _mixed(key: str, step: Floats, value: Floats) -> str:
     A resumed run goes back by several steps. Two consecutive values for one step therefore come from two
     kinds of rows.
     """
-    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], 1e-4, 6e-4)
+    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
     if np.unique(step[1:][twice]).size < _MIXED:
         return ""
     at = int(np.flatnonzero(twice)[0])

@@ -21,7 +21,7 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.html_tables import tables
-from isolaw.readers.limits import MB, os_errors
+from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.raw_log import HEAD
@@ -155,10 +155,8 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
                 notes.append("isolaw left out an incomplete last line")
                 continue
             raise DataError(f"{path}: line {number} is not a JSON object; expected one object per line")
-        try:
-            rows.append({name: value for name, value in flatten(row).items() if _plain(value)})
-        except DataError as error:
-            raise DataError(f"{path}: line {number}: {error}") from None
+        with errors_in(f"{path}: line {number}"):
+            rows.append(_row(row))
         lines.append(number)
         columns.update(rows[-1])
         if len(columns) > _MOST_COLUMNS:
@@ -219,10 +217,8 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
-    try:
-        rows = [{name: value for name, value in flatten(row).items() if _plain(value)} for row in records]
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+    with errors_in(path):
+        rows = list(map(_row, records))
     columns = set().union(*rows)
     _check_size(path, len(rows), len(rows) * len(columns), len(columns))
     constant = {name: value for name, value in beside.items() if name not in columns}
@@ -259,7 +255,7 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
         plain = {name: own for name, own in document.items() if _plain(own)}
         for name, below in document.items():
             if isinstance(below, dict) and name in CONFIGURATIONS:
-                plain |= {key: own for key, own in flatten(below).items() if _plain(own)}
+                plain |= _row(below)
         for name, below in document.items():
             if name not in CONFIGURATIONS:
                 phase = {"phase": of} if (of := eval_set_of(name)) else {}
@@ -277,6 +273,11 @@ def _read_html(path: Path, content: bytes) -> pd.DataFrame:
     csv.writer(text).writerows([header, *rows])
     frame = _read_csv(path, text.getvalue().encode())
     return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a record under dotted keys."""
+    return {name: value for name, value in flatten(record).items() if _plain(value)}
 
 
 def _plain(value: Any) -> bool:

@@ -99,7 +99,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         if counted := next((own for own in columns if own in UNITS and not close), ""):
             steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
             lines[-1] += f"; state what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
-        for label in guess(columns, {called: called for called in RUN_NAMES}).values():
+        for label in guess(columns, RUN_NAMES).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (
                     f"; each row has a different {label}, and one final value per run is not a learning "

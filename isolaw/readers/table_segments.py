@@ -50,7 +50,7 @@ class Naming:
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the columns that name runs, the coarsest first, without columns that number the rows."""
-    called = guess(list(columns), {name: name for name in RUN_NAMES}).values()
+    called = guess(columns, RUN_NAMES).values()
     names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
 

@@ -138,7 +138,8 @@ def _as_runs(
     if empty.any(axis=None):
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
-    seeded, numbered = "seed" in {*mapping.names, *frame.columns}, "step" in table
+    there = {*mapping.names, *frame.columns}
+    seeded, numbered = "seed" in there, "step" in table
     if naming:  # joined below; until then, each segment counts its own steps
         table["run_id"] = _run_ids(table, [*identity, *naming.names])
     elif "run_id" in table:
@@ -148,10 +149,11 @@ def _as_runs(
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
     check_said_twice(table, frame, mapping, unused, source)
-    notes += steps_of_rollouts(table) if {"step"} <= {*mapping.names, *frame.columns} else []
+    notes += steps_of_rollouts(table) if "step" in there else []
     check_counters(table, frame, mapping, unused, source)
-    if of_columns := sorted({own.column for own in mapping.metrics.values()}) or ([reward] if wide else []):
-        columns = {name: own.column for name, own in mapping.metrics.items()} or {reward: reward}
+    of_reward = {reward: reward} if wide else {}
+    columns = {name: own.column for name, own in mapping.metrics.items()} or of_reward
+    if columns:
         written = pd.Series(False, index=table.index)
         for of, column in columns.items():
             nan = table.index.isin(list(frame.attrs.get(WRITTEN_NAN, {}).get(column, ())))
@@ -165,16 +167,17 @@ def _as_runs(
             )
         table = table[measured]  # after the steps were numbered
         if table.empty:
-            raise DataError(f"{source}: the metrics' columns are empty: {', '.join(of_columns)}")
+            names = ", ".join(sorted(set(columns.values())))
+            raise DataError(f"{source}: the metrics' columns are empty: {names}")
     given = {name for name, own in mapping.metrics.items() if own.is_percent is not None}
     table, converted = _in_fractions(table, given, source)
     notes += converted
-    notes += check_compute(table, source) if {"step", "compute"} <= {*mapping.names, *frame.columns} else []
+    notes += check_compute(table, source) if {"step", "compute"} <= there else []
     attributed = {name: name for name in own_names}
     if naming:
         table, joined = table_segments.join(table, identity, naming, numbered, seeded)
         notes += joined
-        if of_columns and ends.any():  # a run that was resumed after NaN has not diverged
+        if columns and ends.any():  # a run that was resumed after NaN has not diverged
             table = table[table["value"].notna() | after_last_value(table)]
         attributed |= naming.attributes
         unused = [c for c in unused if c not in naming.used]
@@ -185,7 +188,7 @@ def _as_runs(
         if attributed
     }
     runs = Runs(table, attributes, source=source, notes=tuple(notes))
-    runs.origins = {name: ASSUMED for name in DEFAULTS if name not in {*mapping.names, *frame.columns}}
+    runs.origins = {name: ASSUMED for name in DEFAULTS if name not in there}
     return runs
 
 

@@ -76,4 +76,4 @@ def read(stage: CheckSweep, metric: str, runs: Collection[Any]) -> MeasuredCurve
 
 
 def _key(run: Any) -> LrCell:
-    return run.problems_per_batch, run.rollouts_per_problem, run.recipe.lr
+    return *run.shape, run.recipe.lr

@@ -159,8 +159,7 @@ def setup(spec: SweepSpec) -> Setup:
     issues += issues_of_comparison(spec, "a recipe check compares there")
     if issues:
         raise SpecError(issues)
-    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
-    line = _line(allocation.grid(*axes)[0])
+    line = _line(allocation.grid(*spec.axes)[0])
     base = line[(len(line) - 1) // 2]
     smaller = min((c for c in line if c < base), key=lambda c: _away(c, _size(base) / FACTOR), default=None)
     larger = min((c for c in line if c > base), key=lambda c: _away(c, _size(base) * FACTOR), default=None)

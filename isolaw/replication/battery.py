@@ -15,7 +15,7 @@ import numpy as np
 
 from isolaw import backends
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.errors import Issue, SpecError, nearest
+from isolaw.errors import Issue, SpecError, collecting, nearest
 from isolaw.replication.verdicts import Floats
 from isolaw.resolve import resolved_run
 
@@ -245,8 +245,6 @@ def _issues(found: Battery) -> list[Issue]:
         out.append(Issue("seeds", found=len(found.seeds), accepted="at least 2, for an interval"))
     backend = backends.get(found.base.sweep.backend)
     for name in SETS:
-        try:
+        with collecting(out):
             out += backend.check(found.resolved(name))
-        except SpecError as error:
-            out += error.issues
     return out

@@ -16,7 +16,7 @@ from typing import cast
 
 from isolaw import engine
 from isolaw.config import RunSpec
-from isolaw.errors import Issue, SpecError
+from isolaw.errors import Issue, SpecError, collecting
 from isolaw.executors.event import Event
 from isolaw.replication.battery import Battery
 from isolaw.runs import Runs
@@ -29,7 +29,7 @@ Progress = Callable[[float], None]
 
 def work(plans: Sequence[engine.Plan]) -> int:
     """Return the remaining work of these plans, in problem visits."""
-    return sum(_costs(run) for plan in plans for run in plan.runs if run.run_id in set(plan.todo))
+    return sum(_costs(run) for plan in plans for run in plan.unfinished)
 
 
 def _costs(run: RunSpec) -> int:
@@ -42,15 +42,13 @@ def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
     Raises `SpecError` with all issues of all sweeps, and `StoreError` if a directory contains something else.
     """
     planned: dict[Path, list[engine.Plan]] = {}
-    issues: dict[str, Issue] = {}
+    issues: list[Issue] = []
     for name, specs in battery.experiments().items():
         for spec in specs:
-            try:
+            with collecting(issues):
                 planned.setdefault(folder / name, []).append(engine.plan(spec, folder / name))
-            except SpecError as error:
-                issues |= {str(issue): issue for issue in error.issues}
     if issues:
-        raise SpecError(list(issues.values()))
+        raise SpecError(list({str(issue): issue for issue in issues}.values()))
     return planned
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 Verdict = Literal["yes", "partly", "no", "not measured"]
-VERDICTS: tuple[Verdict, ...] = ("yes", "partly", "no", "not measured")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the weakest last
 DOUBLINGS, REWARD, PROBLEMS = "doublings of n", "reward", "share of problems"
 BIAS = {DOUBLINGS: 0.1, REWARD: 0.0, PROBLEMS: 0.0}
 LEAST = {DOUBLINGS: 1.0, REWARD: 0.01, PROBLEMS: 0.01}

@@ -119,12 +119,9 @@ class Answer:
         rows = []
         for own in self.prediction.options:
             a, (low, high) = own.allocation, own.reward.interval or (None, None)
-            rows.append(
-                {"n": a.rollouts_per_problem, "B_p": a.problems_per_batch, "M": a.steps}
-                | {"reward": own.reward.value, "reward_low": low, "reward_high": high}
-                | {"expected_loss": own.expected_loss, "probability_within_tolerance": own.probability}
-                | {"measured": own.measured}
-            )
+            counts = a.rollouts_per_problem, a.problems_per_batch, a.steps
+            estimates = own.reward.value, low, high, own.expected_loss, own.probability
+            rows.append((*counts, *estimates, own.measured))
         names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]
         return pd.DataFrame(rows, columns=[*names, "probability_within_tolerance", "measured"])
 

@@ -137,6 +137,17 @@ class Study:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
+    def finals(self, metric: str | None = None, batch: int | None = None) -> tuple[float, pd.DataFrame]:
+        """Return the compute that all configurations reached, and their `final_rewards` there.
+
+        With ``batch``, only configurations of this B_p count.
+        """
+        rows = self.rows(metric)
+        if batch is not None:
+            rows = rows[rows["problems_per_batch"] == batch]
+        compute = common_compute(rows)
+        return compute, final_rewards(rows, compute)
+
     def best_and_worst(self) -> list[str]:
         """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
         found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]

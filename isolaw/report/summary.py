@@ -16,7 +16,7 @@ def summary(found: Shown, html: bool = False) -> str:
     in which it loses less than a constant n.
     """
     if html:
-        from isolaw.report.page.document import notebook
+        from isolaw.report.page import notebook
 
         return notebook(document(found))
     return str(document(found))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from isolaw.config import Recipe
-from isolaw.config.sections import Count
+from isolaw.config.sections import Count, Section
 from isolaw.documents import seal
 from isolaw.documents.validation import parse_section
 from isolaw.errors import InputError, Issue, SpecError
@@ -50,11 +50,7 @@ Positives = Annotated[list[PositiveNumber], Field(max_length=_MOST_VALUES)]
 CountList = Annotated[list[Count], Field(min_length=1, max_length=1000)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Head(_Part):
+class Head(Section):
     """The section ``[preset]``: the format, the model, the problem set, D and the checksum."""
 
     format: Literal["isolaw.preset/1"]
@@ -92,7 +88,7 @@ class Provenance(BaseModel):
         return self
 
 
-class Left(_Part):
+class Left(Section):
     """The section ``[discrepancy]``: the runs' rewards minus the ensemble's mean, at each (C, n, B_p)."""
 
     noise: Annotated[list[Error], Field(min_length=3, max_length=3)]
@@ -110,7 +106,7 @@ class Left(_Part):
         return self
 
 
-class PresetFile(_Part):
+class PresetFile(Section):
     """The content of a whole preset file."""
 
     preset: Head

@@ -46,14 +46,14 @@ class Preset:
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
         """The measured (B_p, n). If the file has no ``cells``, these are all pairs of its B_p and n."""
-        axes = (self._source(name) for name in ("problems_per_batch", "rollouts_per_problem"))
-        pairs = self.provenance.get("cells") or itertools.product(*axes)
+        of = self.provenance
+        pairs = of.get("cells") or itertools.product(of["problems_per_batch"], of["rollouts_per_problem"])
         return tuple(sorted((int(b), int(n)) for b, n in pairs))
 
     @property
     def measured(self) -> float:
         """The largest compute C that the runs measured."""
-        return float(max(self._source("compute")))
+        return float(max(self.provenance["compute"]))
 
     @property
     def ends(self) -> dict[tuple[int, int], float]:
@@ -65,7 +65,7 @@ class Preset:
     @property
     def reward(self) -> str:
         """The measured reward, e.g. ``avg@4 on validation``."""
-        return str(self._source("reward"))
+        return str(self.provenance["reward"])
 
     @property
     def discrepancy(self) -> float:
@@ -82,11 +82,6 @@ class Preset:
     def moved(self) -> bool:
         """Whether training changed the rewards of the runs by more than noise."""
         return bool(self.provenance.get("moved", True))
-
-    def _source(self, key: str) -> Any:
-        if key not in self.provenance:
-            raise InputError(f"{self.name}.toml: provenance.{key} is missing")
-        return self.provenance[key]
 
 
 def shipped() -> list[str]:
@@ -110,13 +105,12 @@ def read_preset(name: str | Path) -> Preset:
         close = nearest(str(name), shipped())
         hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
         raise InputError(f"preset: found {str(name)!r}, which is neither a shipped preset nor a file{hint}")
-    return _of(read_toml(path), path)
+    return _read(path)
 
 
 @cache
 def _shipped(name: str) -> Preset:
-    path = FOLDER / f"{name}.toml"
-    return _of(read_toml(path), path)
+    return _read(FOLDER / f"{name}.toml")
 
 
 def is_preset(path: Path) -> bool:
@@ -128,7 +122,8 @@ def is_preset(path: Path) -> bool:
         return False
 
 
-def _of(data: Mapping[str, Any], path: Path) -> Preset:
+def _read(path: Path) -> Preset:
+    data = read_toml(path)
     found = preset_file.read(data, path)
     columns = found.ensemble
     return Preset(

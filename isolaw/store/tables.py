@@ -94,11 +94,9 @@ def _failures(store: RecordedSweep, run_ids: list[str]) -> list[str]:
 
 def publish(store: RecordedSweep, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` if there are per-problem results."""
-    tables = {POINTS: runs.to_parquet}
+    _write(store, POINTS, runs.to_parquet)
     if runs.problems is not None:
-        tables[PROBLEMS] = runs.problems.to_parquet
-    for name, write in tables.items():
-        _write(store, name, write)
+        _write(store, PROBLEMS, runs.problems.to_parquet)
 
 
 def keep(store: RecordedSweep, recorded: Runs) -> None:

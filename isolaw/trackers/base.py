@@ -48,12 +48,11 @@ class Writer(Protocol):
 class Tracker:
     """The functions that write to one tracker.
 
-    ``name`` is the name of the tracker in ``tracking.to``, and the name of the extra that installs the module
-    ``library``. ``reached`` returns the compute of a run's last checkpoint in the tracker, or -1 if there is
+    ``name`` is the name of the tracker in ``tracking.to``, of its library, and of the extra that installs
+    this library. ``reached`` returns the compute of a run's last checkpoint in the tracker, or -1 if there is
     none. ``open`` opens a new or an existing run.
     """
 
     name: str
-    library: str
     reached: Callable[[TrackedRun], int]
     open: Callable[[TrackedRun], Writer]

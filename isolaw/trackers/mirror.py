@@ -35,7 +35,7 @@ def trackers(section: TrackingSection) -> list[Tracker]:
 def check(section: TrackingSection) -> list[Issue]:
     """Return the issues of a ``[tracking]`` section; isolaw calls this before any run starts."""
     issues = [
-        Issue("tracking.to", f"{own.library} is not installed: {commands.install(f'isolaw[{own.name}]')}")
+        Issue("tracking.to", f"{own.name} is not installed: {commands.install(f'isolaw[{own.name}]')}")
         for own in trackers(section)
         if not _installed(own)
     ]
@@ -45,7 +45,7 @@ def check(section: TrackingSection) -> list[Issue]:
 
 
 def _installed(tracker: Tracker) -> bool:
-    found = importlib.util.find_spec(tracker.library)
+    found = importlib.util.find_spec(tracker.name)
     return found is not None and found.origin is not None  # a folder wandb/ is no library
 
 

@@ -73,4 +73,4 @@ def _reached(run: TrackedRun) -> int:
     return max((point.step for point in history), default=-1)
 
 
-TRACKER = Tracker("mlflow", "mlflow", reached=_reached, open=_Writer)
+TRACKER = Tracker("mlflow", reached=_reached, open=_Writer)

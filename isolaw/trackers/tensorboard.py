@@ -48,4 +48,4 @@ def _reached(run: TrackedRun) -> int:
     return max((int(step) for log in logs for step in log.step), default=-1)
 
 
-TRACKER = Tracker("tensorboard", "tensorboard", reached=_reached, open=_Writer)
+TRACKER = Tracker("tensorboard", reached=_reached, open=_Writer)

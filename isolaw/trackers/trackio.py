@@ -42,4 +42,4 @@ def _reached(run: TrackedRun) -> int:
     return -1 if reached is None else int(reached)
 
 
-TRACKER = Tracker("trackio", "trackio", reached=_reached, open=_Writer)
+TRACKER = Tracker("trackio", reached=_reached, open=_Writer)

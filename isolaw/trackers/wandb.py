@@ -56,4 +56,4 @@ def _reached(run: TrackedRun) -> int:
     return int(max(steps))
 
 
-TRACKER = Tracker("wandb", "wandb", reached=_reached, open=_Writer)
+TRACKER = Tracker("wandb", reached=_reached, open=_Writer)

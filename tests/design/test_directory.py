@@ -15,7 +15,7 @@ from isolaw.config import SweepSpec
 from isolaw.design import directory
 from isolaw.design.decisions import DecisionStage, Ending, horizons
 from isolaw.design.directory import ahead, read
-from isolaw.design.schedule import schedule
+from isolaw.design.play import schedule
 from isolaw.documents import seal
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import SpecError, StoreError

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending, Request, cost_of, horizons
 from isolaw.design.race import Race
+from isolaw.fits.document.codec import decoded
 from isolaw.fits.selection import Configuration
 
 LEVELS = tuple(2**k for k in range(3, 12))
@@ -131,7 +132,7 @@ def test_no_run_is_asked_for_twice_and_the_spend_holds(
 
 def test_decisions_follow_from_results_alone() -> None:
     rule, history = race(), usual()
-    again = [Decision.from_dict(json.loads(json.dumps(d.to_dict()))) for d in history]
+    again = [decoded(Decision, json.loads(json.dumps(d.to_dict()))) for d in history]
     assert again == history
     for i in (2, len(history) - 1):
         shuffled = measure(horizons(history[:i]))[::-1]

@@ -12,7 +12,6 @@ from isolaw.design.decisions import Request
 from isolaw.design.play import measured
 from isolaw.design.truths import Sample, presets
 from isolaw.design.value import Purchase, further
-from isolaw.fits.cell import Cell
 
 TARGET = 1_000_000
 CELLS = tuple((32, n) for n in (32, 128, 512))
@@ -26,7 +25,7 @@ OPEN = presets(CELLS, TARGET, ("easy",))[4]  # which is best is open
 @pytest.fixture(scope="module")
 def bought() -> tuple[list, Purchase]:
     own = measured(Sample(OPEN, CHECKPOINTS, 1200, (0, 2)), {(*cell, 0): TARGET for cell in CELLS})
-    found = compare(own, [Cell(*cell) for cell in CELLS], TARGET)
+    found = compare(own, CELLS, TARGET)
     bought = further(own, found, (0, 1), 4 * TARGET, 1200)
     assert bought is not None
     return own, bought
@@ -64,7 +63,7 @@ def test_the_loss_after_is_one_that_the_estimator_would_state(bought) -> None:
                     seeds=tuple(key[2] for key in keys),
                 )
             )
-        found = compare(runs, [Cell(*cell) for cell in CELLS], TARGET)
+        found = compare(runs, CELLS, TARGET)
         losses.append(found.regret[found.best])
     assert promised.after / 2 < np.mean(losses) + 1e-4
     assert np.mean(losses) < 2 * promised.after + 1e-3
@@ -72,7 +71,7 @@ def test_the_loss_after_is_one_that_the_estimator_would_state(bought) -> None:
 
 def test_nothing_is_promised_where_nothing_competes_or_rewards_are_no_shares(bought) -> None:
     own, _ = bought
-    found = compare(own, [Cell(*cell) for cell in CELLS], TARGET)
+    found = compare(own, CELLS, TARGET)
     sure = replace(found, drawn=np.tile([0.1, 0.2, 0.3], (10, 1)), regret=np.array([0.2, 0.1, 0.0]))
     assert further(own, sure, (0, 1), TARGET, 1200) is None
     assert further([replace(c, reward=c.reward - 2) for c in own], found, (0, 1), TARGET, 1200) is None

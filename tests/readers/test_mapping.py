@@ -14,8 +14,8 @@ import pytest
 import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.readers.mapping import read_mapping
-from isolaw.readers.mapping_draft import draft
 from isolaw.readers.read import survey
+from isolaw.readers.reading_draft import draft_mapping
 from isolaw.readers.table_files import columns_of, load
 
 ROOT = Path(__file__).parents[2]
@@ -193,7 +193,7 @@ def test_lines_are_named_once_for_all_their_metrics(tmp_path: Path, rows: str, w
 
 
 def test_the_draft_of_a_published_table_needs_one_number(tmp_path: Path) -> None:
-    text = draft(TAN)
+    text = draft_mapping(TAN)
     with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): found no column and no value"):
         isolaw.read(TAN, mapping=write(tmp_path / "m.toml", text))
     edited = text.replace("# problems_per_batch", "problems_per_batch").replace("# compute", "compute")
@@ -213,7 +213,7 @@ def test_a_draft_guesses_by_name(tmp_path: Path) -> None:
         "run_name,global_step,num_generations,num_prompts_per_step,random_seed,train/reward,val_acc,loss,note"
     )
     path = write(tmp_path / "t.csv", header + "\n" + "a,1,8,16,0,0.5,12.5,3.0,x\na,2,8,16,0,0.6,25.0,2.0,y\n")
-    found = tomllib.loads(draft(path))
+    found = tomllib.loads(draft_mapping(path))
     assert found["columns"] == {
         "run_id": "run_name",
         "step": "global_step",
@@ -225,7 +225,7 @@ def test_a_draft_guesses_by_name(tmp_path: Path) -> None:
         "reward": {"column": "train/reward", "eval_set": "train"},
         "val_acc": {"column": "val_acc", "eval_set": "validation", "percent": True},
     }
-    points = isolaw.read(path, mapping=write(tmp_path / "m.toml", draft(path))).points
+    points = isolaw.read(path, mapping=write(tmp_path / "m.toml", draft_mapping(path))).points
     assert points[points["metric"] == "val_acc"]["value"].tolist() == [0.125, 0.25]
     assert points["compute"].max() == 2 * 8 * 16
 
@@ -236,15 +236,15 @@ def test_a_draft_guesses_by_name(tmp_path: Path) -> None:
 def test_a_draft_is_toml_whatever_the_columns_are_called(tmp_path: Path, name: str) -> None:
     frame = pd.DataFrame({"step": [1, 2], name: [0.5, 0.6], f"{name} acc": [0.1, 0.2]})
     frame.to_parquet(tmp_path / "t.parquet")
-    found = tomllib.loads(draft(tmp_path / "t.parquet"))
+    found = tomllib.loads(draft_mapping(tmp_path / "t.parquet"))
     assert found["metrics"] == {f"{name} acc": {"column": f"{name} acc", "eval_set": "validation"}}
 
 
 def test_a_long_table_needs_no_metrics(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "step,metric,value,n,b_p\n1,avg@4,0.5,8,4\n2,avg@4,0.6,8,4\n")
-    found = tomllib.loads(draft(path))
+    found = tomllib.loads(draft_mapping(path))
     assert "metrics" not in found
-    runs = isolaw.read(path, mapping=write(tmp_path / "m.toml", draft(path)))
+    runs = isolaw.read(path, mapping=write(tmp_path / "m.toml", draft_mapping(path)))
     assert runs.points["value"].tolist() == [0.5, 0.6]
 
 
@@ -286,7 +286,7 @@ def test_json_rows(tmp_path: Path) -> None:
     assert len(runs) == 2
     assert len(runs.points) == 6 + 4
     assert "isolaw left out an incomplete last line" in runs.notes
-    assert tomllib.loads(draft(path))["columns"]["step"] == "iter"
+    assert tomllib.loads(draft_mapping(path))["columns"]["step"] == "iter"
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_rows_that_are_none(tmp_path: Path, text: str, words: list[str]) -> None
 def test_the_real_tables_of_a_trainer_of_ones_own(tmp_path: Path, name: str, seeds: int) -> None:
     """n = 8 (their README); evaluation in percent; the first holds an aborted run before the whole one."""
     path = LOGS / "csv" / name
-    text = draft(path)
+    text = draft_mapping(path)
     if seeds == 2:
         text = text.replace("[columns]", '[columns]\nseed = "total_steps"')
     mapping = write(tmp_path / "m.toml", text)

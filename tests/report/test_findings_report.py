@@ -9,7 +9,7 @@ import pytest
 
 from isolaw.errors import DataError
 from isolaw.report.figures.findings import figures, write
-from isolaw.report.page.document import render
+from isolaw.report.page import render_document
 from isolaw.report.text.findings import document as shown
 from isolaw.report.text.findings import effect, markdown
 
@@ -90,7 +90,7 @@ def test_shares_over_jittered_presets(document: dict[str, Any]) -> None:
 def test_the_same_as_a_page(document: dict[str, Any], tmp_path: Path) -> None:
     text = markdown(document, tmp_path).read_text()
     assert text.startswith("Simulated runs. ")
-    assert render(shown(document)).count("<figure>") == len(document["pictures"])
+    assert render_document(shown(document)).count("<figure>") == len(document["pictures"])
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert len({row.replace("\\|", "").count("|") for row in rows}) == 1

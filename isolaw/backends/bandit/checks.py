@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 
 from isolaw import metrics
+from isolaw.backend import sampling_issues
 from isolaw.backends.bandit.evaluation import EVAL_SETS, EXTRA
 from isolaw.backends.bandit.options import difficulty_of, simulator
 from isolaw.config import RunSpec
@@ -115,9 +116,7 @@ def _evaluation(spec: RunSpec) -> Iterator[Issue]:
         if name not in EVAL_SETS:
             accepted, close = ", ".join(EVAL_SETS), nearest(name, EVAL_SETS)
             yield Issue("evaluation.sets", found=name, accepted=accepted, nearest=close)
-    for key in ("temperature", "top_p", "responses"):
-        if (value := getattr(spec.evaluation, key)) is not None:
-            yield Issue(f"evaluation.{key}", "the simulator does not model it", found=value)
+    yield from sampling_issues(spec, "the simulator does not model it")
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
         if name not in EXTRA and (parsed is None or (samples and parsed[1] > samples)):

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from isolaw.backend import Backend, Checkpoint, Needs, Outlook, RunContext
+from isolaw.backend import Backend, Checkpoint, Needs, Outlook, RunContext, sampling_issues
 from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec
@@ -62,10 +62,7 @@ class CommandBackend(Backend):
         """Return all issues of the command and its options."""
         options = CommandOptions.of(spec)
         issues = template.issues_of(spec, options)
-        message = "the trainer's own configuration decides about evaluations"
-        for key in ("temperature", "top_p", "responses"):
-            if (value := getattr(spec.evaluation, key)) is not None:
-                issues.append(Issue(f"evaluation.{key}", message, value))
+        issues += sampling_issues(spec, "the trainer's own configuration decides about evaluations")
         if not Path(options.folder or ".").is_dir():
             issues.append(Issue("command.folder", found=options.folder, accepted="a folder"))
         elif not issues and not options.shell:

@@ -122,9 +122,7 @@ class Following:
             if not path.exists() or (path.is_file() and not path.stat().st_size):
                 continue
             if name not in self._containers and not self._known:
-                head = limits.start(path, HEAD)
-                found = next((own for own in candidates("auto") if own.file(path, head)), None)
-                if found is None:
+                if (found := _container_of(path)) is None:
                     continue
                 self._containers[name] = found
             container = self._containers.get(name)
@@ -278,10 +276,15 @@ def _record(line: bytes, columns: list[str]) -> dict[str, Any] | None:
     return None
 
 
+def _container_of(path: Path) -> Any:
+    """Return the reader of a log file's format, or None."""
+    head = limits.start(path, HEAD)
+    return next((own for own in candidates("auto") if own.file(path, head)), None)
+
+
 def _framework_of(path: Path) -> str:
     """Return the framework whose log a file is, or an empty string."""
-    head = limits.start(path, HEAD)
-    container = next((own for own in candidates("auto") if own.file(path, head)), None)
+    container = _container_of(path)
     with contextlib.suppress(DataError):
         logs = list(container.read(path)) if container else []
         found = frameworks.find({key for log in logs for key in log.series}, {})

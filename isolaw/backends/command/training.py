@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import glob
-import json
 import math
 import os
 import re
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from isolaw import children
-from isolaw.backend import Checkpoint, Measurement, RunContext, UnreadableState
+from isolaw.backend import Checkpoint, Measurement, RunContext, UnreadableState, saved_step, saving
 from isolaw.backends.command import template
 from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
@@ -60,12 +59,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     settings than requested.
     """
     options = CommandOptions.of(spec)
-    done = -1
-    if ctx.state is not None:
-        try:
-            done = int(json.loads((ctx.state / "state.json").read_text())["step"])
-        except Exception as error:
-            raise UnreadableState(ctx.state, error) from error
+    done = saved_step(ctx.state)
     assert ctx.folder is not None
     out, at, checkpoint = place(ctx.folder.absolute(), options, ctx.state, done)
     ended = out / ENDED
@@ -145,11 +139,7 @@ class _Pace:
             self.done = step
             log.taken = step
             compute = step * self.spec.batch_rollouts
-
-            def save(folder: Path, step: int = step) -> None:
-                (folder / "state.json").write_text(json.dumps({"step": step}))
-
-            keep = save if step <= kept else None
+            keep = saving(step) if step <= kept else None
             machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
             yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps, machine=machine)
 
@@ -243,18 +233,15 @@ def place(
     folder: Path, options: CommandOptions, state: Path | None = None, done: int = -1
 ) -> tuple[Path, int, str]:
     """Return the folder in which to train, the updates already made, and the checkpoint to continue from."""
-    numbers = (
-        sorted(int(own.name) for own in folder.iterdir() if own.name.isdecimal()) if folder.is_dir() else []
-    )
-    last = folder / str(numbers[-1]) if numbers else None
-    at, checkpoint = newest(last, options) if last else (0, "")
+    number = max((int(own.name) for own in folder.glob("*") if own.name.isdecimal()), default=-1)
+    last = folder / str(number)
+    at, checkpoint = newest(last, options)  # 0 and "" if there was no start
     if state is not None and at < done:
-        error = RunError(f"{last or folder} has no checkpoint of the trainer from step {done:,}")
+        where = last if number >= 0 else folder
+        error = RunError(f"{where} has no checkpoint of the trainer from step {done:,}")
         raise UnreadableState(state, error)
-    if last is not None and (last / ENDED).exists():
-        return last, at, checkpoint
-    if last is None or (not at and any(last.iterdir())):
-        last = folder / (str(numbers[-1] + 1) if numbers else FIRST)
+    if not at and not (last / ENDED).exists() and (number < 0 or any(last.iterdir())):
+        last = folder / str(number + 1)
         last.mkdir(parents=True)
     return last, at, checkpoint
 

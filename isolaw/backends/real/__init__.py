@@ -7,7 +7,6 @@ loads neither torch nor vLLM.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -84,7 +83,7 @@ class Real(Backend):
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         if options.rollout:
             content["rollout"] = rewards.digest(options.rollout) or ""
-            content["columns"] = _columns_digest(str(folder), models.stamp(folder), tuple(sorted(parts)))
+            content["columns"] = _columns_digest(str(folder), tuple(sorted(parts)))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -100,7 +99,6 @@ class Real(Backend):
         folder, stored, issues = _find_set(spec.sources["set"])
         if stored is None:
             return issues
-        stamps = models.stamp(folder), models.stamp(Path(options.model))
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
         unplannable = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
         return [
@@ -111,7 +109,7 @@ class Real(Backend):
             *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
             *_rollout_issues(spec, options),
-            *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
+            *_prompt_issues(str(folder), options.model, longest, phrase, options.chat),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
@@ -191,20 +189,20 @@ def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
         folder = models.folder(name, "problems.set")
     except SpecError as error:
         return Path(name), None, error.issues
-    stored, issues = _read_set(str(folder), models.stamp(folder))
+    stored, issues = _read_set(str(folder))
     return folder, stored, list(issues)
 
 
-@functools.lru_cache(maxsize=8)
-def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
+@models.cached(folders=1)
+def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
     try:
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
 
 
-@functools.lru_cache(maxsize=8)
-def _columns_digest(folder: str, stamp: str, parts: tuple[str, ...]) -> str:
+@models.cached(folders=1)
+def _columns_digest(folder: str, parts: tuple[str, ...]) -> str:
     return ProblemSet.read(folder, columns=True).columns_digest(parts)
 
 
@@ -338,9 +336,9 @@ def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     return out
 
 
-@functools.lru_cache(maxsize=64)
+@models.cached(folders=2, maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stamps: tuple[str, str]
+    folder: str, model: str, longest: int, phrase: str | None, chat: Chat
 ) -> tuple[Issue, ...]:
     """Return issues of the prompts or the interruption phrase, given responses of ``longest`` tokens."""
     if not environment.installed("transformers"):
@@ -353,7 +351,7 @@ def _prompt_issues(
         if issues := check_phrase(phrase, tokenizer):
             return tuple(issues)
         longest += len(encode_phrase(phrase, tokenizer))
-    stored, _ = _read_set(folder, stamps[0])
+    stored, _ = _read_set(folder)
     assert stored is not None
     wrong = chat.issues(tokenizer, "real.chat_template")
     return (*wrong, *check_lengths(stored, tokenizer, models.context(model), longest, chat=chat))

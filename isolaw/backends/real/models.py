@@ -6,14 +6,16 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from isolaw.backends.real import environment
 from isolaw.errors import DataError, Issue, SpecError
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
+F = TypeVar("F", bound=Callable[..., Any])
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
 # Model families, by model_type, for which packed rows would give wrong results. `train.policy.agrees` detects
 # others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
@@ -22,6 +24,31 @@ _REFUSED = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
     "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
 }  # fmt: skip
+
+
+def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
+    """Cache a function of positional arguments, of which the first ``folders`` are folders.
+
+    The function is called again if the name, size or modification time of a file in these folders changes.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.lru_cache(maxsize)
+        def computed(stamps: tuple[str, ...], *arguments: Any) -> Any:
+            return function(*arguments)
+
+        @functools.wraps(function)
+        def looked_up(*arguments: Any) -> Any:
+            return computed(tuple(_stamp(Path(own)) for own in arguments[:folders]), *arguments)
+
+        return cast(F, looked_up)
+
+    return decorate
+
+
+def _stamp(folder: Path) -> str:
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 
 
 def check(model: str | Path, where: str = "real.model") -> list[Issue]:
@@ -85,24 +112,19 @@ def _config_faults(model: Path) -> list[str]:
 
 def parameters(model: str | Path) -> int:
     """Return the number of parameters in a model's files."""
-    return _parameters(str(model), stamp(Path(model)))
-
-
-@functools.lru_cache(maxsize=8)
-def _parameters(folder: str, stamp: str) -> int:
-    headers = [_tensors(path)[1] for path in sorted(Path(folder).glob("*.safetensors"))]
-    return sum(math.prod(tensor["shape"]) for tensors in headers for tensor in tensors)
+    return sum(math.prod(tensor["shape"]) for tensor in _stored(model))
 
 
 def shapes(model: str | Path) -> dict[str, list[int]]:
     """Return the shape of each tensor in a model's files, by name."""
-    return dict(_shapes(str(model), stamp(Path(model))))
+    return {tensor["name"]: tensor["shape"] for tensor in _stored(model)}
 
 
-@functools.lru_cache(maxsize=8)
-def _shapes(folder: str, stamp: str) -> dict[str, list[int]]:
-    files = sorted(Path(folder).glob("*.safetensors"))
-    return {tensor["name"]: tensor["shape"] for path in files for tensor in _tensors(path)[1]}
+@cached(folders=1)
+def _stored(model: str | Path) -> list[dict[str, Any]]:
+    """Return the header entry of each tensor in a model's files."""
+    files = sorted(Path(model).glob("*.safetensors"))
+    return [tensor for path in files for tensor in _tensors(path)[1]]
 
 
 def _is_whole(path: Path) -> bool:
@@ -141,9 +163,17 @@ def context(model: str | Path) -> int:
     return found
 
 
+@cached(folders=1)
 def digest(model: str | Path) -> str:
     """Return the SHA-256 of a model's JSON files, weights and tokenizer files, in order of their names."""
-    return _digest(str(model), stamp(Path(model)))
+    found = hashlib.sha256()
+    for path in sorted(Path(model).iterdir()):
+        if path.suffix in _PARTS and path.is_file():
+            found.update(path.name.encode())
+            with path.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    found.update(block)
+    return found.hexdigest()
 
 
 def tokenizer(model: str | Path) -> Any:
@@ -162,21 +192,3 @@ def tokenizer(model: str | Path) -> Any:
     # `prompts.check_lengths` reports prompts that are too long.
     getattr(loaded, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
     return loaded
-
-
-def stamp(folder: Path) -> str:
-    """Return a cache key of a folder: the name, size and modification time of each of its files."""
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
-
-
-@functools.lru_cache(maxsize=8)
-def _digest(folder: str, stamp: str) -> str:
-    found = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in _PARTS and path.is_file():
-            found.update(path.name.encode())
-            with path.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    found.update(block)
-    return found.hexdigest()

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
+from isolaw.fits.curves.learning_curves import FAMILIES, SATURATING, Curves, enough_points, fit_curves
 
 Floats = NDArray[np.float64]
-_SATURATING = ("exp", "hill")
 _LINE = 2  # number of parameters of ``line``
 _TEMPER = 8.0
 _MOST_NATS = 1.0  # largest reduction of a family's log weight by one backtest
@@ -83,7 +82,7 @@ class PooledCurve:
     def ceiling(self) -> tuple[Floats, bool]:
         """Return the ceiling of the estimate and of D draws, and whether the checkpoints determine it."""
         fits = [fit for fit in self.fits.values() if isinstance(fit, Curves)]
-        weights = np.array([self.weights[name] for name in _SATURATING])
+        weights = np.array([self.weights[name] for name in SATURATING])
         known = bool(weights.sum() >= self.weights["line"])
         weights = weights / weights.sum() if weights.sum() > 0 else np.full(2, 0.5)
         known &= not any(f.open_ended[0] and w >= _COUNTS for f, w in zip(fits, weights, strict=True))
@@ -121,7 +120,7 @@ def pooled(
     c, y, w = compute[kept], reward[0, kept], weights[0, kept] / weights[0, kept].mean()
     square = np.array([np.sum(w * (fit(c)[0] - y) ** 2) for fit in fits.values()])
     scale = max(float(np.sum(w * (y - y.mean()) ** 2)), _NO_ERROR)
-    parameters = np.array([*(len(FAMILIES[name].parameters) for name in _SATURATING), _LINE])
+    parameters = np.array([*(len(FAMILIES[name].parameters) for name in SATURATING), _LINE])
     likelihood = -0.5 * c.size * np.log(np.maximum(square / scale, _NO_ERROR))
     score = (likelihood - 0.5 * parameters * np.log(c.size)) / _TEMPER
     noise = float(square.min()) / max(c.size - 3, 1)
@@ -158,7 +157,7 @@ def pooled(
 
 def _fits(compute: Floats, reward: Floats, weights: Floats) -> dict[str, Curves | LogLine]:
     fits: dict[str, Curves | LogLine] = {
-        name: fit_curves(compute, reward, weights, name) for name in _SATURATING
+        name: fit_curves(compute, reward, weights, name) for name in SATURATING
     }
     kept = compute > 0
     rows = np.stack([np.ones(kept.sum()), np.log(compute[kept])], axis=1)

@@ -20,9 +20,7 @@ on a bound has the status ``ON_BOUND``.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -31,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.blas import each
 from isolaw.fits.curves.kernel import on_grid, solve
 
 Floats = NDArray[np.float64]
@@ -116,8 +115,7 @@ def varpro(
             solve(0, len(out), *arguments)
         else:
             starts = range(0, len(out), _CHUNK)
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel releases the GIL
-                list(pool.map(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts))
+            each(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts)
         return out
 
     out = fit(y, weights)

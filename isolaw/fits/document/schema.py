@@ -11,6 +11,7 @@ from isolaw.fits.document.codec import decoded
 from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import Interval, Quantity, Status
+from isolaw.fits.selection import varied
 
 FORMAT = "isolaw.law/2"
 
@@ -212,7 +213,7 @@ class LawDocument(Flagged):
     @property
     def axis(self) -> AxisName:
         """The axis of the law: n, or B_p in the setting ``fixed-n``. ``n_star`` is its best value."""
-        return "problems_per_batch" if self.setting == "fixed-n" else "rollouts_per_problem"
+        return varied(self.setting)
 
     @property
     def unit(self) -> float:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
 from isolaw.fits.frontier import TOLERANCE, Path
-from isolaw.fits.laws.equations import LAWS, fit_law
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
@@ -87,7 +87,7 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():
-        theta = fit_law(name, x, path, weight)
+        theta = law.fit(x, path, weight)
         lost = losses(slices, law.log2_n(x, theta[:1])[0])
         out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
     return out

@@ -33,9 +33,8 @@ from isolaw.fits.frontier import Path
 from isolaw.fits.selection import Floats
 
 Bools = NDArray[np.bool_]
-Fit = Callable[
-    [NDArray[np.int64], Bools], tuple[Floats, Floats]
-]  # maps rows and a mask of used points to θ and fitted values
+# Maps rows and a mask of used points to θ and fitted values.
+Fit = Callable[[NDArray[np.int64], Bools], tuple[Floats, Floats]]
 _ROUNDS = 12
 _LEAST_N = 1e-3
 _ROUNDING = 1e-9  # a law violates a bound only by more than this, in doublings
@@ -62,7 +61,8 @@ class LawForm:
     log2_n
         function that returns log2 n* at x (X,) for θ (D, P), with shape (D, X).
     fit
-        function that returns θ in each draw, (1 + D, P), given x (X,), n*(C) and weights c (X,).
+        function that returns θ in each draw, (1 + D, P), given x (X,), n*(C) and weights c (X,). x is log10
+        C, or M with fixed B. For the logistic law, θ is b, L, log k and x0.
     equation, parameters
         the equation with names for θ, and ``{x}`` and ``{x2}`` for x and its square; the names of θ.
     words
@@ -89,15 +89,6 @@ class LawForm:
     contains: tuple[str, ...] = ("constant",)
     rises: bool = False
     turns: bool = False
-
-
-def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
-    """Return the parameters θ of a law in each draw, as an array of shape (1 + D, P).
-
-    For the logistic law, θ is b, L, log k and x0. ``x`` (X,) is log10 C, or M with fixed B; ``path`` contains
-    n* at these x, and ``weight`` (X,) contains c.
-    """
-    return LAWS[name].fit(x, path, weight)
 
 
 def _logistic_of(x: Floats, path: Path, _: Floats) -> Floats:

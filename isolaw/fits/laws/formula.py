@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import interval
-
-if TYPE_CHECKING:
-    from isolaw.fits.document.schema import LawDocument, LawEntry
 
 
 def signed(value: float) -> str:

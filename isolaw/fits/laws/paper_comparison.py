@@ -53,13 +53,8 @@ def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparis
     monotone = not falls(frontier)
     if seeds < LEAST_SEEDS:
         return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
-    return Comparison(
-        constant,
-        logistic,
-        monotone,
-        _verdict(constant, logistic, monotone, TOLERANCE * frontier.unit),
-        seeds=seeds,
-    )
+    verdict = _verdict(constant, logistic, monotone, TOLERANCE * frontier.unit)
+    return Comparison(constant, logistic, monotone, verdict, seeds=seeds)
 
 
 def _mean_and_most(losses: Floats) -> tuple[float, float]:

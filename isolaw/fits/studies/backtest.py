@@ -22,7 +22,7 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier import TOLERANCE, supported_range
-from isolaw.fits.metric import choose
+from isolaw.fits.metric import read_reward
 from isolaw.fits.pipeline import fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.quantity import number
@@ -102,10 +102,7 @@ def backtest(
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
     reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
-    from isolaw.readers.read import as_runs
-
-    runs = as_runs(runs, metric, **reading)
-    metric, eval_set, _ = choose(runs, metric, eval_set)
+    runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     setting = setting_of(hold)
     selection = select(runs, metric, eval_set, setting, where)
     low, high = supported_range(selection.configurations)

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from isolaw.allocation import BatchShape
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import DataError, Refused
 from isolaw.evidence import Simulated
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
-from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
+from isolaw.fits.pipeline import DRAWS, check_compute, check_draws
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
@@ -154,10 +154,8 @@ def compare(
     >>> found.facts, found.paired, found.mean.rows["C_mid"].difference.value < 1
     ({'lr': (0.002, 0.02)}, True, True)
     """
-    if compute is not None and not (math.isfinite(compute) and compute >= 1):
-        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
-    if not 0 <= draws <= MOST_DRAWS:
-        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
+    check_compute(compute)
+    check_draws(draws)
     from isolaw.readers.read import as_runs
 
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
@@ -176,13 +174,11 @@ def compare(
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
         end = min(a.measured[1], b.measured[1])
-        limits, unit = bounds(metric, [a, b]), unit_of(metric, [a, b])
-        pairs.append(
-            (
-                foresee(a, sample_a, end, compute, seed, limits, unit),
-                foresee(b, sample_b, end, compute, seed, limits, unit),
-            )
+        scale = bounds(metric, [a, b]), unit_of(metric, [a, b])
+        first_of, second_of = (
+            foresee(c, sample, end, compute, seed, *scale) for c, sample in ((a, sample_a), (b, sample_b))
         )
+        pairs.append((first_of, second_of))
     contrasts = [
         Contrast([key], {name: _row(name, a[name], b[name]) for name in a})
         for key, (a, b) in zip(keys, pairs, strict=True)
@@ -280,17 +276,11 @@ def foresee(
 def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     difference = Foreseen(second.draws - first.draws, _gravest(first, second))
     found = [estimated(*e) for e in (first, second, difference)]
-    return TwoRecipes(*(_exp(q) for q in found) if name in _LOGARITHMS else found)
+    return TwoRecipes(*(q.through(math.exp) for q in found) if name in _LOGARITHMS else found)
 
 
 def _gravest(*estimates: Foreseen) -> Status:
     return max((e.status for e in estimates), key=_GRAVITY.index)
-
-
-def _exp(q: Quantity) -> Quantity:
-    """Return the exponential of a quantity that is a logarithm."""
-    value, *ends = (None if v is None else math.exp(v) for v in (q.value, *(q.interval or ())))
-    return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)
 
 
 def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:

@@ -41,8 +41,8 @@ from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.metric import choose
-from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
+from isolaw.fits.metric import read_reward
+from isolaw.fits.pipeline import DRAWS, check_compute, check_draws
 from isolaw.fits.predict import seconds_of
 from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits.reward_unit import bounds, unit_of
@@ -147,27 +147,21 @@ def compare_shapes(
     >>> found.runs, found.probability > 0.5, found.compute
     ((0, 3), True, (400000.0, 400000.0))
     """
-    given = [name for name, value in zip(_ASKED, (compute, target, hours), strict=True) if value is not None]
+    asked_by = {"compute": compute, "target": target, "hours": hours}
+    given = [name for name, value in asked_by.items() if value is not None]
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise InputError(f"compare: found {found}; expected one of compute, target and hours")
-    if compute is not None and not (math.isfinite(compute) and compute >= 1):
-        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
+    check_compute(compute)
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {target!r}; expected a reward")
-    if not 0 <= draws <= MOST_DRAWS:
-        raise InputError(f"draws: found {draws}; expected 0 to {MOST_DRAWS} draws")
+    check_draws(draws)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
-    from isolaw.readers.read import as_runs
-
-    runs = as_runs(runs, metric, **reading)
-    metric, eval_set, flags = choose(runs, metric, eval_set)
-    selection = select(runs, metric, eval_set, "joint", where, few=True)
+    runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
+    selection = collapses.steady(select(runs, metric, eval_set, "joint", where, few=True))
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
-    steady, fallen = collapses.without(selection.configurations)
-    if fallen:
-        flags.append(collapses.flag(fallen, sum(c.runs for c in selection.configurations)))
+    steady = selection.configurations
     check_near((a, b), steady)
     unit = unit_of(metric, steady)
     drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady), unit), (a, b), steady)
@@ -192,9 +186,6 @@ def compare_shapes(
         at = float(found[0, 0]), float(found[0, 1])
         rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(found, flags)
     return ShapeComparison(**common, asked=asked, flags=flags, **_of_rewards(drawn, rewards, at))
-
-
-_ASKED = ("compute", "target", "hours")
 
 
 def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
@@ -284,11 +275,7 @@ def _ratio(needed: Floats, draws: Floats) -> Quantity:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
-    found = from_draws(value if math.isfinite(value) else float(np.median(logs)), logs)
-    if found.value is None:
-        return REFUSED
-    low, high = (None if end is None else math.exp(end) for end in found.interval or (None, None))
-    return Quantity(math.exp(found.value), found.interval and (low, high), found.status)
+    return from_draws(value if math.isfinite(value) else float(np.median(logs)), logs).through(math.exp)
 
 
 def _crossing(compute: Floats, curve: Floats, target: float) -> float:

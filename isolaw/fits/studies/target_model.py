@@ -175,16 +175,18 @@ class TargetModel:
     def critical_batch(self, target: int) -> Quantity:
         """Return the critical batch B_crit at a target reward, in problems per step."""
         search = float(self.log_b.min()) - _FAR, float(self.log_b.max()) + _FAR
-        return _exp(self.profile.quantity(self._of_target("bc", target), search))
+        return self.profile.quantity(self._of_target("bc", target), search).through(math.exp)
 
     def least_rollouts(self, target: int) -> Quantity:
         """Return N_min, the smallest number of rollouts that reach a target reward."""
-        return _exp(self.profile.quantity({f"N{target}": 1.0}))
+        return self.profile.quantity({f"N{target}": 1.0}).through(math.exp)
 
     def least_steps(self, target: int) -> Quantity:
         """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
-        return _exp(self.profile.quantity({f"N{target}": 1.0, **critical}), 1 / float(self.data.rollouts[0]))
+        share = 1 / float(self.data.rollouts[0])
+        found = self.profile.quantity({f"N{target}": 1.0, **critical})
+        return found.through(lambda log_steps: math.exp(log_steps) * share)
 
     def exponent(self, name: str, target: int) -> Quantity:
         """Return α (``alpha``) or β (``beta``) at a target."""
@@ -329,9 +331,3 @@ def _varied(data: TargetData) -> list[str]:
         return []
     more = [name for i, name in enumerate(("alpha", "beta")) if len({cell[i] for cell in several}) > 1]
     return ["lr", *more]
-
-
-def _exp(q: Quantity, factor: float = 1.0) -> Quantity:
-    """Return the exponential of a quantity that is a logarithm, times ``factor``."""
-    value, *ends = (None if v is None else math.exp(v) * factor for v in (q.value, *(q.interval or ())))
-    return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)

@@ -27,7 +27,7 @@ from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused, option
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
-from isolaw.fits.metric import choose
+from isolaw.fits.metric import read_reward
 from isolaw.fits.quantity import LEVEL, Quantity
 from isolaw.fits.selection import Floats, differing, hold, measured_points
 from isolaw.fits.studies.profile import LEAST_FREEDOM
@@ -123,11 +123,8 @@ def to_target(
     >>> [row.problems_per_batch for row in found.rows], found.rows[0].reached
     ([4, 8, 16, 32], 2)
     """
-    from isolaw.readers.read import as_runs
-
     checked_price(price)
-    runs = as_runs(runs, metric, **reading)
-    metric, eval_set, chosen = choose(runs, metric, eval_set)
+    runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)
     points = measured_points(runs, metric, eval_set)
     table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {}))
     flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
@@ -305,7 +302,7 @@ def _rows(
             if own_width is not None and reached.all():
                 width = math.exp(own_width / math.sqrt(at.sum()))
                 rollouts = Quantity(value, (value / width, value * width))
-            steps = _over(rollouts, b * n)
+            steps = rollouts / (b * n)
             seconds = cost and cost.seconds(b, n, max(round(value / (b * n)), 1))
             spent = Spent(seconds, cost, price) if cost and seconds else None
             recipe = {name: plain(first[name]) for name in recipes}
@@ -325,8 +322,3 @@ def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
         return None
     variance = float(((own.size() - 1) * own.var().fillna(0.0)).sum()) / freedom
     return float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
-
-
-def _over(q: Quantity, batch: int) -> Quantity:
-    ends = q.interval and (q.interval[0] and q.interval[0] / batch, q.interval[1] and q.interval[1] / batch)
-    return Quantity(None if q.value is None else q.value / batch, ends, q.status)

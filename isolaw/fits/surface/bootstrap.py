@@ -35,7 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
-from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 
 Unit = Literal["run", "lack of fit", "block"]
@@ -45,6 +44,8 @@ _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
 _RANK = 1e-9  # threshold on singular values, relative to the largest; measured allocations far exceed it
 _LEAST_FREEDOM = 3
+# Larger factors from Student's t would distort fitted curves without affecting any quantile.
+_MOST_INFLATED = 10.0
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,26 @@ def resample(
     return out, found.unit
 
 
+def inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
+    """Return draws of √(ν/χ²_ν), the factor that turns a normal draw into Student's t with ν = ``freedom``.
+
+    The array has shape (draws,).
+    """
+    if freedom < 1:
+        return np.zeros(draws)
+    return np.minimum(np.sqrt(freedom / rng.chisquare(freedom, draws)), _MOST_INFLATED)
+
+
+def block_index(size: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return resampled checkpoint indices of shape (draws, size), in circular blocks of about size^(1/3)."""
+    length = max(1, round(size ** (1 / 3)))
+    starts = rng.integers(0, size, (draws, -(-size // length)))
+    return (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, :size] % size
+
+
 def _present(c: Configuration) -> Floats:
     """Return the number of runs that had started and not yet ended at each of the P checkpoints."""
-    runs = [c.compute[c.run == i] for i in range(c.runs)]
+    runs = [c.of_run(run)[0] for run in range(c.runs)]
     return np.sum(
         [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
     )

@@ -12,25 +12,19 @@ between two n.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import chdtrc
 
-from isolaw.fits.blas import one_blas_thread
+from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.covariance import Pairs, Points
 from isolaw.fits.surface.observations import observe
 from isolaw.fits.surface.process import Process
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 _FARTHEST = 20.0  # limit on the search for θ, in standard deviations of the prior
 _STARTS: tuple[dict[str, float], ...] = (
@@ -40,6 +34,7 @@ _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 4.0, "a": 0.5, "base": 0.5},  # the gradient vanishes for amplitudes near 0
     {"l_u": 4.0, "step": np.nan},  # NaN stands for the largest difference between neighbouring n
 )
+SHARES = 3  # number of shares of each θ (see `Surface.shares`)
 _SOON, _LONG = 12, 60  # optimiser steps from each start, and from the best result
 _CANDIDATES, _FEWER = 48, 24  # number of θ drawn, with few and with at least _MANY observations
 _MANY = 150
@@ -67,6 +62,20 @@ class Surface:
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest possible reward
     unit: float = 1.0  # unit of the reward (`isolaw.fits.reward_unit`)
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
+
+    @classmethod
+    def at_mode(
+        cls,
+        process: Process,
+        mode: Floats,
+        seed: int,
+        misfit: float = 1.0,
+        bounds: tuple[float, float] = (-np.inf, np.inf),
+        unit: float = 1.0,
+    ) -> Surface:
+        """Return a surface without draws: its mean at the most likely θ."""
+        middle, nothing = np.full((1, SHARES), 0.5), np.empty(0, dtype=np.int64)
+        return cls(process, mode, mode[None], middle, nothing, seed, misfit, bounds, unit)
 
     @property
     def places(self) -> Floats:
@@ -150,23 +159,17 @@ def estimate(
         mode = _mode(process, configurations)
         misfit = lack_of_fit(process, mode)[0]
         if not draws:
-            none = np.empty(0, dtype=np.int64)
-            return Surface(process, mode, mode[None], np.full((1, 3), 0.5), none, seed, misfit, bounds, unit)
+            return Surface.at_mode(process, mode, seed, misfit, bounds, unit)
         theta, weights = _candidates(process, mode, seed)
     positions = (np.arange(draws) + 0.5) / draws
     of_draw = np.minimum(np.searchsorted(np.cumsum(weights), positions), len(theta) - 1)
-    even = (np.arange(len(theta)) + 0.5) / len(theta)
-    shares = np.stack([np.random.default_rng((seed, i)).permutation(even) for i in range(3)], axis=1)
+    shares = np.stack([evenly(len(theta), (seed, i)) for i in range(SHARES)], axis=1)
     return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds, unit)
 
 
-def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
-    """Apply ``function`` to each item on all cores, and return the results.
-
-    Threads suffice, since NumPy releases the GIL.
-    """
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(function, items))
+def evenly(size: int, seed: tuple[int, int]) -> Floats:
+    """Return evenly spaced numbers between 0 and 1, in an order determined by ``seed``."""
+    return np.random.default_rng(seed).permutation((np.arange(size) + 0.5) / max(size, 1))
 
 
 def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
@@ -199,19 +202,10 @@ def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
 
     With many configurations, the search begins on a subset of them and is then refined on all.
     """
-    from scipy.optimize import minimize  # imported here since a prediction does not need it
-
-    centre, unit = process.prior.T  # in units of the prior's deviations, all directions have one scale
-
-    def loss_and_slope(z: Floats) -> tuple[float, Floats]:
-        # A line search can reach values at which θ overflows; no optimum is this far from the prior.
-        value, slope = process.loss_and_slope(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST))
-        return value, slope * unit
+    centre, unit = process.prior.T
 
     def search(z: Floats, steps: int) -> tuple[float, Floats]:
-        options = {"maxiter": steps, "ftol": 1e-7}
-        found = minimize(loss_and_slope, z, jac=True, method="L-BFGS-B", options=options)
-        return float(found.fun), np.asarray(found.x)
+        return descend(process, centre, z, np.ones(z.size, dtype=bool), steps)
 
     if len(configurations) > _SEARCHED:
         part = configurations[:: -(-len(configurations) // _SEARCHED)]
@@ -228,6 +222,30 @@ def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
         starts.append((theta - centre) / unit)
     found = each(lambda z: search(z, _SOON), starts)
     return np.asarray(centre + unit * search(min(found, key=lambda f: f[0])[1], _LONG)[1])
+
+
+def descend(
+    process: Process, origin: Floats, z: Floats, free: NDArray[np.bool_], steps: int, ftol: float = 1e-7
+) -> tuple[float, Floats]:
+    """Search for the most likely ``free`` hyperparameters, and return the loss and their z.
+
+    z is the distance from ``origin`` in units of the prior's deviations, in which all directions have one
+    scale.
+    """
+    from scipy.optimize import minimize  # imported here since most predictions do not need it
+
+    unit = process.prior[free, 1]
+
+    def loss(z: Floats) -> tuple[float, Floats]:
+        theta = origin.copy()
+        # A line search can reach values at which θ overflows; no optimum is this far from the origin.
+        theta[free] += unit * np.clip(z, -_FARTHEST, _FARTHEST)
+        value, slope = process.loss_and_slope(theta)
+        return value, slope[free] * unit
+
+    options = {"maxiter": steps, "ftol": ftol}
+    found = minimize(loss, z, jac=True, method="L-BFGS-B", options=options)
+    return float(found.fun), np.asarray(found.x)
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:

@@ -77,6 +77,11 @@ class Observations:
         return np.asarray(self.places[self.place, 1])
 
     @cached_property
+    def ends(self) -> Floats:
+        """Log C of the last observation of each configuration that has observations, (N,) if all have."""
+        return np.array([self.t[self.place == i].max() for i in np.unique(self.place)])
+
+    @cached_property
     def combined(self) -> Floats:
         """P as one matrix of shape (O, R): the weight of each run in each observation."""
         out = np.zeros((self.t.size, self.run_place.size))
@@ -190,13 +195,12 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
     for place in range(len(configurations)):  # move a configuration's runs to one t, along its own slope
         own = np.flatnonzero(run_place == place)
         known = np.flatnonzero(there[own].any(axis=0))
-        total = counts[np.ix_(own, known)].sum(axis=0)
-        mean_t, mean = (
-            np.nansum(v[np.ix_(own, known)] * counts[np.ix_(own, known)], axis=0) / total for v in (t, reward)
-        )
+        at = np.ix_(own, known)
+        total = counts[at].sum(axis=0)
+        mean_t, mean = (np.nansum(v[at] * counts[at], axis=0) / total for v in (t, reward))
         slope = np.gradient(mean, mean_t) if known.size > 1 else np.zeros(1)
-        reward[np.ix_(own, known)] -= slope * (t[np.ix_(own, known)] - mean_t)
-        t[np.ix_(own, known)] = np.where(there[np.ix_(own, known)], mean_t, np.nan)
+        reward[at] -= slope * (t[at] - mean_t)
+        t[at] = np.where(there[at], mean_t, np.nan)
     return t, reward, counts
 
 

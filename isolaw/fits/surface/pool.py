@@ -44,15 +44,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.blas import one_blas_thread
+from isolaw.fits.blas import each, one_blas_thread
+from isolaw.fits.curves.learning_curves import SATURATING, SaturatingFamily
 from isolaw.fits.selection import Floats, varies_in_batch
-from isolaw.fits.surface.estimate import Surface, each
+from isolaw.fits.surface.estimate import Surface, descend, evenly
 from isolaw.fits.surface.process import Process
-from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily
+from isolaw.fits.surface.saturating import Likelihood, Saturating
 
 Coordinates = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of points, each (Q,)
 _CUTS = (4.0, 2.0)  # a backtest ends each run at its C divided by one of these
-_FARTHEST = 20.0  # limit on the search for θ, in standard deviations of the prior
 _LEAST = 3  # fewest observations that each configuration keeps in a backtest
 _LEVELS = 4  # fewest values of n, or of B_p, for a backtest that leaves out the largest
 _CLOSE, _LEVEL = 0.006, 0.02  # tolerated forecast errors in units of reward: independent, and common to all
@@ -124,7 +124,7 @@ class ModelPool:
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
         self.bounds = surface.bounds
-        self.places = surface.process.observations.places
+        self.places, self.ends = surface.places, surface.process.observations.ends
         with one_blas_thread():
             self.backtests = _backtests(surface)
             self.members = _fitted(surface.process, surface.mode, surface.of_draw.size, surface.seed)
@@ -132,7 +132,7 @@ class ModelPool:
     @cached_property
     def _weights(self) -> Floats:
         """Weights of the models at the end of the runs, of shape (K,)."""
-        score = sum((b.score for b in self.backtests), np.zeros(1 + len(FAMILIES)))
+        score = sum((b.score for b in self.backtests), np.zeros(1 + len(SATURATING)))
         weights = np.maximum(np.exp(score - score.max()) / np.exp(score - score.max()).sum(), _FLOOR)
         return np.asarray(weights / weights.sum())
 
@@ -161,13 +161,7 @@ class ModelPool:
         even = -np.expm1(-_EVEN * max(beyond, 0.0))
         own = self._weights * fades
         own = (1 - even) * own / own.sum() + even * fades / fades.sum()
-        return dict(zip(("surface", *FAMILIES), own.tolist(), strict=True))
-
-    @cached_property
-    def ends(self) -> Floats:
-        """Log C of each configuration's last observation, of shape (N,)."""
-        o = self.surface.process.observations
-        return np.array([o.t[o.place == i].max() for i in range(len(o.places))])
+        return dict(zip(("surface", *SATURATING), own.tolist(), strict=True))
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of the rewards at Q points.
@@ -180,7 +174,7 @@ class ModelPool:
         at, anchor = (log2_n, log2_b, t), (u, v, until)
         drawn = slice(1, None) if draws else slice(None)
         lost = np.mean([m.lost(log2_n, log2_b) for m in self.members], axis=0)
-        base, on, by_batch = _surface(self.surface, at, anchor, _even(self.surface, 3), lost)
+        base, on, by_batch = _surface(self.surface, at, anchor, evenly(draws, (self.surface.seed, 3)), lost)
         changes = [(on - base)[drawn]]
         changes += [_change(m, base[drawn], at, anchor) + by_batch[drawn] for m in self.members]
         weights = np.array(list(self.weights(float((t - self.ends.max()).max())).values()))
@@ -188,7 +182,7 @@ class ModelPool:
         if not draws:
             return np.clip(mean, *self.bounds)
         every = np.array(changes)  # (K, D, Q)
-        member = np.searchsorted(np.cumsum(weights[:-1]), _even(self.surface, 4), side="right")
+        member = np.searchsorted(np.cumsum(weights[:-1]), evenly(draws, (self.surface.seed, 4)), side="right")
         size = np.sqrt(h * np.einsum("k,kdq->q", weights, every**2) / draws)
         g = self._alike(log2_n, log2_b, draws)
         unknown = size * (self.rho[0] * g[0] + self.rho[1] * g[1]) + np.sqrt(past) * self.sigma * g[2]
@@ -281,12 +275,6 @@ def _inwards(levels: Floats, at: Floats, edge: Floats) -> tuple[Floats, Floats]:
         return inner, np.where(inner == edge, 0.0, (at - edge) / (edge - inner))
 
 
-def _even(surface: Surface, stream: int) -> Floats:
-    """Return evenly spaced numbers between 0 and 1, one per draw, in an order determined by ``stream``."""
-    size = surface.of_draw.size
-    return np.random.default_rng((surface.seed, stream)).permutation((np.arange(size) + 0.5) / max(size, 1))
-
-
 def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Saturating]:
     """Fit the parametric surfaces and return ``draws`` draws of each, or the most likely one for 0 draws."""
     # Rounded, so that differences between processors in a search cannot change the chains.
@@ -296,16 +284,15 @@ def _fitted(process: Process, theta: Floats, draws: int, seed: int) -> list[Satu
         likelihood = Likelihood(process.observations, noise, family, process.centre, process.scale)
         return likelihood.draws(draws, seed) if draws else likelihood.surface(likelihood.most_likely()[None])
 
-    return each(fitted, FAMILIES)
+    return each(fitted, SATURATING)
 
 
 def _backtests(surface: Surface) -> list[Backtest]:
     """Return the results of all backtests that these observations allow."""
     o = surface.process.observations
-    ends = np.array([o.t[o.place == i].max() for i in range(len(o.places))])
-    last = o.t >= ends[o.place] - 1e-9
+    last = o.t >= o.ends[o.place] - 1e-9
     out = []
-    cuts = {f"C / {cut:g}": o.t <= ends[o.place] - np.log(cut) for cut in _CUTS}
+    cuts = {f"C / {cut:g}": o.t <= o.ends[o.place] - np.log(cut) for cut in _CUTS}
     for name, kept in cuts.items():
         if np.bincount(o.place[kept], minlength=len(o.places)).min() >= _LEAST:
             out += [_backtest(surface, name, kept, last)]
@@ -327,17 +314,12 @@ def _backtest(
     o = full.observations
     part = Process(o.only(kept))
     mode = _mode_from(part, dict(zip(full.names, surface.mode, strict=True)))
-    none: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-    own = Surface(
-        part, mode, mode[None], np.full((1, 3), 0.5), none, surface.seed, 1.0, surface.bounds, surface.unit
-    )
+    own = Surface.at_mode(part, mode, surface.seed, bounds=surface.bounds, unit=surface.unit)
     at = o.log2_n[target], o.log2_b[target], o.t[target]
-    there = np.unique(o.place[kept])
-    ends = np.array([o.t[kept & (o.place == i)].max() for i in there])
-    anchor = anchors(o.places[there], ends, *at)
+    anchor = anchors(o.places[np.unique(o.place[kept])], part.observations.ends, *at)
     members = _fitted(part, mode, 0, surface.seed)
     lost = np.mean([m.lost(at[0], at[1]) for m in members], axis=0)
-    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, none.astype(np.float64), lost))
+    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, np.empty(0), lost))
     change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] + by_batch for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
     h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])
@@ -350,20 +332,8 @@ def _mode_from(process: Process, theta: dict[str, float]) -> Floats:
     The hyperparameters of variation between runs stay fixed, since a stored law lacks the residuals that
     determine them.
     """
-    from scipy.optimize import minimize
-
-    centre, unit = process.prior.T
-    start = np.array([theta.get(n, c) for n, c in zip(process.names, centre, strict=True)])
+    start = np.array([theta.get(n, c) for n, c in zip(process.names, process.prior[:, 0], strict=True)])
     free = np.array([name not in _OF_RUNS for name in process.names])
-
-    def loss(z: Floats) -> tuple[float, Floats]:
-        own = start.copy()
-        # A line search can reach values at which θ overflows; no optimum is this far from the start.
-        own[free] += unit[free] * np.clip(z, -_FARTHEST, _FARTHEST)
-        value, slope = process.loss_and_slope(own)
-        return value, (slope * unit)[free]
-
-    options = {"maxiter": _STEPS, "ftol": 1e-6}
-    found = minimize(loss, np.zeros(int(free.sum())), jac=True, method="L-BFGS-B", options=options)
-    start[free] += unit[free] * found.x
+    z = descend(process, start, np.zeros(int(free.sum())), free, _STEPS, ftol=1e-6)[1]
+    start[free] += process.prior[free, 1] * z
     return start

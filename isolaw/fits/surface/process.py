@@ -173,11 +173,16 @@ class Process:
 
     def noise(self, p: Theta) -> Floats:
         """Return the covariance (O, O) of all noise: the effects of seeds, runs and checkpoints."""
+        _, own, looks, lasting = self._of_runs(p)
+        out = own * lasting + looks * p["noise"] ** 2
+        return self._pairs.matrix(out + p["seed"] ** 2 * self._fixed["seeds"])
+
+    def _of_runs(self, p: Theta) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return each n's weight, the pairs' weights of runs and of checkpoints, and the runs' covariance."""
         f = self._fixed
         weight = np.exp2(-2 * p["gamma"] * f["levels"])
         lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
-        out = weight @ f["own"] * lasting + weight @ f["looks"] * p["noise"] ** 2
-        return self._pairs.matrix(out + p["seed"] ** 2 * f["seeds"])
+        return weight, weight @ f["own"], weight @ f["looks"], lasting
 
     def _observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
         """Return the covariance of each pair of observations, without the jitter that `observed` adds.
@@ -185,9 +190,7 @@ class Process:
         The derivatives with respect to θ are added to ``slopes``.
         """
         f = self._fixed
-        weight = np.exp2(-2 * p["gamma"] * f["levels"])
-        own, looks = weight @ f["own"], weight @ f["looks"]
-        lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
+        weight, own, looks, lasting = self._of_runs(p)
         out = self.covariance(p, self._pairs, slopes)
         out += p["seed"] ** 2 * f["seeds"] + own * lasting + p["noise"] ** 2 * looks
         if slopes is not None:

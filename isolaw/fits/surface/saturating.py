@@ -27,18 +27,16 @@ come from emcee (Foreman-Mackey et al. 2013, arXiv 1202.3665), started at the mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from isolaw.fits.curves.learning_curves import SaturatingFamily
 from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.covariance import matern
 from isolaw.fits.surface.observations import Observations
 
-SaturatingFamily = Literal["exp", "hill"]
-FAMILIES: tuple[SaturatingFamily, ...] = ("exp", "hill")
 _NAMES = ("start", "rise", "a", "alpha", "q", "tau", "tau_u", "b", "b_u")
 _IN_BATCH = ("tau_v", "sigma", "d")
 _MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])  # sizes of the misfit, over the SD of rewards
@@ -74,7 +72,7 @@ class Saturating:
             return np.zeros((len(self.theta), log2_n.size))
         x = self.theta[:, _NAMES.index("tau_u"), None] / np.log(2)
         past = np.maximum(log2_n + log2_b - self.largest, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ahead = np.where(x > 0, np.maximum(np.log2((1 - x) / x), 0.0), np.inf)
         return np.where(x < 1, (1 - x) * np.maximum(past - ahead, 0.0), 0.0)
 

@@ -20,11 +20,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add, flat
+from isolaw.readers.literals import parse_json
 from isolaw.readers.raw_log import Container, RawLog, number
 
 _LARGEST = 50 * limits.MB
@@ -41,15 +40,11 @@ def is_document(_path: Path, head: bytes) -> bool:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
         return False
-    objects = (_loaded(found[0]) for found in islice(_INNERMOST.finditer(start), _MOST_TRIED))
+    objects = (parse_json(found[0]) for found in islice(_INNERMOST.finditer(start), _MOST_TRIED))
     records = [own for own in objects if type(own) is dict]
     keys = {key for own in records for key, value in own.items() if number(value) is not None}
     columns = {found[1].decode("utf-8", "replace") for found in _COLUMN.finditer(start)}
-    return any(
-        frameworks.find(own, {}) is not None
-        for own in (keys if len(records) >= _FEWEST else set(), columns)
-        if own
-    )
+    return (len(records) >= _FEWEST and _known(keys)) or _known(columns)
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -65,7 +60,7 @@ def read(path: Path) -> Iterator[RawLog]:
             "an object on each line"
         )
     log = RawLog(str(path), "json", configs.run_name(path, GENERIC))
-    document = _loaded(content.strip(b"\xef\xbb\xbf\0 \t\r\n"))
+    document = parse_json(content.strip(b"\xef\xbb\xbf\0 \t\r\n"))
     config: dict[str, Any] = {}
     records: Iterable[dict[str, Any]]
     if document is None:
@@ -78,22 +73,10 @@ def read(path: Path) -> Iterator[RawLog]:
     if not log.step:
         raise NoHistory(f"{path}: found no list of records; expected [{{'step': 1, 'reward': 0.5}}, …]")
     beside, source = configs.beside(path)
-    try:
+    with limits.errors_in(path):
         log.config = beside | configs.flatten(config)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
     log.config_source = path.name if config else source
     yield log
-
-
-def _loaded(content: bytes) -> Any:
-    """Parse JSON; return None if it is invalid."""
-    for parse in (orjson.loads, json.loads):  # the second is slower, but accepts NaN and Infinity
-        try:
-            return parse(content)
-        except (ValueError, RecursionError):
-            continue
-    return None
 
 
 def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:

@@ -8,22 +8,19 @@ configuration.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.printed_config import changed
-from isolaw.readers.measures import PHASES, eval_set_of
+from isolaw.readers.literals import parse_json
+from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
 from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
-from isolaw.readers.supervised import is_supervised
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # characters of a nested key, joined
@@ -78,7 +75,7 @@ def read(path: Path) -> Iterator[RawLog]:
             continue
         if "step" not in record and (header := _configuration(record)):
             if log.step and changed(log.config, header):  # the job continued with new values: a new part
-                yield RawLog(log.source, log.container, log.run, log.config, log.config_source, held=log.held)
+                yield log.part(log.run, log.config, log.config_source)
             log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
             continue
         began = add(log, record, began, escaped=b"\\" in line)
@@ -130,15 +127,7 @@ def _configuration(record: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """Parse the object in a line, or return None. A crash can leave a block of NUL bytes in a line."""
-    if b"\0" in line:
-        line = line.replace(b"\0", b"")
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        try:
-            record = json.loads(line)  # four times slower, but accepts NaN and Infinity
-        except (ValueError, RecursionError):
-            return None
+    record = parse_json(line.replace(b"\0", b""))
     return record if type(record) is dict else None
 
 

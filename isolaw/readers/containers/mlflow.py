@@ -50,10 +50,8 @@ def read(path: Path) -> Iterator[RawLog]:
         log = RawLog(str(path), "mlflow", f"{name} ({path.name[:8]})" if name else path.name)
         params = path / "params"
         texts = {".".join(param.relative_to(params).parts): _text(param) for param in _files(params)}
-        try:
+        with limits.errors_in(params):
             log.config = flatten({key: scalar(text) for key, text in texts.items()})
-        except DataError as error:
-            raise DataError(f"{params}: {error}") from None
         log.config_source = "params" if texts else ""
         _add_points(path / "metrics", log)
         if len(log.step) > 1 and not any(log.step):  # MLflow's step for values logged without a step

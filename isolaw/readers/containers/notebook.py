@@ -47,10 +47,12 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read a notebook; raise `DataError` if it is not a notebook, and `NoHistory` if it shows no metrics."""
     found = _Notebook(path)
     if found.tables:
-        for number, table in enumerate(found.tables, 1):
+        for number, (header, rows) in enumerate(found.tables, 1):
             run = str(path) if number == 1 else f"{path}#{number}"
             log = RawLog(str(path), "notebook", run, found.config, "the notebook")
-            _add(log, table)
+            for row in rows:
+                values = dict(zip(header, row, strict=True))
+                log.add(values, finite(values.pop("Step")))
             yield log
         return
     container = found.console()
@@ -81,7 +83,8 @@ class _Notebook:
             raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
         self.text = notebook_outputs.printed(document)
         found = (table for html in notebook_outputs.shown(document) for table in tables(html))
-        self.tables = [own for own in map(_named, found) if "Step" in own[0] and _known(own[0])]
+        named = map(_named, found)
+        self.tables = [own for own in named if "Step" in own[0] and frameworks.find(own[0], {}) is not None]
         printed = PrintedArguments()
         for line in self.text.splitlines():
             printed.add(clean(line.encode("utf-8", "replace")))
@@ -106,17 +109,6 @@ def _as_file(text: str) -> Iterator[Path]:
 def _named(table: HtmlTable) -> HtmlTable:
     header, rows = table
     return [_NAMES.get(name, name.replace(" / ", "/")) for name in header], rows
-
-
-def _known(header: list[str]) -> bool:
-    return frameworks.find(header, {}) is not None
-
-
-def _add(log: RawLog, table: HtmlTable) -> None:
-    header, rows = table
-    for row in rows:
-        values = dict(zip(header, row, strict=True))
-        log.add(values, finite(values.pop("Step")))
 
 
 def _arguments(code: list[str]) -> dict[str, Any]:

@@ -53,8 +53,7 @@ def read(path: Path) -> Iterator[RawLog]:
             if log.step and float(step[1]) <= log.step[0] < log.step[-1]:  # another training run
                 yield log
                 number += 1
-                run = f"{configs.run_name(path, _GENERIC)}#{number}"
-                log = RawLog(log.source, log.container, run, log.config, log.config_source, held=log.held)
+                log = log.part(f"{configs.run_name(path, _GENERIC)}#{number}", log.config, log.config_source)
             log.add(values, float(step[1]))
     if not log.step:
         raise DataError(f"{path}: found no step; expected 'Step 1 | Time: 9.5s | Reward: 0.25 | …'")

@@ -53,11 +53,6 @@ _TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
 _DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
 _MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
 # The banners of the Trainer and of Unsloth.
-_SIZE = re.compile(
-    r"\b(batch size per device|gradient accumulation steps|data parallel gpus|total(?: train)? batch size"
-    r"|total(?: optimization)? steps)(?: \([^()]{1,60}\))? = (\d[\d,]{0,15})",
-    re.I,
-)
 _SIZES = {
     "batch size per device": "per_device_train_batch_size",
     "gradient accumulation steps": "gradient_accumulation_steps",
@@ -67,6 +62,7 @@ _SIZES = {
     "total steps": "total_steps",
     "total optimization steps": "total_steps",
 }
+_SIZE = re.compile(rf"\b({'|'.join(_SIZES)})(?: \([^()]{{1,60}}\))? = (\d[\d,]{{0,15}})", re.I)
 _TRAINER = "per_device_train_batch_size"  # a model's arguments do not contain this key
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError, NoHistory
+from isolaw.readers import limits
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments, changed
 from isolaw.readers.containers.trainer_steps import TrainerSteps
@@ -46,11 +47,7 @@ def is_console(path: Path, head: bytes) -> bool:
         return True
     if len(head) < HEAD or b"\0\0\0\0" in head or not is_text(head):
         return False
-    try:
-        with path.open("rb") as file:
-            return _holds_metrics(file.read(_SEARCHED))
-    except OSError:
-        return False
+    return _holds_metrics(limits.start(path, _SEARCHED))
 
 
 def _holds_metrics(text: bytes) -> bool:
@@ -78,8 +75,7 @@ def read(path: Path) -> Iterator[RawLog]:
         own = unprefixed(clean(line))
         counters = _counters(own[1])
         if counters and reader.starts_again(counters):
-            name = f"{path}#{len(readers) + 1}"
-            reader = _Reader(RawLog(str(path), "stdout-dicts", name, held=reader.log.held))
+            reader = _Reader(reader.log.part(f"{path}#{len(readers) + 1}"))
             readers.append(reader)
         elif reader.ended and "'epoch': " not in own[1]:
             since.append(own)
@@ -94,7 +90,7 @@ def read(path: Path) -> Iterator[RawLog]:
         log = _finished(reader, path)
         for config, until in reader.before:  # parts with no values of their own
             where = f"{path.name} before line {until}"
-            yield RawLog(log.source, log.container, log.run, log.config | config, where, held=log.held)
+            yield log.part(log.run, log.config | config, where)
         yield log
 
 

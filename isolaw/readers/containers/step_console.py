@@ -217,18 +217,13 @@ class _Reader:
             step -= 1
         log, config = self.logs[-1], self.printed.config
         if step <= self._first < self._last and not (config and config == log.config):
-            name = f"{self.logs[0].run}#{len(self.logs) + 1}"
-            self._append(name)
+            self.logs.append(log.part(f"{self.logs[0].run}#{len(self.logs) + 1}"))
             self._first = -1
         elif changed(log.config, config):
-            self._append(log.run)  # a part of the same run, but n may differ
+            self.logs.append(log.part(log.run))  # a part of the same run, but n may differ
         self.logs[-1].config = dict(config)
         self._first = step if self._first < 0 else self._first
         self._last = self._step = step
-
-    def _append(self, run: str) -> None:
-        log = self.logs[-1]
-        self.logs.append(RawLog(log.source, log.container, run, held=log.held))
 
     def close(self) -> None:
         """Add the values of the last step to the log at the end of the console."""

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
 from isolaw.errors import DataError, NoHistory
 from isolaw.parquet import column_names, read_parquet
 from isolaw.readers import configs, limits
+from isolaw.readers.literals import parse_json
 from isolaw.readers.raw_log import Container, RawLog, finite
 
 _MAGIC = b"SQLite format 3\0"
@@ -123,10 +122,7 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
 
 
 def _object(text: Any) -> dict[str, Any]:
-    try:
-        found = orjson.loads(text)
-    except (ValueError, TypeError):
-        return {}
+    found = parse_json(text) if isinstance(text, str | bytes) else None
     return found if isinstance(found, dict) else {}
 
 

@@ -201,7 +201,7 @@ class _Reader:
         """Start a new log, for another training run or for another part of this one."""
         self.configure()
         self.before.append(self.log)
-        self.log = RawLog(self.log.source, self.log.container, run, held=self.log.held)
+        self.log = self.log.part(run)
 
     def configure(self) -> None:
         """Store the configuration that was printed before the last step of the log."""

@@ -122,10 +122,8 @@ def _add_records(log: RawLog, file: Path) -> None:
             name, run_id = record.run.display_name, record.run.run_id
             log.run = f"{name} ({run_id})" if name else run_id or log.run
     if config:
-        try:
+        with limits.errors_in(file):
             log.config, log.config_source = flatten(config), file.name
-        except DataError as error:
-            raise DataError(f"{file}: {error}") from None
 
 
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:

@@ -160,8 +160,7 @@ class Framework:
     def _a_step(self, log: RawLog, key: str) -> array[float]:
         """Return the increase of a count per step, from one record to the next."""
         keys = [own for own in self.step_keys if own in log.series]
-        of_tracker = log.container.startswith(("wandb", "trackio"))  # its steps may count records
-        steps = dict(enumerate([] if keys or of_tracker else log.step))
+        steps = dict(enumerate([] if keys or log.of_tracker else log.step))
         for own in reversed(keys):
             steps |= dict(zip(log.series[own].record, log.series[own].value, strict=True))
         count = zip(log.series[key].record, log.series[key].value, strict=True)

@@ -34,12 +34,10 @@ def _facts(config: Config, _facts: Facts) -> Facts:
     """Return ``on_policy``: true if a batch makes one optimiser step, and nothing is asynchronous."""
     lag, steps = config.count("async_config.max_steps_off_policy", least=0), config.count("num_substeps")
     if lag:
-        on_policy: Fact | None = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
-    elif steps and (steps.value > 1 or "async_config" in config.values):
-        on_policy = Fact(steps.value == 1, f"{steps.origin} = {steps.value}")
-    else:
-        on_policy = None
-    return {"on_policy": on_policy}
+        return {"on_policy": Fact(lag.value == 0, f"{lag.origin} = {lag.value}")}
+    if steps and (steps.value > 1 or "async_config" in config.values):
+        return {"on_policy": Fact(steps.value == 1, f"{steps.origin} = {steps.value}")}
+    return {}
 
 
 FRAMEWORK = Framework(

@@ -14,8 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
-from isolaw.fits.prediction import Prediction
-from isolaw.report.figures.series import Floats, fitted_curves, law_line, n_ends, stars, steps_scale
+from isolaw.report.figures.series import fitted_curves, law_line, n_ends, stars, steps_scale
 from isolaw.report.figures.style import (
     BLUE,
     COLUMN,
@@ -72,10 +71,7 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
         [p.x for p in frontier], np.array([p.reward.value for p in frontier], np.float64),
         color="black", lw=2, label="frontier", zorder=3,
     )  # fmt: skip
-    best = at_the_end(law)
-    if best is not None and best.reward.value is not None:
-        x = best.compute / steps_scale(document)
-        axes.plot(x, best.reward.value, "o", ms=5, color=ORANGE, label=recommended(best, document), zorder=5)
+    _draw_recommended(axes, law, of_reward=True)
     axes.legend(frameon=False, loc="lower right")
     axes.set_xscale("log")
     axes.set_xlabel(text.axis(document))
@@ -97,13 +93,9 @@ def draw_n_star(axes: Axes, law: Law) -> None:
         points = [(p.x, p.n_star_strict) for p in document.frontier if not p.censored]
         axes.plot(*np.array(points).reshape(-1, 2).T, "o", ms=3, color=BLUE, label="n*, measured", zorder=4)
     else:
-        draw_stars(axes, stars(document.frontier, levels), BLUE, "n* (band: 95 % of draws)")
+        draw_stars(axes, law, BLUE, "n* (band: 95 % of draws)")
     _draw_law(axes, law, x, band=paper)
-    best = at_the_end(law)
-    if best is not None and best.allocation is not None:
-        at, n = best.compute / steps_scale(document), best.allocation
-        own = n.problems_per_batch if document.axis == "problems_per_batch" else n.rollouts_per_problem
-        axes.plot(at, own, "o", ms=5, color=ORANGE, label=recommended(best, document), zorder=5)
+    _draw_recommended(axes, law, of_reward=False)
     for edge in (levels[0], levels[-1]):
         axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
     axes.annotate(
@@ -118,21 +110,23 @@ def draw_n_star(axes: Axes, law: Law) -> None:
     axes.set_title(_title(document, "the best n for a budget"), loc="left")
 
 
-def draw_stars(axes: Axes, found: Floats, colour: Any, label: str) -> None:
-    """Draw n* and the band of its interval.
-
-    ``found`` is an array of shape (4, X) from `isolaw.report.figures.series.stars`.
-    """
-    x, n, low, high = found
+def draw_stars(axes: Axes, law: Law, colour: Any, label: str) -> None:
+    """Draw n* and the band of its interval."""
+    x, n, low, high = stars(law)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
     axes.plot(x, n, color=colour, lw=1.6, label=label, zorder=3)
 
 
-def recommended(best: Prediction, document: LawDocument) -> str:
-    """Return the legend label for the n recommended at the end of the runs."""
-    symbol = "B_p" if document.axis == "problems_per_batch" else "n"
-    n = best.B_p if symbol == "B_p" else best.n
-    return f"recommended at C = {number(best.compute)}: {symbol} = {n}"
+def _draw_recommended(axes: Axes, law: Law, of_reward: bool) -> None:
+    """Mark the allocation recommended at the end of the runs, at its reward or at its n (or B_p)."""
+    best, document = at_the_end(law), law.document
+    if best is None:
+        return
+    symbol, n = ("B_p", best.B_p) if document.axis == "problems_per_batch" else ("n", best.n)
+    y = best.reward.value if of_reward else n
+    if y is not None:
+        label = f"recommended at C = {number(best.compute)}: {symbol} = {n}"
+        axes.plot(best.compute / steps_scale(document), y, "o", ms=5, color=ORANGE, label=label, zorder=5)
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from isolaw.errors import InputError, IsolawError, Refused
+from isolaw.errors import IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
@@ -27,9 +27,10 @@ from isolaw.renamed import renamed
 from isolaw.report.figures.law import draw_frontier, draw_n_star, draw_stars, frontier_figure, law_figure
 from isolaw.report.figures.series import n_ends, stars
 from isolaw.report.figures.style import BLUE, COLUMN, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
-from isolaw.report.study import PLACE, Study, common_compute, final_rewards
+from isolaw.report.study import PLACE, Study
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
+from isolaw.report.text.prediction import predicted
 from isolaw.runs import Runs, full_names
 from isolaw.source import ReadKeywords, Source
 
@@ -100,7 +101,7 @@ def _fixed_b(material: Material) -> Figure:
     law = material.law("fixed-b")
     batch = law.document.fixed["batch_rollouts"]
     figure, axes = _frontier_and_n_star(material, law, [*law.levels, *(batch // law.levels)])
-    x, n, *_ = stars(law.document.frontier, law.levels)
+    x, n, *_ = stars(law)
     axes.plot(x, batch / n, color=ORANGE, lw=1.6, label="B_p* = B / n*")
     _finish(axes, law, f"the best split of B = {batch:,}", "n*, B_p*")
     return figure
@@ -121,7 +122,7 @@ def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> 
     """Draw the frontier on the left and n* on the right; return the figure and the axes of n*."""
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
-    draw_stars(right, stars(law.document.frontier, law.levels), BLUE, "n*")
+    draw_stars(right, law, BLUE, "n*")
     every = np.unique(ticks)
     n_ticks(right, "y", every)
     right.set_ylim(*n_ends(every))
@@ -133,12 +134,9 @@ def _chosen(law: Law) -> tuple[list[float], list[int]]:
     budgets, chosen = [], []
     x = [p.x for p in law.document.frontier]
     for budget in np.geomspace(min(x), max(x), _BUDGETS):
-        try:
-            best = law.predict(float(budget)).allocation
-        except InputError:
-            continue
-        if best is not None:
-            chosen.append(best.problems_per_batch)
+        found = predicted(law, float(budget))
+        if found is not None and found.B_p is not None:
+            chosen.append(found.B_p)
             budgets.append(float(budget))
     return budgets, chosen
 
@@ -157,10 +155,7 @@ def _best_worst(material: Material) -> Figure:
     figure, panels = _panels(2)
     colour = n_colours(study.levels)
     for axes, name in zip(panels, names, strict=True):
-        rows = study.rows(name)
-        rows = rows[rows["problems_per_batch"] == b]
-        compute = common_compute(rows)
-        table = final_rewards(rows, compute)
+        compute, table = study.finals(name, b)
         n = table["rollouts_per_problem"].tolist()
         places = np.arange(len(n))
         error = table["error"].fillna(0)
@@ -183,9 +178,7 @@ def _sensitivity(material: Material) -> Figure:
     if len(study.batches) < 2 or len(study.levels) < 2:
         held = f"B_p = {study.batches[0]}" if len(study.batches) < 2 else f"n = {study.levels[0]}"
         raise Refused(f"all runs have {held}; add runs with another value")
-    rows = study.rows()
-    compute = common_compute(rows)
-    table = final_rewards(rows, compute)
+    compute, table = study.finals()
     figure, panels = _panels(2)
     names = dict(zip(PLACE, ("B_p, problems per batch", "n, rollouts per problem"), strict=True))
     for axes, (over, held) in zip(panels, (tuple(names), tuple(names)[::-1]), strict=True):
@@ -224,9 +217,7 @@ def _d_sweep(material: Material) -> Figure:
     colour = n_colours(np.array(sizes))
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
-        draw_stars(
-            axes, stars(law.document.frontier, law.levels), colour.to_rgba(np.array(size)), f"D = {size:,}"
-        )
+        draw_stars(axes, law, colour.to_rgba(np.array(size)), f"D = {size:,}")
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
     n_ticks(axes, "y", levels)
     axes.set_ylim(*n_ends(levels))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.document.schema import FrontierPoint, LawDocument
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import Quantity
@@ -70,11 +70,12 @@ def steps_scale(document: LawDocument) -> int:
     return int(document.fixed["batch_rollouts"]) if document.x.name == "steps" else 1
 
 
-def stars(frontier: Sequence[FrontierPoint], levels: Sequence[int] | NDArray[np.int64]) -> Floats:
-    """Return x, n* and the ends of its interval along a frontier, smoothed by `star_line`.
+def stars(law: Law) -> Floats:
+    """Return x, n* and the ends of its interval along the frontier of a law, smoothed by `star_line`.
 
     The array has shape (4, X).
     """
+    frontier, levels = law.document.frontier, law.levels
     return star_line([p.x for p in frontier], [p.n_star for p in frontier], n_ends(levels))
 
 

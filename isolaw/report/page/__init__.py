@@ -1,7 +1,8 @@
-"""The report: one HTML file that opens from disk and makes no network requests.
+"""Pages: HTML files that open from disk and make no network requests.
 
-`render` creates the page from a `Study`. The template, style sheet and script are in ``assets``, third-party
-scripts (plotly.js for charts, sortable for tables) in ``vendor``; the page embeds all of them. Values from
+`render` creates the report of a `Study`, and `render_document` the page of a `Document`, which has no script
+and shows its drawings as SVG. The templates, style sheet and script are in ``assets``, third-party scripts
+(plotly.js for charts, sortable for tables) in ``vendor``; a page embeds what it needs of them. Values from
 data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives tags
 as entities. A content security policy permits only the embedded scripts, by hash, and no requests.
 """
@@ -12,7 +13,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -25,13 +26,17 @@ from isolaw import files
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.registry import __version__
+from isolaw.report.document import Document
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
+from isolaw.report.page.chart import palette
 from isolaw.report.study import Study, is_of
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
-__all__ = ["PageContent", "check_replaceable", "filled", "render", "write", "write_report"]
+__all__ = [
+    "PageContent", "check_replaceable", "notebook", "render", "render_document", "write", "write_report",
+]  # fmt: skip
 
 _SCRIPTS = (
     "vendor/plotly-cartesian.min.js",
@@ -96,7 +101,7 @@ def render(study: Study, facts: PageContent) -> str:
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
-    return filled(
+    return _filled(
         "page.html.j2",
         **page,
         scripts=[Markup(script) for script in scripts],
@@ -105,16 +110,44 @@ def render(study: Study, facts: PageContent) -> str:
     )
 
 
-def filled(template: str, **content: Any) -> str:
+def render_document(
+    document: Document, command: str = "", sources: Sequence[tuple[str, str, str]] = ()
+) -> str:
+    """Return the page of a document as HTML.
+
+    ``command`` is the command that created the page. ``sources`` contains the name, kind and hash of each
+    source, from `isolaw.report.page.provenance.sources`.
+    """
+    first, *rest = document.labelled
+    answer, *opening = first.blocks
+    return _filled(
+        "document.html.j2",
+        title=document.simulated.title(document.title),
+        palette=palette(1),
+        answer=answer,
+        opening=opening,
+        rest=rest,
+        command=command,
+        sources=sources,
+    )
+
+
+def notebook(document: Document) -> str:
+    """Return the HTML that a notebook shows for a document: the passages of the page, without style."""
+    parts = _templates().get_template("parts.html.j2").module
+    return str(parts.passages(document.labelled)).strip()  # type: ignore[attr-defined]
+
+
+def _filled(template: str, **content: Any) -> str:
     """Render a template of ``assets`` with its content, the style sheet and the marker of isolaw's pages."""
     return (
-        templates()
+        _templates()
         .get_template(template)
         .render(**content, generator=_GENERATOR, version=__version__, style=Markup(_asset("assets/page.css")))
     )
 
 
-def templates() -> Environment:
+def _templates() -> Environment:
     """Return the Jinja environment for ``assets``, which escapes everything except markup."""
     return Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),

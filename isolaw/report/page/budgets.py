@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from isolaw.errors import InputError
 from isolaw.fits.allocations import FAR, comparable
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
@@ -15,7 +13,7 @@ from isolaw.fits.predict import Option, Prediction
 from isolaw.report.figures.series import steps_scale
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
-from isolaw.report.text.numbers import in_reward, number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, share
 
 # The E12 series of preferred numbers (IEC 60063): 12 round values per decade, evenly spaced in log C.
 _E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
@@ -52,8 +50,8 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     start = law.document.x.range[0] * steps_scale(law.document)
     found: dict[int, Prediction] = {}
     for stop in stops(start, max(FAR * comparable(grid), largest)):
-        with contextlib.suppress(InputError):  # the budget is below one step of the smallest batch
-            found[stop] = law.predict(stop, **limits)
+        if (prediction := text.predicted(law, stop, **limits)) is not None:
+            found[stop] = prediction
     today = text.at_the_end(law, **limits)
     if today is not None:
         found.setdefault(today.compute, today)
@@ -101,7 +99,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
         "loss": loss,
         "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
-        "reward": "" if a is None else quantity(prediction.reward),
+        "reward": "" if a is None else str(prediction.reward),
         "best": "" if a is None else best(prediction, document),
         "n_star": stars.get("n*", ""),
         "b_star": stars.get("B_p*", ""),
@@ -116,8 +114,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
 
 def best(prediction: Prediction, document: LawDocument) -> str:
     """Return the recommended n as text, or B_p for a law of B_p, or n and B_p in the setting ``joint``."""
-    names = {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
-    return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in names)
+    return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in text.chosen(document))
 
 
 def _option(o: Option, tolerance: float) -> list[str]:

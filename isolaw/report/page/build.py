@@ -77,6 +77,7 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
+    charts = [*([buys] if buys else []), *(chart for section in sections for chart in section.charts)]
     return {
         "title": study.runs.simulated.title(facts.title or study.runs.source),
         "simulated": f"{study.runs.simulated.words} runs" if study.runs.simulated else "",
@@ -100,13 +101,9 @@ def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
         "advice": _advice(study, facts),
         "how": _how(study, facts, plotly),
         "palette": palette(len(study.levels)),
-        "charts": [chart.to_dict() for chart in [*([buys] if buys else []), *_charts(sections)]],
+        "charts": [chart.to_dict() for chart in charts],
         "runs": _names(study, run_ids),
     }
-
-
-def _charts(sections: Sequence[PageSection]) -> list[Chart]:
-    return [chart for section in sections for chart in section.charts]
 
 
 def _warnings(document: LawDocument) -> list[str]:
@@ -132,17 +129,9 @@ def _race(facts: PageContent) -> list[PageSection]:
     """Return the section about a race, or an empty list if the runs form a grid."""
     if not facts.race:
         return []
-    chart = race.loss_against_spend(facts.race)
-    title = "How the runs were chosen"
-    return [
-        PageSection(
-            "race",
-            title,
-            race.lines(facts.race, facts.further, facts.sweep),
-            [chart] if chart else [],
-            [race.decisions(facts.race)],
-        )
-    ]
+    lines, chart = race.lines(facts.race, facts.further, facts.sweep), race.loss_against_spend(facts.race)
+    table, charts = race.decisions(facts.race), [chart] if chart else []
+    return [PageSection("race", "How the runs were chosen", lines, charts, [table])]
 
 
 def _responses(facts: PageContent) -> list[PageSection]:
@@ -177,8 +166,7 @@ def _landscape(study: Study) -> PageSection | str:
         lines.append(
             "The runs did not record pass@1 of all problems. A simulated sweep records it with "
             'evaluation.metrics = [..., "histogram"]. A real sweep always records it, in its directory and '
-            "not "
-            "in its table."
+            "not in its table."
         )
     return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 

@@ -16,6 +16,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
+SILENT = {"hoverinfo": "skip", "showlegend": False}  # of a trace that shows no text and no legend entry
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -73,6 +75,24 @@ def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
 def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a line trace with additional plotly.js keys."""
     return {"x": rounded(x), "y": rounded(y), "mode": "lines", "line": style, **more}
+
+
+def band(x: Any, low: Any, high: Any, **more: Any) -> list[dict[str, Any]]:
+    """Return two traces with the area between them filled; ``more`` are keys of the upper one."""
+    edge = {"width": 0, "color": "rgba(0,0,0,0)"}
+    fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
+    return [line(x, low, edge, **SILENT), line(x, high, edge, **SILENT | fill | more)]
+
+
+def mark(x: float, label: str, colour: str, *, top: bool, right: bool, **style: Any) -> dict[str, Any]:
+    """Return a vertical line with a label at its top or bottom end, on its left if ``right`` is true."""
+    own = {
+        "text": label, "textangle": 0, "textposition": "end" if top else "start", "padding": 4,
+        "yanchor": "top" if top else "bottom", "xanchor": "right" if right else "left",
+        "font": {"size": 11, "color": colour},
+    }  # fmt: skip
+    place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
+    return {**place, "line": {"color": colour, "width": 1, **style}, "label": own}
 
 
 def n_colour(levels: Sequence[int], n: int) -> str:

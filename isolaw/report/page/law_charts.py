@@ -13,7 +13,19 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.prediction import Prediction
 from isolaw.report.figures.series import fitted_curves, law_line, n_ends, star_line, steps_scale
 from isolaw.report.page.budgets import Budgets, best
-from isolaw.report.page.chart import Chart, joined, line, log_axis, n_axis, n_colour, rounded, text
+from isolaw.report.page.chart import (
+    SILENT,
+    Chart,
+    band,
+    joined,
+    line,
+    log_axis,
+    mark,
+    n_axis,
+    n_colour,
+    rounded,
+    text,
+)
 from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, interval, number
@@ -21,7 +33,6 @@ from isolaw.report.text.numbers import in_reward, interval, number
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_POINTS = 30  # points of each run
 _CURVE = 60
-_SILENT = {"hoverinfo": "skip", "showlegend": False}
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
 
@@ -33,9 +44,9 @@ def buys(study: Study, budgets: Budgets) -> Chart:
     document = study.document
     assert document is not None
     shown = budgets.recommended
-    data = _frontier(shown, document, band=True)
+    data = _frontier(shown, document, with_band=True)
     layout = {
-        "xaxis": log_axis(_axis(document), _x(shown, document)),
+        "xaxis": log_axis(law_text.axis(document), _x(shown, document)),
         "yaxis": {"title": {"text": text(f"{study.metric} of the best allocation")}},
         "shapes": _today(budgets, document),
     }
@@ -49,10 +60,6 @@ def buys(study: Study, budgets: Budgets) -> Chart:
     return Chart("buys", "What the budget buys", caption, data, layout, alt, budget=True, height=340)
 
 
-def _axis(document: LawDocument) -> str:
-    return law_text.axis(document)
-
-
 def _x(shown: Sequence[Prediction], document: LawDocument) -> list[float]:
     return [p.compute / steps_scale(document) for p in shown]
 
@@ -62,25 +69,20 @@ def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
     today = budgets.today
     if today is None or not today.options:
         return []
+    label = f"today: {best(today, document)}"
     x = today.compute / steps_scale(document)
-    label = {
-        "text": f"today: {best(today, document)}", "textangle": 0, "textposition": "start", "padding": 4,
-        "yanchor": "bottom", "xanchor": "right", "font": {"size": 11, "color": "var(--muted)"},
-    }  # fmt: skip
-    style = {"color": "var(--muted)", "width": 1}
-    mark = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
-    return [{**mark, "line": style, "label": label}]
+    return [mark(x, label, "var(--muted)", top=False, right=True)]
 
 
-def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) -> list[dict[str, Any]]:
+def _frontier(shown: Sequence[Prediction], document: LawDocument, with_band: bool) -> list[dict[str, Any]]:
     """Return the recommended allocation's reward as traces: solid over the runs, dashed beyond them."""
     symbol, end = law_text.symbol(document), max(g.measured[1] for g in document.grid)
     known = [p for p in shown if p.reward.value is not None]
     data: list[dict[str, Any]] = []
     bounded = [p for p in known if p.reward.interval and None not in p.reward.interval]
-    if band and bounded:
+    if with_band and bounded:
         ends = np.array([p.reward.interval for p in bounded], dtype=np.float64).T
-        data += _band(_x(bounded, document), *ends)
+        data += band(_x(bounded, document), *ends, **_DRAWS)
     within = sum(p.compute <= end * 1.01 for p in known)
     for part, dash in ((known[:within], "solid"), (known[max(within - 1, 0) :], "dash")):
         hover = [
@@ -90,7 +92,7 @@ def _frontier(shown: Sequence[Prediction], document: LawDocument, band: bool) ->
             + (f"<br>expected loss {in_reward(p.loss, p.tolerance)}" if p.loss is not None else "")
             for p in part
         ]
-        style = {"color": "var(--text)" if not band else "var(--accent)", "width": 2.5, "dash": dash}
+        style = {"color": "var(--accent)" if with_band else "var(--text)", "width": 2.5, "dash": dash}
         if len(part) > 1:
             data.append(
                 line(_x(part, document), (p.reward.value for p in part), style, text=hover,
@@ -116,8 +118,8 @@ def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None)
             style = {"color": n_colour(study.levels, n), "width": 1.4}
             data.append(line(*curve, style, hoverinfo="skip", meta={"n": n, "b": b}))
         if budgets is not None:
-            data += _frontier(budgets.recommended, document, band=False)
-    title = _axis(document) if document else "C, rollouts generated"
+            data += _frontier(budgets.recommended, document, with_band=False)
+    title = law_text.axis(document) if document else "C, rollouts generated"
     layout = {
         "xaxis": log_axis(title, rows["x"]),
         "yaxis": {"title": {"text": text(f"{study.metric} ({study.eval_set})")}},
@@ -172,7 +174,7 @@ def n_star(study: Study, budgets: Budgets) -> Chart:
     at, n, low, high = star_line(x, [q for _, q in found], ends)
     data: list[dict[str, Any]] = []
     if np.isfinite(low).any():
-        data += _band(at, low, high)
+        data += band(at, low, high, **_DRAWS)
     symbol, name = law_text.symbol(document), "B_p*" if of_b else "n*"
     hover = [
         f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
@@ -188,7 +190,7 @@ def n_star(study: Study, budgets: Budgets) -> Chart:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
         inside = (by_law >= ends[0]) & (by_law <= ends[1])
-        data.append(line(fine[inside], by_law[inside], dashed, **_SILENT | _named(label, 4)))
+        data.append(line(fine[inside], by_law[inside], dashed, **SILENT | _named(label, 4)))
     shapes = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": int(edge), "y1": int(edge),
@@ -200,7 +202,7 @@ def n_star(study: Study, budgets: Budgets) -> Chart:
     ]  # fmt: skip
     axis = n_axis(f"{name}, {_AXIS[document.axis]}", levels.tolist())
     layout = {
-        "xaxis": log_axis(_axis(document), _x(budgets.recommended, document)),
+        "xaxis": log_axis(law_text.axis(document), _x(budgets.recommended, document)),
         "yaxis": axis | {"range": [float(v) for v in np.log10(ends)]},
         "shapes": [*shapes, *_today(budgets, document)],
         "showlegend": True,
@@ -218,11 +220,7 @@ def _named(name: str, rank: int) -> dict[str, Any]:
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 
-def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
-    edge = {"width": 0, "color": "rgba(0,0,0,0)"}
-    fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
-    upper = line(x, high, edge, **_SILENT | fill | _named("95 % of draws", 2))
-    return [line(x, low, edge, **_SILENT), upper]
+_DRAWS = _named("95 % of draws", 2)  # the legend entry of a band
 
 
 def _reward_caption(study: Study, thinned: bool) -> str:

@@ -8,15 +8,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import InputError
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.figures.series import n_ends
-from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.study import PLACE, Study, common_compute, final_rewards
+from isolaw.report.page.chart import (
+    SILENT,
+    Chart,
+    band,
+    line,
+    log_axis,
+    mark,
+    n_axis,
+    n_colour,
+    rounded,
+    text,
+)
+from isolaw.report.study import PLACE, Study
 from isolaw.report.text.numbers import count, in_reward, number
+from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
@@ -30,21 +41,21 @@ def grid(study: Study) -> Chart:
     The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
     the highest mean.
     """
-    rows = study.rows()
-    compute = common_compute(rows)
-    table = final_rewards(rows, compute)
-    predicted = _predicted(study, compute)
+    compute, table = study.finals()
+    found = _recommended(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
-    caption = _grid_caption(study, table, compute, predicted)
+    caption = _grid_caption(study, table, compute, found)
     if len(study.batches) > 1:
-        near = None if predicted is None else {_place(o) for o in predicted.options}
+        near = None if found is None else {_place(o) for o in found.options}
         return _map_of_grid(table, title, caption, near)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
-    if predicted is not None and study.law is not None and study.law.surface is not None:
+    if found is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
         chart.data[:0] = _fitted(study.law.surface, compute)
-        n = predicted.options[0].allocation.rollouts_per_problem
-        chart.layout["shapes"] = [_mark(n, bool(n > np.median(study.levels)))]
+        n = found.options[0].allocation.rollouts_per_problem
+        right = bool(n > np.median(study.levels))
+        label = f"recommended: n = {n:,}"
+        chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, right=right, dash="dot")]
         chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
     return chart
 
@@ -53,49 +64,20 @@ def _place(option: Option) -> tuple[int, int]:
     return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
 
 
-def _predicted(study: Study, compute: float) -> Prediction | None:
+def _recommended(study: Study, compute: float) -> Prediction | None:
     """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
-    try:
-        found = study.law.predict(compute)
-    except InputError:  # the budget is less than one step
-        return None
-    return found if found.options else None
+    found = predicted(study.law, compute)
+    return found if found is not None and found.options else None
 
 
 def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
     """Return the fitted reward of every n at one compute, with its 95 % band, as traces."""
     cut = slices(surface, np.array([compute]))
     n, reward = np.exp2(cut.log2_n), cut.reward[:, 0]
-    edge = {"width": 0, "color": "rgba(0,0,0,0)"}
-    silent = {"hoverinfo": "skip", "showlegend": False}
-    out = []
-    if len(reward) > 1:
-        low, high = np.quantile(reward[1:], [0.025, 0.975], axis=0)
-        fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
-        out += [line(n, low, edge, **silent), line(n, high, edge, **silent, **fill)]
-    return [*out, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **silent)]
-
-
-def _mark(n: int, right: bool) -> dict[str, Any]:
-    """Return a line at the recommended n, with its label on the left if ``right`` is true."""
-    label = {
-        "text": f"recommended: n = {n:,}", "textangle": 0, "textposition": "end", "padding": 4,
-        "yanchor": "top", "xanchor": "right" if right else "left",
-        "font": {"size": 11, "color": "var(--text)"},
-    }  # fmt: skip
-    style = {"color": "var(--text)", "width": 1, "dash": "dot"}
-    return {
-        "type": "line",
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "x0": n,
-        "x1": n,
-        "line": style,
-        "label": label,
-    }
+    out = [] if len(reward) < 2 else band(n, *np.quantile(reward[1:], [0.025, 0.975], axis=0))
+    return [*out, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **SILENT)]
 
 
 def _map_of_grid(
@@ -153,12 +135,12 @@ def _by_n(
     """Return a chart of rewards against n with standard errors."""
     n = table["rollouts_per_problem"].tolist()
     data = line(
-        n, table["value"], {"color": "var(--muted)", "width": 1},
+        n, table["value"], {"color": "var(--muted)", "width": 1}, mode="lines+markers",
         error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
                  "thickness": 1.2, "width": 3},
         customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, own) for own in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
-    ) | {"mode": "lines+markers"}  # fmt: skip
+    )  # fmt: skip
     layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y)}}}
     return Chart(name, title, caption, [data], layout, height=height)
 
@@ -168,10 +150,7 @@ def best_and_worst(study: Study) -> list[Chart]:
     b = study.one_batch()
     charts = []
     for name in study.best_and_worst():
-        rows = study.rows(name)
-        rows = rows[rows["problems_per_batch"] == b]
-        compute = common_compute(rows)
-        table = final_rewards(rows, compute)
+        compute, table = study.finals(name, b)
         caption = _extreme_caption(name, table, compute, b)
         charts.append(_by_n(name.replace("@", "-"), name, name, caption, table, study.levels, height=320))
     return charts
@@ -184,11 +163,10 @@ def backtest(result: Mapping[str, Any]) -> Chart:
         width = 2.5 if rule == "isolaw" else 1.5
         style = {"color": f"var(--k{i % 4})", "width": width, "dash": _DASHES[i % 4]}
         hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
-        trace = line(
+        data.append(line(
             result["budgets"], found["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
-            marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule),
-        )  # fmt: skip
-        data.append(trace | {"mode": "lines+markers"})
+            marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule), mode="lines+markers",
+        ))  # fmt: skip
     layout = {
         "xaxis": log_axis("C, rollouts generated", result["budgets"]),
         "yaxis": {"title": {"text": "loss in reward"}, "rangemode": "tozero"},
@@ -197,7 +175,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
     return Chart("backtest", "Loss by budget", _backtest_caption(result), data, layout, height=340)
 
 
-def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: Prediction | None) -> str:
+def _grid_caption(study: Study, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
     """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
     missing = study.rows().groupby(PLACE).ngroups - len(table)
     end = study.rows()["compute"].max()
@@ -208,23 +186,21 @@ def _grid_caption(study: Study, table: pd.DataFrame, compute: float, predicted: 
         f"{study.metric} at C = {number(compute)}, the largest compute that all configurations reached "
         f"(means of the checkpoints from 0.8 C to 1.1 C, {counts} each)."
     )
-    if predicted is not None:
-        a, lost = predicted.options[0].allocation, predicted.options[0].expected_loss
+    if best is not None:
+        a, lost = best.options[0].allocation, best.options[0].expected_loss
         place = f"B_p = {a.problems_per_batch:,}, n = {a.rollouts_per_problem:,}"
-        text += (
-            f" Recommended here: {place}, with an expected loss of {in_reward(lost, predicted.tolerance)}."
-        )
+        text += f" Recommended here: {place}, with an expected loss of {in_reward(lost, best.tolerance)}."
         if several:
-            near_by = f"{predicted.tolerance:g}"
+            near_by = f"{best.tolerance:g}"
             text += f" Frames are measured configurations with an expected loss of at most {near_by}."
         elif study.law is not None and study.law.surface is not None:
             text += " The line and its 95 % band are the fit, which also uses the runs at other budgets."
     elif study.law is None:
-        best = table.loc[table["value"].idxmax()]
-        near = table[table["value"] >= best["value"] - TOLERANCE]
-        place = f"B_p = {best['problems_per_batch']:,.0f}, n = {best['rollouts_per_problem']:,.0f}"
+        top = table.loc[table["value"].idxmax()]
+        near = table[table["value"] >= top["value"] - TOLERANCE]
+        place = f"B_p = {top['problems_per_batch']:,.0f}, n = {top['rollouts_per_problem']:,.0f}"
         text += (
-            f" The highest mean is {best['value']:.3f}, of {place}; {len(near)} of {len(table)} are within "
+            f" The highest mean is {top['value']:.3f}, of {place}; {len(near)} of {len(table)} are within "
             f"{TOLERANCE} of it{', framed' if several else ''}."
         )
     if compute < _NEAR_END * end:

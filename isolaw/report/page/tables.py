@@ -14,7 +14,7 @@ from isolaw.fits.quantity import Quantity
 from isolaw.report.document import Table, TableCell
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.studies import choices
 from isolaw.report.text.sweep import short_ids
 
@@ -45,7 +45,7 @@ def _lost(value: float | None, tolerance: float) -> TableCell:
 
 
 def _estimate(q: Quantity) -> TableCell:
-    return TableCell(quantity(q), "" if q.value is None else q.value)
+    return TableCell(str(q), "" if q.value is None else q.value)
 
 
 def configurations(document: LawDocument) -> Table | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw.costs.sweeps import gpu_hours
+from isolaw.fits.cell import Cell
 from isolaw.report.document import Caution, Document, Stanza, Table
 from isolaw.report.text.numbers import columns, count, interval, number, share
 from isolaw.step_cost import HOUR_S, CostOrigin
@@ -108,7 +109,7 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
     found = [cost.seconds(*shape, steps) for shape in shapes]
     rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
     for name, shape, own in zip("AB", shapes, found, strict=True):
-        label = f"{name}: B_p = {shape[0]}, n = {shape[1]}"
+        label = f"{name}: {Cell(*shape).label}"
         if own is None:
             rows.append([label, "not known", *[""] * (len(rows[0]) - 2)])
             continue
@@ -122,19 +123,16 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
         else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times as long as "
         f"{count(steps, 'step')} of B."
     )
-    far = [f"B_p = {b}, n = {n}" for b, n in shapes if cost.extrapolates(b, n)]
-    lines: list[Stanza] = [
-        first,
-        Table.of(rows),
-        f"Step times are from {origin(cost)}.",
-        *validation(cost),
-        *(
-            [Caution(f"the cost of {' and of '.join(far)} is extrapolated: no such step was timed.")]
-            * bool(far)
-        ),
-    ]
+    lines: list[Stanza] = [first, Table.of(rows), f"Step times are from {origin(cost)}.", *validation(cost)]
+    lines += extrapolated(cost, shapes)
     data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
     return Document.of(f"{count(steps, 'step')} of A and B", lines, data | {"cost": cost.to_dict()})
+
+
+def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]:
+    """Return a caution that names the configurations for which no step was timed, if there are any."""
+    far = " and of ".join(Cell(*shape).label for shape in shapes if cost.extrapolates(*shape))
+    return [Caution(f"the cost of {far} is extrapolated: no such step was timed.")] if far else []
 
 
 def _ends(own: Estimate) -> str:

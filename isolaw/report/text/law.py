@@ -12,7 +12,7 @@ from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.fits.quantity import Quantity
 from isolaw.renamed import HOLDS
-from isolaw.report.text.numbers import count, in_reward, interval, number, quantity
+from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOLS
 
 if TYPE_CHECKING:
@@ -145,10 +145,10 @@ def saturation(document: LawDocument) -> str:
     reasons = [own.text for own in having(document.flags, Code.NO_SATURATION)[:1]]
     why = "".join(f"isolaw states no saturation level, since {reason}" for reason in reasons)
     if q.status == "ok":
-        return f"n* levels off at {quantity(q)}."
+        return f"n* levels off at {q}."
     if q.status == "refused":
         return f"{why}." if why else ""
-    level = f"; the level would be {quantity(q)}" if q.status == "lower_bound" else ""
+    level = f"; the level would be {q}" if q.status == "lower_bound" else ""
     return f"{why or 'n* does not level off within the measured n'}{level}."
 
 

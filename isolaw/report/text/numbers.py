@@ -6,14 +6,9 @@ import math
 from collections.abc import Sequence
 
 from isolaw.fits.laws.formula import signed
-from isolaw.fits.quantity import Quantity, in_reward, interval, number
+from isolaw.fits.quantity import in_reward, interval, number
 
-__all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "quantity", "share", "signed"]
-
-
-def quantity(q: Quantity) -> str:
-    """Return an estimate with its interval and status as text."""
-    return str(q)
+__all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "share", "signed"]
 
 
 def share(probability: float) -> str:

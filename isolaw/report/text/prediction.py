@@ -11,7 +11,7 @@ from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, number, quantity, share
+from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.runs_to_add import next_line
 from isolaw.step_cost import parse_hours
 
@@ -71,6 +71,17 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     return f"{text}.{about(f' No run has n = {n}, which is {where}.', document.axis)}"
 
 
+def predicted(law: Law, budget: float | str, **limits: Any) -> Prediction | None:
+    """Return the prediction for a budget, or None if the budget is below one step of the smallest batch.
+
+    ``limits`` are arguments of `Law.predict`.
+    """
+    try:
+        return law.predict(budget, **limits)
+    except InputError:
+        return None
+
+
 def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
     """Return the prediction for the largest budget with a recommendation, or None if ``prediction`` has one.
 
@@ -82,11 +93,8 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
     budget: float | str = _round_down(prediction.comparable)
     if prediction.asked:
         budget = _hours(prediction)
-    try:
-        found = law.predict(budget, **limits)
-    except InputError:  # the budget is below one step
-        return None
-    return found if found.options else None
+    found = predicted(law, budget, **limits)
+    return found if found is not None and found.options else None
 
 
 def budget_beyond(law: Law) -> int | None:
@@ -95,12 +103,10 @@ def budget_beyond(law: Law) -> int | None:
     The budget is at most three times the compute that three n reached, because intervals end there.
     """
     budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
-    try:
-        found = law.predict(budget)
-    except InputError:  # the budget is below one step
-        return None
-    nearest = found if found.options else largest_with_recommendation(law, found)
-    return None if nearest is None else nearest.compute
+    found = predicted(law, budget)
+    if found is not None and not found.options:
+        found = largest_with_recommendation(law, found)
+    return None if found is None else found.compute
 
 
 def at_the_end(law: Law, **limits: Any) -> Prediction | None:
@@ -109,10 +115,7 @@ def at_the_end(law: Law, **limits: Any) -> Prediction | None:
     ``limits`` are arguments of `Law.predict`.
     """
     budget = reached(law.document.grid)
-    try:
-        return law.predict(budget, **limits) if budget else None
-    except InputError:  # the budget is below one step
-        return None
+    return predicted(law, budget, **limits) if budget else None
 
 
 def _round_down(budget: int) -> int:
@@ -142,8 +145,12 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
         else ""
     )
     out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
-    kept = {"joint": ("n*", "B_p*"), "fixed-n": ("B_p*",)}.get(document.setting, ("n*",))
-    return {name: out[name] for name in kept}
+    return {f"{name}*": out[f"{name}*"] for name in chosen(document)}
+
+
+def chosen(document: LawDocument) -> tuple[str, ...]:
+    """Return the symbols of what a law chooses for a budget: n, B_p, or in the setting ``joint`` both."""
+    return {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
 
 
 def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
@@ -154,7 +161,7 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
         *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
         loss(prediction, document),
-        f"Predicted {document.metric}: {quantity(prediction.reward)}.",
+        f"Predicted {document.metric}: {prediction.reward}.",
     ]
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending
-from isolaw.design.schedule import Schedule
+from isolaw.design.play import Schedule
 from isolaw.design.value import Purchase
 from isolaw.report.text.numbers import columns, count, number
 

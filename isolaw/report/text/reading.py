@@ -14,7 +14,7 @@ from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading import Reading
 from isolaw.readers.settling import settling
-from isolaw.report.text.numbers import count, number
+from isolaw.report.text.numbers import columns, count, number
 from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2
@@ -73,15 +73,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
         total = number(own.compute[1]) if own.compute else ""
         name, framework = own.run.removeprefix(folder), own.framework or own.container
         rows.append([name, framework, *known, steps, total, _metrics(own), status(own, folder)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    right = range(2, 7)
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.fits.cell import Cell
 from isolaw.fits.studies.axis import AxisComparison
 from isolaw.fits.studies.recipes import side
 from isolaw.report.document import Document, Stanza, Table
@@ -32,8 +33,7 @@ def document(found: RecipeComparison | AxisComparison) -> Document:
     facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in found.facts.items())
     rows: list[list[str]] = []
     for contrast in found.contrasts:
-        ((b, n),) = contrast.configurations
-        rows += _contrast(f"B_p = {b}, n = {n}", found.names, contrast)
+        rows += _contrast(_places(contrast), found.names, contrast)
     if len(found.contrasts) > 1:
         rows += _contrast(f"mean of {len(found.contrasts)}", found.names, found.mean)
     drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
@@ -65,10 +65,9 @@ def _along_axis(found: AxisComparison) -> Document:
         cells = [_cell(mean[name].second, True) for name in names]
         cells += [_cell(mean[name].difference, True) for name in names]
         rows.append([str(value), *cells])
-    places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
     several = "mean over " if len(own[0].mean.configurations) > 1 else ""
     lines: list[Stanza] = [
-        f"{own[0].metric} on {own[0].eval_set}, {several}{places}. "
+        f"{own[0].metric} on {own[0].eval_set}, {several}{_places(own[0].mean)}. "
         f"Differences are from {found.by} = {found.base}.",
         Table.of(rows),
         "Intervals contain 95 % of draws.",
@@ -84,6 +83,10 @@ def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[li
             cells = [_cell(row.first, alone), _cell(row.second, alone)]
             rows.append([f"  {label}", *cells, "" if alone else _cell(row.difference, True)])
     return rows
+
+
+def _places(contrast: Contrast) -> str:
+    return ", ".join(Cell(*shape).label for shape in contrast.configurations)
 
 
 def _cell(q: Quantity, with_interval: bool = False) -> str:

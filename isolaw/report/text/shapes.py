@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code
 from isolaw.fits.quantity import interval
-from isolaw.report.document import Caution, Document, Stanza, Table, cautions
+from isolaw.report.document import Document, Stanza, Table, cautions
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import count, number, share
 
 if TYPE_CHECKING:
-    from isolaw.allocation import BatchShape
     from isolaw.fits.quantity import Quantity
     from isolaw.fits.studies.shapes import ShapeComparison
     from isolaw.step_cost import Cost
@@ -22,7 +22,7 @@ _UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
 
 def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
     """Return the document; its first sentence says which configuration is better and how probable that is."""
-    a, b = (_label(shape) for shape in found.shapes)
+    a, b = (Cell(*shape).label for shape in found.shapes)
     rows = [["", "runs", _what(found), *(["C"] if found.compute else [])]]
     for i, (name, own) in enumerate(((f"A: {a}", found.a), (f"B: {b}", found.b))):
         at = [number(found.compute[i])] if found.compute else []
@@ -52,15 +52,9 @@ def document(found: ShapeComparison, cost: Cost | None = None) -> Document:
         )
     if cost is not None:
         lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
-        if far := [_label(shape) for shape in found.shapes if cost.extrapolates(*shape)]:
-            text = f"the cost of {' and of '.join(far)} is extrapolated: no such step was timed."
-            lines.append(Caution(text))
+        lines += costs.extrapolated(cost, found.shapes)
     flags = [flag for flag in found.flags if flag.code != Code.AS_READ]
     return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], found.to_dict())
-
-
-def _label(shape: BatchShape) -> str:
-    return f"B_p = {shape[0]}, n = {shape[1]}"
 
 
 def _what(found: ShapeComparison) -> str:

@@ -7,7 +7,7 @@ from isolaw.fits.prediction import Prediction
 from isolaw.report.document import Bullets, Document, Passage, Stanza, Table, cautions
 from isolaw.report.text import law
 from isolaw.report.text import prediction as words
-from isolaw.report.text.numbers import count, number, quantity, share
+from isolaw.report.text.numbers import count, number, share
 
 _SHOWN = 8  # configurations
 
@@ -36,7 +36,7 @@ def document(found: Prediction) -> Document:
         f"The expected loss is {best.expected_loss:.4f} in {metric} against the best configuration with n "
         f"from {number(low)} to {number(high)}; for {share(best.probability or 0.0)} of members the loss is "
         f"at most {TOLERANCE}.",
-        f"Predicted {metric} over the members: {quantity(found.reward)}.",
+        f"Predicted {metric} over the members: {found.reward}.",
         f"The mean reward is highest at n* = {law.star(found.n_star)}, B_p* = {law.star(found.b_star)} and "
         f"M* = {law.star(found.m_star)}.",
         f"The allocation makes {number(found.epochs)} passes over {preset.n_train:,} training problems.",

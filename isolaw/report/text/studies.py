@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw.fits.document.codec import encoded
 from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
-from isolaw.report.text.numbers import in_reward, number, quantity
+from isolaw.report.text.numbers import in_reward, number
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument, PointsDocument
@@ -114,7 +114,7 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
         if low < high:
             common = [low * (high / low) ** (k / 4) for k in range(1, 5)]
             points = tuple(min(d.frontier, key=lambda p: abs(p.x - x)) for x in common)
-        lines += [f"  best n at {symbol(d)} = {number(p.x)}: {quantity(p.n_star)}" for p in points]
+        lines += [f"  best n at {symbol(d)} = {number(p.x)}: {p.n_star}" for p in points]
         lines += [f"  {line}" for line in (saturation(d), verdict(d)) if line]
     if not low < high:
         lines.append(
@@ -161,4 +161,4 @@ def size_document(
 
 
 def _estimate(q: Quantity) -> str:
-    return "not identified" if q.value is None else quantity(q)
+    return "not identified" if q.value is None else str(q)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.curves.records import WIDTH, record_mask
+from isolaw.fits.curves.learning_curves import WIDTH, record_mask
 
 curves = st.lists(st.floats(-1, 2) | st.sampled_from([0.5, 0.505, 0.51]), min_size=1, max_size=40).map(
     np.array

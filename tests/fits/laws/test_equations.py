@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.fits.frontier import Path
-from isolaw.fits.laws.equations import LAWS, fit_law
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.selection import Floats
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -49,14 +49,14 @@ def drawn(name: str, rng: int, draws: int = 300, noise: float = 0.2) -> np.ndarr
 @pytest.mark.parametrize("name", THETA)
 def test_without_noise_it_is_the_truth(name: str) -> None:
     exact = np.tile(law(name, X, np.array(THETA[name])), (3, 1))
-    np.testing.assert_allclose(fit_law(name, X, path(exact), BENDS), np.tile(THETA[name], (3, 1)), rtol=1e-6)
+    np.testing.assert_allclose(LAWS[name].fit(X, path(exact), BENDS), np.tile(THETA[name], (3, 1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", THETA)
 def test_against_scipy(name: str) -> None:
     """The linear law to first order only: its errors are relative to n*."""
     seen = drawn(name, 1, noise=0.02 if name == "linear" else 0.2)
-    found = fit_law(name, X, path(seen), BENDS)
+    found = LAWS[name].fit(X, path(seen), BENDS)
     for row in (0, 7):
         expected = least_squares(lambda t, y=seen[row]: (law(name, X, t) - y) * np.sqrt(BENDS), THETA[name]).x
         own = law(name, X, found[row])
@@ -75,7 +75,7 @@ def test_bounds_pull_only_from_their_wrong_side(rng: int, name: str) -> None:
         off = law(name, X, theta) - clipped[0]
         return np.where((below[0] & (off > 0)) | (above[0] & (off < 0)), 0.0, off) * np.sqrt(BENDS)
 
-    found = fit_law(name, X, path(clipped, below, above), BENDS)[0]
+    found = LAWS[name].fit(X, path(clipped, below, above), BENDS)[0]
     if below[0].all() or above[0].all():
         assert np.allclose(residuals(found), 0, atol=1e-3)
         return
@@ -88,7 +88,7 @@ def test_its_draws_hold_the_truth(name: str) -> None:
     """Of 200 sets of data about 190 have the law at the last C in their interval."""
     held = 0
     for rng in range(200):
-        draws = fit_law(name, X, path(drawn(name, rng, draws=200)), BENDS)[1:]
+        draws = LAWS[name].fit(X, path(drawn(name, rng, draws=200)), BENDS)[1:]
         at_end = LAWS[name].log2_n(X[-1:], draws)[:, 0]
         low, high = np.quantile(at_end, [0.025, 0.975])
         held += low <= law(name, X[-1:], np.array(THETA[name]))[0] <= high
@@ -101,7 +101,7 @@ def test_what_is_not_known_says_nothing() -> None:
     unknown[:, :10] = True
     moved = seen.copy()
     moved[:, :10] += 5
-    a, b = (fit_law("power", X, path(own, unknown, unknown), BENDS) for own in (seen, moved))
+    a, b = (LAWS["power"].fit(X, path(own, unknown, unknown), BENDS) for own in (seen, moved))
     np.testing.assert_allclose(a, b)
 
 
@@ -113,12 +113,12 @@ def test_it_loses_least() -> None:
         (0.01, 0.001, (10 * 5 + 7) / 11),
         (1.0, 1.0, 6.0),
     ):
-        found = fit_law("constant", X, path(log2_n), np.where(X < 5.5, low, high))
+        found = LAWS["constant"].fit(X, path(log2_n), np.where(X < 5.5, low, high))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_logistic_is_that_of_the_fit() -> None:
     theta = np.array([4.0, 3.5, np.log(8.0), 5.2])
     exact = np.tile(law("logistic", X, theta), (4, 1))
-    found = fit_law("logistic", X, path(exact), BENDS)
+    found = LAWS["logistic"].fit(X, path(exact), BENDS)
     np.testing.assert_allclose(LAWS["logistic"].log2_n(X, found), exact, atol=1e-3)

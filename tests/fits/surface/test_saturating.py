@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
-from isolaw.fits.surface.saturating import FAMILIES, Likelihood, Saturating, SaturatingFamily, curve
+from isolaw.fits.curves.learning_curves import SATURATING, SaturatingFamily
+from isolaw.fits.surface.saturating import Likelihood, Saturating, curve
 
 U = np.arange(3.0, 12.0)
 TRUE = np.array([-1.5, 1.0, -0.5, -0.7, -6.0, 11.0, 0.25, -0.2, 0.02])
@@ -30,7 +31,7 @@ def by_hand(family: str, theta: list[float], u: float, v: float, t: float) -> fl
 small = st.floats(-1.5, 1.5)
 
 
-@given(st.sampled_from(FAMILIES), st.lists(small, min_size=12, max_size=12), small, small, st.floats(9, 13))
+@given(st.sampled_from(SATURATING), st.lists(small, min_size=12, max_size=12), small, small, st.floats(9, 13))
 def test_the_equation(family: SaturatingFamily, theta: list[float], u: float, v: float, t: float) -> None:
     theta[5] += 11
     for size in (9, 12):
@@ -53,7 +54,7 @@ def test_past_the_critical_batch_the_scale_doubles_with_the_batch(x: float, w: f
     assert surface.lost(np.array([7.0 - w]), np.array([5.0]))[0, 0] == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SATURATING)
 def test_constants_are_found_again(family: SaturatingFamily) -> None:
     """Runs that are such a surface, to C = 1e6: draws meet the rewards at three times that."""
 

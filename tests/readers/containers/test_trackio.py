@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,7 +33,8 @@ def rows() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
                 "train/global_step": 5 * call + 5,
                 "train/rewards/f/mean": 0.5,
             }
-            yield run, f"2026-01-02T10:00:0{call}+00:00", call, values | {"train/kl": "NaN"}
+            kl = "NaN" if n == 4 else math.nan
+            yield run, f"2026-01-02T10:00:0{call}+00:00", call, values | {"train/kl": kl}
 
 
 def database(path: Path, schema: str = NEW, wal: bool = False) -> sqlite3.Connection:

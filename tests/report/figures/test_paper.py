@@ -70,7 +70,7 @@ def test_the_sweep_of_d(synthetic: Make) -> None:
     lines = FIGURES["d-sweep"](both).axes[0].lines
     assert [line.get_label() for line in lines] == ["D = 100", "D = 900"]
     law = both.law("fixed-bp", fixed={"n_train_problems": 900})
-    assert list(lines[1].get_ydata()) == list(stars(law.document.frontier, law.levels)[1])
+    assert list(lines[1].get_ydata()) == list(stars(law)[1])
     with pytest.raises(Exception, match="the runs differ in n_train_problems"):
         FIGURES["law"](both)
 

@@ -22,7 +22,6 @@ from isolaw.cli import run
 from isolaw.fits.flags import Flag
 from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
-from isolaw.report.text import numbers
 from isolaw.runs import Runs
 
 ROOT = Path(__file__).parents[3]
@@ -200,7 +199,7 @@ def test_the_slider_shows_what_predict_says(
         assert set(shown[name]) == {f"{said[key]:,}"}
     for name in ("n_star", "b_star"):
         assert page.locator(f"dd[data-show={name}]").inner_text() == law_text.star(Quantity(**said[name]))
-    assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
+    assert page.locator("dd[data-show=reward]").inner_text() == str(Quantity(**said["reward"]))
     lost = page.locator("p[data-show=loss]").inner_text()
     assert lost.startswith(
         f"The expected loss is {said['expected_loss']:.4f} in avg@4 against the best allocation"

@@ -17,7 +17,7 @@ from isolaw.calibration.space import BOUND
 from isolaw.errors import DataError
 from isolaw.registry import PUBLIC, Shown
 from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Table
-from isolaw.report.page.document import notebook, render, write_page
+from isolaw.report.page import notebook, render_document, write
 from isolaw.report.text.calibration import document
 from isolaw.runs import Runs
 
@@ -46,7 +46,9 @@ def found(synthetic: Callable[..., Runs], quick_calibration: None) -> Calibratio
 
 
 def test_the_page(found: Calibration) -> None:
-    text = render(document(found, "my preset.toml"), "isolaw calibrate runs", [(NAME, "file", "abc")])
+    text = render_document(
+        document(found, "my preset.toml"), "isolaw calibrate runs", [(NAME, "file", "abc")]
+    )
     seen = Seen(text)
     assert "script" not in seen.tags  # names are text, in the figure too
     assert all(own is not None and own.startswith("#") for own in seen.loaded)
@@ -66,16 +68,18 @@ def test_the_page(found: Calibration) -> None:
 
 @pytest.mark.parametrize(("discrepancy", "warned"), [(0.004, False), (0.02, True)])
 def test_a_poor_fit_is_a_caution(found: Calibration, discrepancy: float, warned: bool) -> None:
-    text = render(document(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy))))
+    text = render_document(
+        document(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy)))
+    )
     assert ("Caution: no constants reproduce these runs" in text) == warned
 
 
 def test_it_replaces_pages_only(found: Calibration, tmp_path: Path) -> None:
-    path = write_page(document(found), tmp_path / "new" / "calibration.html")
-    write_page(document(found), path)
+    path = write(render_document(document(found)), tmp_path / "new" / "calibration.html")
+    write(render_document(document(found)), path)
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     with pytest.raises(DataError, match="exists and is not a report"):
-        write_page(document(found), tmp_path / "mine.html")
+        write(render_document(document(found)), tmp_path / "mine.html")
 
 
 def test_every_study_has_a_document() -> None:
@@ -104,7 +108,7 @@ def test_text_page_and_json_are_of_one_value() -> None:
         " n  <b>", " 8    1", "16    2", "Assumptions:", "- a", "- b", "",
         "Next:", "Next: isolaw fit a", "      isolaw fit b",
     ]  # fmt: skip
-    page = render(found, "isolaw x")
+    page = render_document(found, "isolaw x")
     assert "<h1>Partly simulated runs. n = 8 is best.</h1>" in page
     assert "Caution: one &lt;seed&gt;." in page
     assert '<th scope="col">&lt;b&gt;</th>' in page

@@ -161,12 +161,16 @@ def loss(
 
 
 def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the merged metric sums of two parts of a batch; keys that end in ``_max`` merge by maximum.
+    """Return the merged metric sums of two parts of a batch, of which the first can be empty.
+
+    Keys that end in ``_max`` merge by maximum, and other keys by sum.
 
     >>> merge({"kl": torch.tensor(1.0), "ratio_max": torch.tensor(3.0)},
     ...       {"kl": torch.tensor(2.0), "ratio_max": torch.tensor(2.0)})
     {'kl': tensor(3.), 'ratio_max': tensor(3.)}
     """
+    if not one:
+        return other
     return {
         key: torch.maximum(value, other[key]) if key.endswith("_max") else value + other[key]
         for key, value in one.items()

@@ -172,6 +172,10 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         if wrong:
             out.append(Issue(f"recipe.{key}", note, getattr(r, key), accepted, close))
 
+    def refuse_unused(unused: bool, keys: tuple[str, ...], instead: str, note: str) -> None:
+        for key in keys:
+            refuse(unused and getattr(r, key) is not None, key, f"no such key, or {instead}", note)
+
     close = nearest(r.algorithm, ALGORITHMS)
     refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
     fresh = on_policy(r)
@@ -180,16 +184,14 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     staler = f"recipe.staleness of at least 1, or {several}"
     note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
     refuse(fresh and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {staler}", note)
-    for key in ("clip_low", "clip_high"):
-        unused = fresh and getattr(r, key) is not None
-        refuse(unused, key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
+    refuse_unused(fresh, ("clip_low", "clip_high"), staler, f"{ratio} and nothing is clipped")
     note = "ratios are never below 0, so 1 already removes the bound"
     refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     weighted, cap = r.importance_sampling != "none", r.importance_cap
     note = "with recipe.importance_sampling = 'none' there is nothing to cap"
-    accepted = "no such key, or recipe.importance_sampling = 'token' or 'sequence'"
-    refuse(not weighted and cap is not None, "importance_cap", accepted, note)
+    instead = "recipe.importance_sampling = 'token' or 'sequence'"
+    refuse_unused(not weighted, ("importance_cap",), instead, note)
     note = "it would cut weights of 1, for which sampler and trainer agree"
     refuse(weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
     note = (
@@ -200,17 +202,12 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     refuse(weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
 
     ppo = r.algorithm == "ppo"
-    for key in CRITIC:
-        unused = not ppo and getattr(r, key) is not None
-        refuse(unused, key, "no such key, or recipe.algorithm = 'ppo'", "there is no critic")
-    for key in lora.KEYS:
-        unused = r.lora_rank is None and getattr(r, key) is not None
-        refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
-    unused = ppo and _updates(r) == 1 and r.value_clip is not None
+    refuse_unused(not ppo, CRITIC, "recipe.algorithm = 'ppo'", "there is no critic")
+    refuse_unused(r.lora_rank is None, lora.KEYS, "a recipe.lora_rank", "there are no adapters")
     note = (
         "with one update on each batch, the critic's values cannot have changed, so there is nothing to clip"
     )
-    refuse(unused, "value_clip", f"no such key, or {several}", note)
+    refuse_unused(ppo and _updates(r) == 1, ("value_clip",), several, note)
     note = "PPO has no groups, since advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
@@ -230,9 +227,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     note = "every problem would leave after its first visit"
     refuse(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
 
-    for key in ("kl_estimator", "kl_in"):
-        unused = not r.kl and getattr(r, key) is not None
-        refuse(unused, key, "no such key, or recipe.kl above 0", "there is no KL term")
+    refuse_unused(not r.kl, ("kl_estimator", "kl_in"), "recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 
@@ -28,7 +27,6 @@ _KEPT = ("mismatch", "mismatch_max", "ratio_max", "grad_norm", "response_length"
 
 def run(work: Workload, record: Record) -> None:
     """Execute the run, and check the measurements of its steps."""
-    environment.prepare()
     from isolaw.backends.real.train import loop
 
     spec = work.spec(

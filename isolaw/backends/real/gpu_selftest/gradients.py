@@ -28,7 +28,6 @@ _ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
 
 def run(work: Workload, record: Record) -> None:
     """Draw one batch, and compare its gradients at all ZeRO stages with the reference."""
-    environment.prepare()
     from isolaw.backends.real.train.loop import Run
 
     drawn = Run(_spec(work, "bfloat16", 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.backends.real.train.memory import planner
@@ -18,7 +17,6 @@ def run(work: Workload, record: Record) -> None:
     if not work.on_gpu:
         record.skip("torch counts a process's allocations on GPUs only")
         return
-    environment.prepare()
     import torch
 
     from isolaw.backends.real.train.loop import Run

@@ -29,10 +29,7 @@ class Record:
         """Return the current record of a stage, which can be empty."""
         record = cls(folder / f"{stage}.json")
         if record.path.is_file():
-            found = read_json(record.path)
-            vars(record).update(
-                {key: found[key] for key in found if key in ("checks", "measured", "skipped", "error")}
-            )
+            vars(record).update(read_json(record.path))
         return record
 
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:

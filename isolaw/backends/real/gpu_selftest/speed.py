@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest.record import Record
 from isolaw.backends.real.gpu_selftest.workload import Workload
 from isolaw.backends.real.rollout.problems import ProblemSet
@@ -17,7 +16,6 @@ _STEPS = 3  # the first step is a warm-up
 
 def run(work: Workload, record: Record) -> None:
     """Measure a short run at each n; the next run reuses the sampler."""
-    environment.prepare()
     from isolaw.backends.real.train import loop
 
     prompts = ProblemSet.read(work.problems).parts["train"]

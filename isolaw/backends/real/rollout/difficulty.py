@@ -30,7 +30,6 @@ import numpy as np
 
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem, words, write_set
-from isolaw.backends.real.rollout.reward import Reward
 from isolaw.documents.reading import read_json
 from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination, replacing
@@ -153,7 +152,7 @@ class SplitFolder:
         """Return the problems to sample in a stage: 0 for all problems, 1 for those unsolved in stage 0."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
-    def measure(self, draw: Draw, reward: Reward) -> Iterator[tuple[int, int]]:
+    def measure(self, draw: Draw, reward: rewards.Reward) -> Iterator[tuple[int, int]]:
         """Sample the remaining problems; after each batch, yield the number of rollouts done and in total."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():

@@ -19,10 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import math
 import numbers
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,7 +28,7 @@ import numpy as np
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.reward import Reward, function_of
+from isolaw.backends.real.rollout.rewards import Reward, function_of
 from isolaw.errors import RunError
 
 LIMIT_S = 60.0
@@ -47,21 +45,15 @@ class Function(Reward):
     failures.
     """
 
+    pool: processes.WorkerPool
+
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
         self.name, self.workers = name, workers
         limit = limit or LIMIT_S
         function = function_of(name)
-        self.batched, whole = (
-            is_batched(function),
-            is_batched(function) or inspect.iscoroutinefunction(function),
-        )
-        code = (
-            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # the trainer's module search path
-            f"from {__name__} import serve; serve(sys.argv[2], {limit})"
-        )
-        arguments = (json.dumps(sys.path), name)
-        self.pool = processes.WorkerPool(code, arguments, workers, limit, f"reward {name}", whole)
-        self.kinds = self.pool.failures
+        whole = is_batched(function) or inspect.iscoroutinefunction(function)
+        command = processes.command_for(__name__, name, limit)
+        self.pool = processes.WorkerPool(command, workers, limit, f"reward {name}", whole)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
@@ -77,9 +69,8 @@ class Function(Reward):
         self.failures += sum(reply is None for reply in replies)
         return [0.0 if reply is None else reply for reply in replies]
 
-    def close(self) -> None:
-        """End the worker processes."""
-        self.pool.close()
+
+REWARD = Function
 
 
 def is_batched(function: Callable[..., Any]) -> bool:

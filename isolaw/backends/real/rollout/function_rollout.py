@@ -30,14 +30,13 @@ import copy
 import json
 import math
 import numbers
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.reward import check_function, function_of
+from isolaw.backends.real.rollout.rewards import check_function, function_of
 from isolaw.errors import Issue
 
 LIMIT_S = 300.0
@@ -61,11 +60,7 @@ class RolloutFunction:
 
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or LIMIT_S
-        code = (
-            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # the trainer's module search path
-            f"from {__name__} import serve; serve(sys.argv[2], {limit})"
-        )
-        command = [sys.executable, "-P", "-c", code, json.dumps(sys.path), name]
+        command = processes.command_for(__name__, name, limit)
         self._workers = [processes.Worker(command, limit, f"rollout {name}") for _ in range(workers)]
         self._threads = ThreadPoolExecutor(workers)
 

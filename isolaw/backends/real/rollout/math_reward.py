@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.reward import Reward
+from isolaw.backends.real.rollout.rewards import Reward
 from isolaw.errors import RunError
 
 LIMIT_S = 5.0
@@ -25,11 +25,12 @@ class Math(Reward):
     too large, or ended their worker.
     """
 
-    def __init__(self, workers: int = 2, limit: float | None = None) -> None:
+    pool: processes.WorkerPool
+
+    def __init__(self, name: str = "math", workers: int = 2, limit: float | None = None) -> None:
         limit = limit or LIMIT_S
-        code = f"from {__name__} import serve; serve({limit})"
-        self.pool = processes.WorkerPool(code, (), workers, limit, "math reward")
-        self.kinds = self.pool.failures
+        command = processes.command(f"from {__name__} import serve; serve({limit})")
+        self.pool = processes.WorkerPool(command, workers, limit, f"{name} reward")
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -45,9 +46,8 @@ class Math(Reward):
         self.failures += sum(found[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(found[pair] is True) for pair in pairs]
 
-    def close(self) -> None:
-        """End the worker processes."""
-        self.pool.close()
+
+REWARD = Math
 
 
 def serve(limit: float) -> None:

@@ -8,7 +8,7 @@ the weights (`shared_weights`) as its standard output. It is not a rank of the r
                         draw     a ticket, and the arguments of `Sampler.generate`
                         drop     discard all tickets
     from the sampler    loaded   the version adopted between two tokens; null after the start
-                        drawn    a ticket; its rollouts follow (`send_rollouts`)
+                        drawn    a ticket; its rollouts follow as safetensors (`row_tensors`)
                         failed   the reason why the sampler ends
 
 If one end dies, the socket closes and the other end notices immediately. The sampler then exits. In the
@@ -36,11 +36,12 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-import numpy as np
+from safetensors.torch import load
 
 from isolaw import children
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.samplers import Rollouts, SamplerSettings
+from isolaw.backends.real.train import row_tensors
 from isolaw.errors import RunError
 
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
@@ -184,24 +185,6 @@ class RemoteSampler:
             self._drawn[message["drawn"]] = rollouts
 
 
-def send_rollouts(channel: Connection, ticket: int, rollouts: Rollouts) -> None:
-    """Send the rollouts of a ticket: first the lengths of their rows, then the flat numbers of each field."""
-    plain = {"prompts": rollouts.prompts, "finished": rollouts.finished}
-    channel.send_bytes(json.dumps({"drawn": ticket}).encode())
-    channel.send_bytes(json.dumps({**plain, "lengths": list(map(len, rollouts.tokens))}).encode())
-    for rows, dtype in (
-        (rollouts.tokens, np.int64),
-        (rollouts.logprobs, float),
-        (rollouts.versions, np.int64),
-    ):
-        channel.send_bytes(np.array([value for row in rows for value in row], dtype=dtype).tobytes())
-
-
 def _receive_rollouts(channel: Connection) -> Rollouts:
-    plain = json.loads(channel.recv_bytes())
-    ends = np.cumsum(plain["lengths"])[:-1]
-    tokens, logprobs, versions = (
-        [row.tolist() for row in np.split(np.frombuffer(channel.recv_bytes(), dtype=dtype), ends)]
-        for dtype in (np.int64, float, np.int64)
-    )
-    return Rollouts(plain["prompts"], tokens, logprobs, plain["finished"], versions=versions)
+    tensors = load(channel.recv_bytes())
+    return row_tensors.rows_of(tensors, range(len(tensors["rows"])))[0]

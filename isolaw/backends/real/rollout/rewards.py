@@ -17,23 +17,56 @@ rewards, the first decides which answers are correct, and training uses their we
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import inspect
+import os
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.reward import Reward, check_function, import_user_module
-from isolaw.errors import Issue, SpecError
+from isolaw.backends.real.rollout.workers import WorkerPool
+from isolaw.errors import Issue, SpecError, nearest
 
 NAMES = ("exact", "math")
 ROLLOUT = "rollout"
+
+
+class Reward:
+    """A reward that scores responses one by one with the function ``one``, or in a ``pool`` of workers.
+
+    ``failures`` counts responses without a verdict.
+    """
+
+    failures = 0
+    pool: WorkerPool | None = None
+
+    def __init__(self, one: Callable[[Problem, str], float]) -> None:
+        self.one = one
+
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
+        """Return the reward of each response to the problem at the same index."""
+        return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
+
+    def close(self) -> None:
+        """End all processes that the reward has started."""
+        if self.pool:
+            self.pool.close()
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Number of failures of the workers, by kind."""
+        return self.pool.failures if self.pool else Counter()
 
 
 def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
@@ -51,13 +84,9 @@ def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
-    if name != "math":
-        from isolaw.backends.real.rollout.function_reward import Function
-
-        return Function(name, workers, limit)
-    from isolaw.backends.real.rollout.math_reward import Math
-
-    return Math(workers, limit)
+    kind = "math_reward" if name == "math" else "function_reward"
+    reward: Reward = importlib.import_module(f"{__package__}.{kind}").REWARD(name, workers, limit)
+    return reward
 
 
 class Rewards:
@@ -91,9 +120,7 @@ class Rewards:
         judged = (own(problems, responses) for own in self._each)
         values = [list(returned) if name == ROLLOUT else next(judged) for name in self.names]
         if self.failures > before:
-            kinds = Counter[str]()
-            for own in self._each:
-                kinds.update(own.kinds)
+            kinds = sum((own.kinds for own in self._each), Counter[str]())
             said = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
             lost = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
             warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
@@ -112,6 +139,56 @@ def check(name: str, where: str = "real.reward") -> list[Issue]:
     if name in NAMES:
         return []
     return check_function(name, where, ("prompt", "response", "answer"), NAMES)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Import and return a user's function by its name ``package.module:function``."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_user_module(module), attribute)  # type: ignore[no-any-return]
+
+
+def import_user_module(module: str) -> ModuleType:
+    """Import a module from the module search path or the working directory, as ``python -m`` does."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(module)
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def check_function(name: str, where: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[Issue]:
+    """Return the issues of a user's function that must accept ``arguments``; this imports its module.
+
+    ``names`` are the built-in names that a user can give instead; only messages use them.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        accepted = f"{''.join(f'{one}, ' for one in names)}{'or ' if names else ''}package.module:function"
+        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, names))]
+    try:
+        imported = import_user_module(module)
+    except (Exception, SystemExit) as error:  # raised by the user's code
+        close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
+        what = f"cannot import {module!r}: {type(error).__name__}: {error}"
+        return [Issue(where, what, name, nearest=close)]
+    found = getattr(imported, function, None)
+    if not callable(found):
+        functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
+        close = nearest(function, functions)
+        what = "is not a function" if hasattr(imported, function) else "no such function"
+        return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
+    with contextlib.suppress(ValueError):  # functions written in C can lack a signature
+        try:
+            signature = inspect.signature(found)
+            signature.bind(*arguments)
+        except TypeError:
+            what = f"{module}: does not take ({', '.join(arguments)})"
+            return [Issue(where, what, f"{function}{signature}")]
+    return []
 
 
 def digest(name: str) -> str | None:

@@ -48,10 +48,12 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
     """Open the sampler and serve the requests in ``inbox``; ``memory`` is the file of the weights."""
     settings = inbox.get()["open"]
     with environment.importing():
-        from isolaw.backends.real.rollout.remote_sampler import send_rollouts
+        from safetensors.torch import save
+
         from isolaw.backends.real.rollout.samplers import SamplerSettings, import_sampler
         from isolaw.backends.real.rollout.shared_weights import SharedWeights
         from isolaw.backends.real.rollout.streaming import open_stream
+        from isolaw.backends.real.train import row_tensors
 
         import_sampler(settings["kind"])
     stream, weights = open_stream(SamplerSettings(**settings)), SharedWeights(memory)
@@ -67,7 +69,8 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
             elif "drop" in message:
                 stream.drop()
         for ticket, rollouts in stream.step():
-            send_rollouts(channel, ticket, rollouts)
+            channel.send_bytes(json.dumps({"drawn": ticket}).encode())
+            channel.send_bytes(save(row_tensors.of(range(len(rollouts)), rollouts, None)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from isolaw.backends.real.rollout.opening import open_sampler
 from isolaw.backends.real.rollout.samplers import (
@@ -25,33 +25,18 @@ from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 from isolaw.errors import RunError
 
 
-class Stream(Protocol):
-    """Protocol of a sampler that draws several batches at a time."""
+def open_stream(settings: SamplerSettings) -> VLLMStream | PlainStream:
+    """Open a sampler in this process that draws several batches at a time.
 
-    def add(self, ticket: int, asked: dict[str, Any]) -> None:
-        """Start batch ``ticket``; ``asked`` contains the arguments of `Sampler.generate`."""
-
-    def busy(self) -> bool:
-        """Return whether `step` has work left."""
-
-    def step(self) -> Iterator[tuple[int, Rollouts]]:
-        """Do the next piece of work, and yield the batches that it finishes, by ticket."""
-
-    def load(self, weights: Weights, version: int) -> None:
-        """Adopt the weights of a version."""
-
-    def drop(self) -> None:
-        """Discard all batches."""
-
-
-def open_stream(settings: SamplerSettings) -> Stream:
-    """Open a sampler in this process and return it as a `Stream`."""
+    ``add`` starts the batch of a ticket, given the arguments of `Sampler.generate`. ``step`` does the next
+    piece of work and yields the batches that it finishes, while ``busy`` returns True.
+    """
     sampler = open_sampler(replace(settings, processes=None, streams=True))
     return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
 
 
 class VLLMStream:
-    """A `Stream` over vLLM's engine, where each step draws one token of every active response.
+    """A stream of batches over vLLM's engine, where each step draws one token of every active response.
 
     Because ``async_scheduling`` is off, no token is in progress between two steps. vLLM labels each token
     with the version of the weights that drew it. This was tested with vLLM 0.32 without a GPU.
@@ -107,7 +92,7 @@ class VLLMStream:
 
 
 class PlainStream:
-    """A `Stream` over the plain sampler, which draws one batch after another."""
+    """A stream of batches over the plain sampler, which draws one batch after another."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler

@@ -42,19 +42,35 @@ _READY = b"ready"
 JsonRow = Sequence[Any]
 
 
-class WorkerPool:
-    """A pool of worker processes that execute ``python -P -c code`` with ``arguments``.
+def command(code: str, *arguments: str) -> list[str]:
+    """Return the command of a worker that executes ``code`` with ``arguments``."""
+    # -P: modules in the working directory must not shadow those of libraries
+    return [sys.executable, "-P", "-c", code, *arguments]
 
-    ``code`` must call `Channel.serve`. A worker gets ``limit`` seconds for each row or, if it is ``whole``,
-    for all rows of a request. ``what`` names the reward in messages. ``failures`` counts the rows without a
-    reply by kind: ``late``, the name of a signal, an exit status, or the fault of the reply.
+
+def command_for(module: str, name: str, limit: float) -> list[str]:
+    """Return the command of a worker that calls ``serve(name, limit)`` of a module of isolaw.
+
+    ``name`` is a user's function, so the worker has the module search path of this process.
+    """
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+        f"from {module} import serve; serve(sys.argv[2], {limit})"
+    )
+    return command(code, json.dumps(sys.path), name)
+
+
+class WorkerPool:
+    """A pool of worker processes that execute a command, which must call `Channel.serve`.
+
+    A worker gets ``limit`` seconds for each row or, if it is ``whole``, for all rows of a request. ``what``
+    names the reward in messages. ``failures`` counts the rows without a reply by kind: ``late``, the name of
+    a signal, an exit status, or the fault of the reply.
     """
 
     def __init__(
-        self, code: str, arguments: Sequence[str], workers: int, limit: float, what: str, whole: bool = False
+        self, command: list[str], workers: int, limit: float, what: str, whole: bool = False
     ) -> None:
-        # -P: modules in the working directory must not shadow those of libraries
-        command = [sys.executable, "-P", "-c", code, *arguments]
         self.whole, self.what = whole, what
         self.failures: Counter[str] = Counter()
         self._in_a_row, self._lock = 0, threading.Lock()
@@ -102,10 +118,10 @@ class WorkerPool:
             if self._in_a_row == IN_A_ROW:
                 text = str(row[1])
                 shown = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
-                said = (
-                    f"no reply to {IN_A_ROW} consecutive requests; the last request: {kind}, response {shown}"
+                self._ending = RunError(
+                    f"{self.what}: no reply to {IN_A_ROW} consecutive requests; the last request: {kind}, "
+                    f"response {shown}"
                 )
-                self._ending = RunError(f"{self.what}: {said}")
 
     def close(self) -> None:
         """End the worker processes."""
@@ -232,16 +248,12 @@ class Channel:
     def serve(self, judge: Callable[[list[JsonRow]], Iterable[Any]]) -> None:
         """Read rows and write the replies that ``judge`` yields for them; return when the input ends."""
         self._write(_READY)
-        rest = bytearray()
-        while piece := os.read(self._source, 2**20):
-            rest += piece
-            while (end := rest.find(b"\n", max(len(rest) - len(piece), 0))) >= 0:
-                asked = json.loads(bytes(rest[:end]))
-                del rest[: end + 1]
-                piece = bytes(rest)
-                for reply in judge(asked["rows"]):
-                    text = json.dumps(reply[:_LONGEST_TEXT] if isinstance(reply, str) else reply)
-                    self._write(f"{asked['key']} {text}".encode())
+        source = os.fdopen(self._source, "rb", closefd=False)
+        while (line := source.readline()).endswith(b"\n"):  # the trainer can end in the middle of a line
+            asked = json.loads(line)
+            for reply in judge(asked["rows"]):
+                text = json.dumps(reply[:_LONGEST_TEXT] if isinstance(reply, str) else reply)
+                self._write(f"{asked['key']} {text}".encode())
 
     def _write(self, line: bytes) -> None:
         left = memoryview(line + b"\n")

@@ -146,7 +146,7 @@ class Learner:
                 reference_logprobs=reference,
                 entropy=entropy,
             )
-            sums = objective.merge(sums, more) if sums else more
+            sums = objective.merge(sums, more)
             return value
 
         self.training().backward(trained, loss_of, temperature=self.temperature)

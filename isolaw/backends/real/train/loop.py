@@ -13,8 +13,8 @@ updates before it is used. Samplers in separate processes draw it up to k update
 in flight are not yet counted in ``compute``. If a filter removes all rollouts of a batch, there is no update.
 
 Sampler and trainer alternate on each GPU. All training computation goes through the `learner`, which puts the
-sampler to sleep. All sampling goes through `Run.draw`, which wakes the sampler with the trainer's weights.
-Every process of a run executes this loop on its part of a batch (`batch`).
+sampler to sleep. Before the loop samples, it wakes the sampler with the trainer's weights. Every process of a
+run executes this loop on its part of a batch (`batch`).
 """
 
 from __future__ import annotations
@@ -114,27 +114,20 @@ class Run:
             )
         return batch
 
-    def draw(
-        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
-    ) -> Batch:
-        """Return n rewarded rollouts of each problem in ``visited``, drawn with the current weights."""
-        self._sync()
-        return self.worker.draw(part, visited, n, stream, evaluating)
-
     def _sync(self) -> None:
-        """Transfer the current weights to the sampler, unless it already has them."""
+        """Transfer the current weights to the sampler, which wakes it, unless it already has them."""
         if self.worker.sampler.needs_weights:
             with self.clock("sync"):
                 self.worker.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
         """Return a batch with n rollouts of each of the next problems."""
+        self._sync()
         if self.pipeline is None:
             n = self.spec.rollouts_per_problem
-            batch = self.draw("train", self.order.take(), n, (_ROLLOUTS, self.round))
+            batch = self.worker.draw("train", self.order.take(), n, (_ROLLOUTS, self.round))
             self.round += 1
         else:
-            self._sync()
             while not self.pipeline.full:
                 self.pipeline.ask(self.order.take(), (_ROLLOUTS, self.round))
                 self.round += 1
@@ -160,7 +153,7 @@ class Run:
         before = dict(self.seconds)
         with self.clock("evaluate"):
             drawn = {
-                name: self.draw(
+                name: self.worker.draw(
                     name,
                     list(range(len(problems[name]))),
                     wanted.samples,

@@ -69,20 +69,6 @@ class Policy(Backbone):
         return packed.by_row(head(self.states(packed), packed.targets, temperature))
 
 
-def load(
-    folder: str,
-    dtype: str,
-    device: torch.device,
-    *,
-    zero: dict[str, Any] | None = None,
-    float32_head: bool = False,
-    gradient_checkpointing: bool = False,
-) -> Policy:
-    """Load a model's folder as a `Policy`; the arguments are as in `pretrained`."""
-    model = pretrained(folder, dtype, device, zero=zero)
-    return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
-
-
 def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str, Any] | None = None) -> Any:
     """Load the model in a folder to a device, with weights of type ``dtype`` and packed attention.
 

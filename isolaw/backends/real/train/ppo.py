@@ -25,7 +25,7 @@ from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.policy import Backbone, pretrained
-from isolaw.backends.real.train.trainer import Trainer
+from isolaw.backends.real.train.trainer import Trainer, gathered
 from isolaw.config import Recipe
 
 
@@ -119,7 +119,7 @@ class PPO:
             )
             weight = own_weights[list(part)].to(values.device)
             loss, more = gae.value_loss(values, old, returns, packed.mask, weight, self.recipe.value_clip)
-            sums = objective.merge(sums, more) if sums else more
+            sums = objective.merge(sums, more)
             return loss
 
         self.critic.backward(batch.rollouts.rows(rows), loss_of)
@@ -158,9 +158,6 @@ def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> ScalarHead:
         divided = zero.Init(config_dict_or_path=zero_config)
     with divided:
         scalar = ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
-    whole: Any = nullcontext()
-    if zero_config:
-        whole = zero.GatheredParameters([scalar.weight], modifier_rank=0)
-    with whole, torch.no_grad():
+    with gathered(scalar.weight, modifier_rank=0), torch.no_grad():
         scalar.weight.zero_()
     return scalar.to(head.weight.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,7 @@ def main(address: str, port: int) -> None:
 
         for checkpoint in loop.train(spec, state, line.stopping.is_set):
             if first:
-                numbers = ("step", "compute", "tokens", "final", "seconds", "machine")
-                report = {name: getattr(checkpoint, name) for name in numbers}
-                report["rows"] = [asdict(row) for row in checkpoint.rows]
-                report["counts"] = [asdict(count) for count in checkpoint.counts]
-                report["responses"] = [asdict(response) for response in checkpoint.responses]
-                line.send(report)
+                line.send(asdict(replace(checkpoint, save=None)))
             while (message := _of_first(line.receive() if first else None)).get("save"):
                 assert checkpoint.save is not None
                 checkpoint.save(Path(message["save"]))

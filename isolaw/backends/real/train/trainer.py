@@ -38,7 +38,7 @@ from isolaw.backends.real.train import process_group, tensor_file
 from isolaw.backends.real.train.adapters import Adapters
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
-from isolaw.backends.real.train.policy import Policy, agrees, load
+from isolaw.backends.real.train.policy import Policy, agrees, pretrained
 from isolaw.config import RunSpec
 
 # Keys of the section [real] that are arguments of the trainer.
@@ -115,8 +115,8 @@ class Trainer:
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
         """Return the module that this trainer trains."""
-        how = {"float32_head": self._float32_head, "gradient_checkpointing": gradient_checkpointing}
-        return load(folder, self.dtype, self.device, zero=self._zero, **how)
+        model = pretrained(folder, self.dtype, self.device, zero=self._zero)
+        return Policy(model, float32_head=self._float32_head, gradient_checkpointing=gradient_checkpointing)
 
     def _train_beside(self, policy: Any) -> None:
         """Unfreeze parameters that are trained in addition to adapters; a policy has no such parameters."""
@@ -213,10 +213,10 @@ class Trainer:
         Adapters are merged into the weights one by one.
         """
         if self.adapters:
-            yield from self.adapters.merged(_whole)
+            yield from self.adapters.merged(gathered)
             return
         for name, parameter in self.module.named_parameters():
-            with _whole(parameter):
+            with gathered(parameter):
                 yield name, parameter.detach()
 
     def save(self, folder: Path) -> None:
@@ -345,7 +345,7 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
 
 
-def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
+def gathered(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
     """Return a context in which ZeRO-3 has gathered the whole parameters from all processes."""
     if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
@@ -371,7 +371,7 @@ def _write(engine: Any, parameter: torch.nn.Parameter, kind: str, value: torch.T
         if kind == "model":
             if _partitioned(parameter):  # write the float32 master, then the copy for the forward pass
                 safe_set_full_fp32_param(parameter, value)
-            with _whole(parameter, modifier_rank=0):
+            with gathered(parameter, modifier_rank=0):
                 parameter.copy_(value)
         elif _partitioned(parameter):
             safe_set_full_optimizer_state(parameter, value, kind)

@@ -60,7 +60,7 @@ class UpdateMeans:
         """Add an update on the rollouts ``chosen``: its metric sums, and ``norm`` under the key ``name``."""
         self.used[name] = self.used.get(name, 0) + int(chosen.sum())
         self.norms.setdefault(name, []).append(norm)
-        self.sums[name] = objective.merge(self.sums[name], sums) if name in self.sums else sums
+        self.sums[name] = objective.merge(self.sums.get(name, {}), sums)
 
     def means(self) -> dict[str, float]:
         """Return the means of all metrics."""

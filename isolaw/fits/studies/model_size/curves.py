@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.evidence import Simulated
-from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Floats
+from isolaw.fits.surface.bootstrap import block_index, inflation
 
 X = Literal["compute", "data"]
 

@@ -204,7 +204,7 @@ def test_nothing_changes_with_the_logits_of_an_inserted_token(made) -> None:
     """Perturbed one place at a time, before the head: the loss sees the drawn tokens' places alone."""
     from isolaw.backends.real.train import packing, policy
 
-    loaded = policy.load(str(made.model), "float32", torch.device("cpu"))
+    loaded = policy.Policy(policy.pretrained(str(made.model), "float32", torch.device("cpu")))
     packed = packing.pack(ROWS.rows([0]), torch.device("cpu"))
     moved: list[int] = []
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import BACKEND, environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.train.memory import division, planner, step_time
+from isolaw.backends.real.train.memory import planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cli import run
@@ -454,7 +454,7 @@ def test_no_other_division_is_faster(
     def slower(w: int, s: int) -> float:
         return max(sampled / s, trained / w)
 
-    found = division.divided(
+    found = step_time.divided(
         options,
         gpus,
         (sampled, trained),
@@ -479,7 +479,7 @@ def test_no_other_division_is_faster(
 
 
 def test_an_interruptions_phrase_takes_its_place(planned: Callable[..., engine.Plan], monkeypatch) -> None:
-    monkeypatch.setattr(planner, "_phrase_tokens", lambda phrase, *_: len(phrase))
+    monkeypatch.setattr(planner, "_phrase_tokens", lambda _, phrase: len(phrase))
     (without,) = planned("real-qwen-easy.toml").notes
     interrupted = ("recipe.interrupt_at=[2000,3584]", 'recipe.interrupt_phrase="Stop"')
     (table,) = planned("real-qwen-easy.toml", H100, *interrupted).notes

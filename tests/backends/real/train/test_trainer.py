@@ -254,11 +254,11 @@ def plain_loss(model: Any, rollouts: Rollouts) -> torch.Tensor:
 
 def test_packed_rows_are_computed_as_each_by_itself(made, plain, rollouts: Rollouts) -> None:
     from isolaw.backends.real.train.packing import pack
-    from isolaw.backends.real.train.policy import load
+    from isolaw.backends.real.train.policy import Policy, pretrained
 
     model, packed = plain(), pack(rollouts, torch.device("cpu"))
     assert packed.same_as is None or len(packed.same_as) == 16
-    logp, entropy = load(str(made.model), "float32", torch.device("cpu"))(packed, 0.8)
+    logp, entropy = Policy(pretrained(str(made.model), "float32", torch.device("cpu")))(packed, 0.8)
     for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
         whole = row_logprobs(model, prompt, tokens, 0.8)
         k = len(tokens)
@@ -274,7 +274,7 @@ def test_a_model_that_packing_is_wrong_for_is_refused(
 ) -> None:
     from isolaw.backends.real.train import packing, policy
 
-    loaded = policy.load(str(made.model), "float32", torch.device("cpu"))
+    loaded = policy.Policy(policy.pretrained(str(made.model), "float32", torch.device("cpu")))
     if fault == "scaled logits":  # as Cohere's and Granite's are, outside the head
         forward = loaded.model.forward
 
@@ -428,11 +428,12 @@ def test_no_rows_are_no_micro_batches(made, rollouts: Rollouts) -> None:
 
 def test_a_float32_head_computes_its_logits_in_float32(made, rollouts: Rollouts) -> None:
     from isolaw.backends.real.train.packing import pack
-    from isolaw.backends.real.train.policy import load
+    from isolaw.backends.real.train.policy import Policy, pretrained
 
     packed = pack(rollouts, torch.device("cpu"))
     half, full = (
-        load(str(made.model), "bfloat16", torch.device("cpu"), float32_head=head) for head in (False, True)
+        Policy(pretrained(str(made.model), "bfloat16", torch.device("cpu")), float32_head=head)
+        for head in (False, True)
     )
     hidden = full.model.base_model(
         input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout

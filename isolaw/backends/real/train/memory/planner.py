@@ -16,7 +16,6 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment, models
@@ -24,8 +23,8 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
-from isolaw.backends.real.train.memory.division import divided, token_seconds
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
+from isolaw.backends.real.train.memory.step_time import divided, token_seconds
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
 
@@ -202,43 +201,30 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
 
     The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most `_DRAWN`
     rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used by other concurrent
-    runs. Samplers in separate processes get a part of the GPUs (`division`). ``processes`` is the number set
+    runs. Samplers in separate processes get a part of the GPUs (`step_time`). ``processes`` is the number set
     in the section, or None.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
-    if options.streaming:
-        return _with_samplers(spec, options, demand, processes)
-    if processes is not None:
+    if processes is not None and (options.samplers is not None or not options.streaming):
         return spec
-    powers = [2**k for k in range(environment.gpus().bit_length())]
+    gpus, enough = environment.gpus(), -(-spec.batch_rollouts // _DRAWN)
+    powers = [2**k for k in range(gpus.bit_length())]
     counts = [count for count in powers if count % (options.tensor_parallel or 1) == 0]
-
-    def holding(offload: bool | None) -> list[int]:
-        others = [options.changed(processes=count, offload_optimizer=offload) for count in counts]
-        return [own.processes for own in others if demand is None or _cheapest(demand, own).fits()]
-
     # An offloaded optimiser is slow, so more GPUs are preferred.
-    found = holding(options.offload_optimizer or False) or holding(options.offload_optimizer)
-    if not found:
-        return spec
-    chosen = next((count for count in found if count * _DRAWN >= spec.batch_rollouts), found[-1])
-    return spec.model_copy(update={"sources": {**spec.sources, "processes": chosen}})
-
-
-def _with_samplers(
-    spec: RunSpec, options: RealOptions, demand: Demand | None, processes: int | None
-) -> RunSpec:
-    seconds, enough = token_seconds(spec, options, demand), -(-spec.batch_rollouts // _DRAWN)
-    if processes is not None and options.samplers is not None:
-        return spec
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
 
         def fits(own: RealOptions, offload: bool | None = offload) -> bool:
             return demand is None or _cheapest(demand, own.changed(offload_optimizer=offload)).fits()
 
-        own = divided(options, environment.gpus(), seconds, processes=processes, enough=enough, fits=fits)
+        if options.streaming:
+            seconds = token_seconds(spec, options, demand)
+            own = divided(options, gpus, seconds, processes=processes, enough=enough, fits=fits)
+        else:
+            tried = (options.changed(processes=count) for count in counts)
+            fitting = [one for one in tried if fits(one)]
+            own = next((one for one in fitting if one.processes >= enough), fitting[-1] if fitting else None)
         if own is not None:
-            found = {"processes": own.processes, "samplers": own.samplers}
+            found = {"processes": own.processes} | ({"samplers": own.samplers} if options.streaming else {})
             return spec.model_copy(update={"sources": {**spec.sources, **found}})
     return spec
 
@@ -279,19 +265,18 @@ def _demand(spec: RunSpec) -> Demand | None:
     if models.parameters(folder) not in (0, whole, whole + model.embedding * model.tied):
         return None
     recipe, set_folder = spec.recipe, spec.sources["set"]
-    stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
     chat = RealOptions.of(spec).chat
-    row = _prompt_tokens(set_folder, folder, chat, stamps) + (recipe.max_response_tokens or 1)
+    row = _prompt_tokens(set_folder, folder, chat) + (recipe.max_response_tokens or 1)
     if recipe.interrupt_phrase is not None:
-        row += _phrase_tokens(recipe.interrupt_phrase, folder, stamps[1])
+        row += _phrase_tokens(folder, recipe.interrupt_phrase)
     critic = recipe.algorithm == "ppo"
     lora = recipe.lora_rank, recipe.lora_targets
     host = environment.host_memory(), environment.gpus()
     return Demand(model, gpu_bytes, row, bool(recipe.kl), critic, *lora, *host)
 
 
-@functools.lru_cache(maxsize=8)
-def _prompt_tokens(set_folder: str, model: str, chat: Chat, stamps: tuple[str, str]) -> int:
+@models.cached(folders=2)
+def _prompt_tokens(set_folder: str, model: str, chat: Chat) -> int:
     """Return the number of tokens of the longest prompt in a set."""
     if not environment.installed("transformers"):
         return _PROMPT_TOKENS
@@ -303,8 +288,8 @@ def _prompt_tokens(set_folder: str, model: str, chat: Chat, stamps: tuple[str, s
         return _PROMPT_TOKENS
 
 
-@functools.lru_cache(maxsize=8)
-def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
+@models.cached(folders=1)
+def _phrase_tokens(model: str, phrase: str) -> int:
     """Return the number of tokens of an interruption's phrase, or an upper bound without a tokenizer."""
     most = len(phrase.encode())
     if not environment.installed("transformers"):

@@ -21,12 +21,23 @@ D, S, T, U, H and the factor 0.416 are measurements of one H200 with Qwen2.5-0.5
 recomputed activations, with a reference model, and with LoRA on 7B took 0.94 to 1.02 times the estimate.
 Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The estimate
 excludes communication between GPUs, evaluations, and the start of a run.
+
+An asynchronous run divides its GPUs between training and sampling (`divided`). The slower side determines the
+duration of a step, so with W GPUs for training and S GPUs for sampling, T response tokens take
+
+    seconds(W, S) = T · max(s / S, t / W)
+
+Here s and t are the GPU seconds to sample a response token and to train on it. An unknown card counts as an
+H200, and for an unknown model s = t. Only the ratio of s and t matters, and it varies less between cards than
+s or t. If a measured run contradicts this estimate, set ``real.samplers``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import Demand
@@ -69,7 +80,7 @@ def trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> 
     return flops(model, length, passes) / (EFFICIENCY * card.flops) + TRAINED_S
 
 
-def passes(spec: RunSpec, options: RealOptions) -> float:
+def _passes(spec: RunSpec, options: RealOptions) -> float:
     """Return A, the number of forward passes that take as long as training on a token."""
     recipe = spec.recipe
     backward = 1 if recipe.lora_rank else 2
@@ -87,7 +98,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
         return None
     limit = recipe.max_response_tokens or 1
     length = Lengths(demand.row_tokens - limit, limit / 2, limit)
-    row, size = length.prompt + length.mean, number_bytes(options)
+    row, size = length.prompt + length.mean, _number_bytes(options)
     # Generate
     rollouts = spec.batch_rollouts / (options.streaming or options.processes)
     slots = min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS)
@@ -98,8 +109,8 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     generate += rollouts * (length.mean * sampled_s(model, card, length, size) + prefill)
     # Train
     trained = recipe.epochs * spec.batch_rollouts / options.processes * row
-    train = trained_s(model, card, row, passes(spec, options)) * trained + UPDATE_S
-    train *= trained_models(spec)
+    train = trained_s(model, card, row, _passes(spec, options)) * trained + UPDATE_S
+    train *= _trained_models(spec)
     if options.streaming:  # the faster side waits
         generate, train = (generate, 0.0) if generate > train else (0.0, train)
     parts = {"generate": generate, "train": train, "sync": SYNC_S}
@@ -110,12 +121,68 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     )  # fmt: skip
 
 
-def number_bytes(options: RealOptions) -> int:
+def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
+    """Return s and t: the GPU seconds to sample a response token, and to train on it."""
+    recipe = spec.recipe
+    models, passes = recipe.epochs * _trained_models(spec), _passes(spec, options)
+    if demand is None:
+        return 1.0, models * passes / 3
+    limit = recipe.max_response_tokens or 1
+    lengths = Lengths(demand.row_tokens - limit, limit, limit)
+    card = card_speed(environment.gpu_name()) or card_speed(MEASURED)
+    assert card
+    sampled = sampled_s(demand.model, card, lengths, _number_bytes(options))
+    trained = trained_s(demand.model, card, demand.row_tokens, passes)
+    return sampled, trained * models * demand.row_tokens / limit
+
+
+def divided(
+    options: RealOptions,
+    gpus: int,
+    seconds: tuple[float, float],
+    *,
+    processes: int | None,
+    enough: int,
+    fits: Callable[[RealOptions], bool],
+) -> RealOptions | None:
+    """Return the section with a division of at most ``gpus`` GPUs, or None if no division fits.
+
+    ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
+    the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
+    two of GPUs with ``enough`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
+    samplers.
+
+    >>> own = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None, enough=2,
+    ...     fits=lambda options: True)
+    >>> own.processes, own.samplers
+    (6, 2)
+    """
+
+    def slower(own: RealOptions) -> float:
+        sampled, trained = seconds
+        return max(sampled / own.streaming, trained / own.processes)
+
+    both = processes is None and options.samplers is None
+    best: list[RealOptions] = []
+    for total in [2**k for k in range(1, gpus.bit_length())] if both else range(2, gpus + 1):
+        ways = [options.changed(processes=w, samplers=total - w) for w in range(total - 1, 0, -1)]
+        kept = [
+            own
+            for own in ways
+            if processes in (None, own.processes) and options.samplers in (None, own.samplers) and fits(own)
+        ]
+        best += [min(kept, key=slower)] if kept else []
+    if both:
+        return next((own for own in best if own.streaming >= enough), best[-1] if best else None)
+    return min(best, key=slower, default=None)
+
+
+def _number_bytes(options: RealOptions) -> int:
     """Return b, the bytes of a number."""
     return 2 if options.dtype == "bfloat16" else 4
 
 
-def trained_models(spec: RunSpec) -> int:
+def _trained_models(spec: RunSpec) -> int:
     """Return the number of models that a step trains: PPO also trains a critic."""
     return 2 if spec.recipe.algorithm == "ppo" else 1
 
