@@ -277,7 +277,7 @@ def _trainer(
             type(model).to = torch.nn.Module.to
         return model
 
-    policy.pretrained = ppo.pretrained = pretrained  # for `frozen`, later, too
+    policy.pretrained = trainer.pretrained = ppo.pretrained = pretrained  # for `frozen`, later, too
     make = functools.partial(
         ppo.Critic if value else trainer.Trainer,
         "",

@@ -12,16 +12,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS, since a limit only affects loaded libraries)
-from threadpoolctl import OpenBLASController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 S = TypeVar("S")
 T = TypeVar("T")
 _lock = threading.Lock()
 _inside = 0  # number of active uses of `one_blas_thread`
-_limits: threadpool_limits | None = None
+_limits: Any = None
+# The search for loaded libraries takes 10 ms, and numpy's and SciPy's are loaded by now.
+_libraries = cache(ThreadpoolController)
 
 
 def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
@@ -40,7 +43,7 @@ def one_blas_thread() -> Iterator[None]:
     with _lock:
         if not _inside:
             _take_control()
-            _limits = threadpool_limits(1, "blas")
+            _limits = _libraries().limit(limits=1, user_api="blas")
         _inside += 1
     try:
         yield
