@@ -31,9 +31,9 @@ from isolaw.report.study import Study
 from isolaw.report.text import law as text
 from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import at_the_end
-from isolaw.runs import Runs
+from isolaw.runs import SYMBOLS, Runs
 
-_SYMBOLS = {"problems_per_batch": "B_p", "batch_rollouts": "B"}
+_SYMBOLS = {name: symbol for symbol, name in SYMBOLS.items()}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
