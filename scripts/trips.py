@@ -67,4 +67,6 @@ def main(target: str, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(sys.argv[1], sys.argv[2:])

@@ -60,7 +60,7 @@ class Frontier:
 
 
 @dataclass(frozen=True)
-class Path:
+class NStarPath:
     """n*(C) of the estimate and of D draws, the data to which both methods fit laws."""
 
     compute: Floats  # (X,)
@@ -90,20 +90,20 @@ class Path:
         return np.where(self.below & self.above, np.nan, n)
 
 
-def strict_path(frontier: Frontier) -> Path:
+def strict_path(frontier: Frontier) -> NStarPath:
     """Return the paper's n*: the measured n with the highest curve."""
     f = frontier
-    return Path(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
+    return NStarPath(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
 
 
-def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
+def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> NStarPath:
     """Return n* along the ridge of the surface; n* is unknown past ``reach``, where n cannot be compared."""
     u = cut.along[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = levels_of(configurations)
     low, high = np.log2(levels[[0, -1]])
     below, above = far | (u >= high - 1e-9), far | (u <= low + 1e-9)
-    return Path(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
+    return NStarPath(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
 
 
 def cut_frontier(

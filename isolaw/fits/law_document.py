@@ -12,7 +12,7 @@ from isolaw.fits import frontier as frontiers
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.frontier import Crossover, Frontier, Path
+from isolaw.fits.frontier import Crossover, Frontier, NStarPath
 from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
@@ -25,7 +25,7 @@ _LATE = 4
 
 
 def parameters(
-    path: Path,
+    path: NStarPath,
     x: NDArray[np.float64],
     law: Logistic | None,
     comparison: Comparison,
@@ -54,7 +54,7 @@ def parameters(
     }
 
 
-def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
+def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag]) -> Quantity:
     """Return the n at which n* levels off, if it levels off in 95 % of draws and under the preferred law.
 
     If the frontier ends at the grid's largest n, this n is a lower bound. If n* rises and the runs do not
@@ -73,7 +73,7 @@ def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quanti
     return estimated(last, "lower_bound")
 
 
-def _not_level(path: Path, comparison: Comparison) -> str:
+def _not_level(path: NStarPath, comparison: Comparison) -> str:
     """Return the reason why the data do not show that n* levels off within the grid, or "" if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
@@ -97,7 +97,7 @@ def grid_entry(c: Configuration) -> GridEntry:
 
 
 def frontier_entries(
-    frontier: Frontier, path: Path, scale: float, stepwise: bool
+    frontier: Frontier, path: NStarPath, scale: float, stepwise: bool
 ) -> tuple[FrontierPoint, ...]:
     """Return the entries of the frontier for the document.
 
@@ -130,7 +130,7 @@ def frontier_entries(
     return tuple(out)
 
 
-def simultaneous(path: Path) -> NDArray[np.float64]:
+def simultaneous(path: NStarPath) -> NDArray[np.float64]:
     """Return the simultaneous band that contains n*(C) at every C in 95 % of draws.
 
     The array has shape (2, X), and is ±inf where the band is open. The band consists of equal-tailed

@@ -9,7 +9,7 @@ import numpy as np
 from isolaw.fits.cell import about
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier import NStarPath
 from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Selection
 from isolaw.fits.surface.slices import equal
@@ -18,7 +18,7 @@ _CLEARLY = 0.9  # another curve family fits better if its RMS residual is below 
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 
 
-def flags_of(selection: Selection, path: Path, document: LawDocument, scale: float) -> tuple[Flag, ...]:
+def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale: float) -> tuple[Flag, ...]:
     """Return the flags of a law, most serious first.
 
     If the reward never changed, nothing else is worth a flag. All runs are then copies of one another.
@@ -58,7 +58,7 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
         yield Flag(Code.LACK_OF_FIT, text)
 
 
-def _of_n_star(path: Path, document: LawDocument, scale: float) -> Iterator[Flag]:
+def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator[Flag]:
     symbol = "M" if document.setting == "fixed-b" else "C"
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:

@@ -37,7 +37,7 @@ from isolaw.fits.curves.learning_curves import (
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.draws import Draws, surface_info
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
-from isolaw.fits.frontier import TOLERANCE, Path
+from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
@@ -323,7 +323,7 @@ def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
     return out
 
 
-def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
+def _fit_law(path: NStarPath, x: NDArray[np.float64]) -> Logistic | None:
     """Fit the logistic law to n*, with censored points as bounds. Return None if all points are bounds."""
     if x.size < 5 or path.censored[0].all() or np.ptp(x) == 0:
         return None

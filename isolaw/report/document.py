@@ -2,7 +2,7 @@
 
 A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions, snippets and
 drawings. Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it).
-A command prints `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders
+Most commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders
 the HTML page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`),
 at the start of the text, the page, its title and the JSON.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier import NStarPath
 from isolaw.fits.law_document import simultaneous
 from isolaw.fits.quantity import from_draws
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 LEVELS = np.array([8, 16, 32, 64, 128])
 
 
-def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> Path:
+def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> NStarPath:
     """n* at X computes in 1 + D draws; an end of the grid is a bound unless said otherwise."""
     below = log2_n >= 7 if below is None else below
     above = log2_n <= 3 if above is None else above
     compute = np.geomspace(1e4, 1e6, log2_n.shape[1])
-    return Path(compute, LEVELS, np.clip(log2_n, 3, 7), np.zeros(log2_n.shape), below, above)
+    return NStarPath(compute, LEVELS, np.clip(log2_n, 3, 7), np.zeros(log2_n.shape), below, above)
 
 
 def walks(rng: int, draws: int, size: int, step: float, start: float) -> np.ndarray:
@@ -49,12 +49,12 @@ def share_inside(n: np.ndarray, band: np.ndarray) -> float:
 
 
 @given(paths)
-def test_it_holds_95_percent_of_paths(p: Path) -> None:
+def test_it_holds_95_percent_of_paths(p: NStarPath) -> None:
     assert share_inside(p.n[1:], simultaneous(p)) >= 0.95
 
 
 @given(paths)
-def test_it_holds_the_pointwise_interval(p: Path) -> None:
+def test_it_holds_the_pointwise_interval(p: NStarPath) -> None:
     band = simultaneous(p)
     for i in range(p.compute.size):
         status = "lower_bound" if p.below[0, i] else "upper_bound" if p.above[0, i] else "ok"
@@ -69,7 +69,7 @@ def test_it_holds_the_pointwise_interval(p: Path) -> None:
 
 
 @given(paths)
-def test_it_has_width(p: Path) -> None:
+def test_it_has_width(p: NStarPath) -> None:
     band = simultaneous(p)
     assert not np.isnan(band).any()
     assert np.all(band[0] < band[1])

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
-from isolaw.fits.frontier import TOLERANCE, Path
+from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
@@ -34,7 +34,7 @@ _SLOWER = 0.5  # n* levels off if its late slope is below this share of its earl
 
 def compared(
     laws: dict[str, Fitted],
-    path: Path,
+    path: NStarPath,
     configurations: Sequence[Configuration],
     tolerance: float = TOLERANCE,
 ) -> Comparison:
@@ -79,7 +79,7 @@ class Fitted:
         return LawEntry(float(self.mean[0]), float(self.most[0]), theta, interval, better)
 
 
-def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
+def fit_laws(slices: Slices, path: NStarPath, x: Floats) -> dict[str, Fitted]:
     """Fit every law to the n* in ``path``, and compute the losses.
 
     ``x`` (X,) is log10 C or M.
@@ -145,7 +145,7 @@ def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | No
     return None
 
 
-def falls(path: Path) -> float:
+def falls(path: NStarPath) -> float:
     """Return the share of draws in which n* falls by more than half a doubling after the estimate's peak.
 
     The fall is from n* at the compute of the estimate's peak to the last n*.
@@ -154,7 +154,7 @@ def falls(path: Path) -> float:
     return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
 
 
-def levels_off(path: Path) -> float:
+def levels_off(path: NStarPath) -> float:
     """Return the share of draws in which n* rises, but less than half as fast in the last third of log C."""
     first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
     turn = path.log2_n[1:, 2 * path.compute.size // 3]
@@ -162,7 +162,7 @@ def levels_off(path: Path) -> float:
     return float(np.mean((before > _A_TURN / 2) & (after < _SLOWER * before)))
 
 
-def _curvature(slices: Slices, path: Path) -> Floats:
+def _curvature(slices: Slices, path: NStarPath) -> Floats:
     """Return the curvature of the reward in log2 n at n*, divided by its maximum, of shape (X,).
 
     Values are at least `_LEAST_WEIGHT`.

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from isolaw.fits.curves.varpro import SearchRange, varpro
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier import NStarPath
 from isolaw.fits.selection import Floats
 
 Bools = NDArray[np.bool_]
@@ -80,7 +80,7 @@ class LawForm:
     """
 
     log2_n: Callable[[Floats, Floats], Floats]
-    fit: Callable[[Floats, Path, Floats], Floats]
+    fit: Callable[[Floats, NStarPath, Floats], Floats]
     equation: str
     parameters: tuple[str, ...]
     words: str
@@ -91,18 +91,18 @@ class LawForm:
     turns: bool = False
 
 
-def _logistic_of(x: Floats, path: Path, _: Floats) -> Floats:
+def _logistic_of(x: Floats, path: NStarPath, _: Floats) -> Floats:
     law = fit_logistic(x, path.log2_n, path.below, path.above)
     return np.stack([law.b, law.L, np.log(np.maximum(law.k, 1e-12)), law.x0], axis=1)
 
 
-def _linear_of(x: Floats, path: Path, weight: Floats) -> Floats:
+def _linear_of(x: Floats, path: NStarPath, weight: Floats) -> Floats:
     """Fit the linear law with errors relative to n*, which to first order equal errors in log2 n*."""
     n = np.exp2(path.log2_n)
     return _polynomial(2, x, path, n, weight / n**2)
 
 
-def _polynomial(terms: int, x: Floats, path: Path, value: Floats, weights: Floats) -> Floats:
+def _polynomial(terms: int, x: Floats, path: NStarPath, value: Floats, weights: Floats) -> Floats:
     """Return θ of a polynomial with this number of terms, fitted by weighted least squares."""
     powers = x[:, None] ** np.arange(terms)
 
@@ -116,8 +116,8 @@ def _polynomial(terms: int, x: Floats, path: Path, value: Floats, weights: Float
     return _one_sided(fit, value, path.below, path.above, weights)
 
 
-def _in_log2_n(terms: int) -> Callable[[Floats, Path, Floats], Floats]:
-    def fit(x: Floats, path: Path, weight: Floats) -> Floats:
+def _in_log2_n(terms: int) -> Callable[[Floats, NStarPath, Floats], Floats]:
+    def fit(x: Floats, path: NStarPath, weight: Floats) -> Floats:
         return _polynomial(terms, x, path, path.log2_n, np.broadcast_to(weight, path.log2_n.shape))
 
     return fit

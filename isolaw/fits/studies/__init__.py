@@ -1,1 +1,5 @@
-"""Run studies beyond the law: recipe comparisons, re-tuned lr, backtests, targets and model size."""
+"""Run studies beyond the law.
+
+They compare recipes, two configurations and costs, re-tune lr, count groups without signal, backtest, and fit
+compute to a target and laws of model size.
+"""

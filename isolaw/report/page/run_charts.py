@@ -1,4 +1,4 @@
-"""Charts that need no law: reward by (B_p, n), best@k and worst@k, and the losses of a backtest."""
+"""Charts of the runs: reward by (B_p, n), best@k and worst@k, and the losses of a backtest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of a prediction by simulation."""
+"""The document of a prediction, by a law or by simulation."""
 
 from __future__ import annotations
 

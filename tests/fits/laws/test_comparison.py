@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.fits.document.schema import Comparison
-from isolaw.fits.frontier import TOLERANCE, Path, ridge_path
+from isolaw.fits.frontier import TOLERANCE, NStarPath, ridge_path
 from isolaw.fits.laws.comparison import (
     Fitted,
     compared,
@@ -54,7 +54,7 @@ def configurations(runs: int = 3) -> list[Configuration]:
 
 def drawn(
     ridge: Floats, rng: int = 0, draws: int = 100, bend: float = 0.02, noise: float = 0.25
-) -> tuple[Slices, Path]:
+) -> tuple[Slices, NStarPath]:
     """A surface that falls with the square of the distance from n*, which draws have somewhat elsewhere."""
     generator = np.random.default_rng(rng)
     off = (
@@ -208,11 +208,11 @@ def test_the_simplest_that_beats_every_simpler_one() -> None:
 # What n* does
 
 
-def path_of(log2_n: Floats) -> Path:
+def path_of(log2_n: Floats) -> NStarPath:
     """n* of draws (D, X), and their mean."""
     log2_n = np.concatenate([log2_n.mean(axis=0, keepdims=True), log2_n])
     nowhere = np.zeros(log2_n.shape, dtype=bool)
-    return Path(10**X, np.array(N), log2_n, np.zeros(log2_n.shape), nowhere, nowhere)
+    return NStarPath(10**X, np.array(N), log2_n, np.zeros(log2_n.shape), nowhere, nowhere)
 
 
 UP = 4 + 3 * SHARE

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier import NStarPath
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.selection import Floats
 
@@ -32,10 +32,10 @@ def law(name: str, x: Floats, theta: Any) -> Floats:
     return LAWS[name].log2_n(x, np.atleast_2d(theta))[0]
 
 
-def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> Path:
+def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> NStarPath:
     nowhere = np.zeros(log2_n.shape, dtype=bool)
     below, above = (nowhere if own is None else own for own in (below, above))
-    return Path(10**X, LEVELS, log2_n, np.zeros(log2_n.shape), below, above)
+    return NStarPath(10**X, LEVELS, log2_n, np.zeros(log2_n.shape), below, above)
 
 
 def drawn(name: str, rng: int, draws: int = 300, noise: float = 0.2) -> np.ndarray:
