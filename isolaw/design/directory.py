@@ -232,8 +232,9 @@ def read(store: SweepStore) -> list[Decision]:
         try:
             document = parse_json(line)
             history = [*out, decoded(Decision, document)]
-            if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
-                break  # damaged, from another sweep, or from a version that did not record the sweep
+            unknown = document.keys() - {"crc"} - history[-1].to_dict().keys()
+            if unknown or not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
+                break  # damaged, of another sweep, or of a version that wrote other keys or no sweep
             out = history
         except (ValueError, TypeError, KeyError):
             break

@@ -271,6 +271,11 @@ def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
     ]
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert read(SweepStore(copy))[-1].expected_regret == 1e-9
+    newer = {**forged[-1].to_dict(), "note": "of a newer version"}
+    line = canonical_json(seal.sealed(newer, f"{directory._owner(forged, ids)} {len(forged) - 1}"))
+    (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in [*lines[:-1], line]))
+    assert read(SweepStore(copy)) == history[:-1]
+    (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
     planned = engine.plan(spec(), copy)
     assert planned.adaptive is not None
     assert planned.adaptive.history == history
