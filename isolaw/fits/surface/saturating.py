@@ -168,7 +168,7 @@ class Likelihood:
             return np.concatenate([left @ whiten.T, np.atleast_2d(z)], axis=1).reshape(*z.shape[:-1], -1)
 
         def slopes(z: Floats) -> Floats:
-            # All differences in one call: SciPy would make one call per parameter, which takes most of the fit.
+            # One call evaluates all differences; SciPy makes one call per parameter, which takes most time.
             # The steps go towards 0, so they stay inside the box.
             ahead = z + _DIFFERENCE * np.diag(np.maximum(np.abs(z), 1.0) * np.where(z > 0, -1.0, 1.0))
             return ((residuals(ahead) - residuals(z)) / np.diag(ahead - z)[:, None]).T
