@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from isolaw import children, commands
 from isolaw import machine as machines
+from isolaw.arguments import checked
 from isolaw.machine import Machine
 from isolaw.registry import BACKENDS
 
@@ -83,6 +84,7 @@ def examine() -> Machine:
     return machines.examine((*_BASE, *_REAL))
 
 
+@checked
 def diagnose(machine: Machine | None = None) -> list[Check]:
     """Return all faults and notes about a machine (by default, this machine), with the faults first.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import executors
+from isolaw.arguments import checked
 from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
 from isolaw.design import directory
@@ -27,6 +28,7 @@ from isolaw.trackers import mirror
 __all__ = ["Plan", "execute", "issues_of", "plan", "status", "sweep"]
 
 
+@checked
 def sweep(
     spec: SweepSpec | Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,
@@ -159,6 +161,7 @@ def _execute(
             store.run(run.run_id).create(run)
 
 
+@checked
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 

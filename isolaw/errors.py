@@ -162,8 +162,15 @@ def check_type(name: str, value: object, types: Any, expected: str) -> None:
     isolaw.errors.InputError: draws: found 'a'; expected a number of draws
     """
     if not isinstance(value, types) or isinstance(value, bool):
-        shown = _shown(value) if isinstance(value, str | int | float | list | tuple) else type(value).__name__
-        raise InputError(f"{name}: found {shown}; expected {expected}")
+        raise wrong_argument(name, value, expected)
+
+
+def wrong_argument(name: str, value: object, expected: str) -> InputError:
+    """Return the error for an argument from Python, with the value or otherwise its type."""
+    plain = isinstance(value, str | int | float | list | tuple)
+    return InputError(
+        f"{name}: found {_shown(value) if plain else type(value).__name__}; expected {expected}"
+    )
 
 
 def option(keyword: str, name: str, value: object) -> str:

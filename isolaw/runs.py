@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isolaw import places
+from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, check_type, nearest, option
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
@@ -149,6 +150,7 @@ class Runs:
             return self.points
         return pd.concat([self.points, self.diverged]).sort_values(KEY, kind="stable", ignore_index=True)
 
+    @checked
     def metrics(self, eval_set: str) -> list[str]:
         """Return the names of the metrics that were measured on ``eval_set``."""
         return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
@@ -208,6 +210,7 @@ class Runs:
         metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}
         return table.replace_schema_metadata(metadata)
 
+    @checked
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table to a Parquet file, sorted by key, with the attributes in the file's metadata.
 
@@ -218,6 +221,7 @@ class Runs:
         pq.write_table(self._arrow(self.rows), path)
 
     @classmethod
+    @checked
     def from_parquet(cls, path: str | Path) -> Runs:
         """Read a table that `to_parquet` wrote, with its attributes."""
         table = read_parquet(path)

@@ -33,7 +33,7 @@ FLOORS = (
         "evidence",
         "step_cost",
     },
-    {"documents"},
+    {"arguments", "documents"},
     {"config", "runs"},
     {"source"},
     {"backend", "engine_connection", "simulators"},

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isolaw.arguments import checked
 from isolaw.errors import InputError
 from isolaw.registry import traits
 from isolaw.step_cost import Cost, CostOrigin, Estimate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Cost", "CostOrigin", "Estimate", "read", "read_cost"]
 
 
+@checked
 def read(source: Any) -> Cost:
     """Return the cost model of a source.
 

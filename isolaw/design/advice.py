@@ -28,6 +28,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isolaw.allocation import Allocation
+from isolaw.arguments import checked
 from isolaw.config.sections import Count, Positive, RolloutBudget, Section
 from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
 from isolaw.documents.validation import parse_section
@@ -186,6 +187,7 @@ class Advice(Shown):
         }
 
 
+@checked
 def advise(
     budget: float | str,
     difficulty: DifficultyKind | None = None,

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from isolaw.allocation import BatchShape
+from isolaw.arguments import checked
 from isolaw.children import each
 from isolaw.config import SweepSpec
 from isolaw.design import truths as library
@@ -150,6 +151,7 @@ class SweepForecast(Shown):
 
 
 @renamed
+@checked
 def plan(
     sweep: SweepSpec | Mapping[str, Any] | str | Path,
     *,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError
 from isolaw.evidence import COLUMN
 from isolaw.files import replacing
@@ -58,6 +59,7 @@ class Law(Shown, LawPosterior):
         parts = f"{d.setting}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
         return f"<Law: {d.simulated.title(parts)}>"
 
+    @checked
     def predict(
         self,
         compute: float | str,
@@ -98,6 +100,7 @@ class Law(Shown, LawPosterior):
         """
         return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
 
+    @checked
     def predictions(
         self,
         computes: Iterable[float],
@@ -210,6 +213,7 @@ class Law(Shown, LawPosterior):
         figure: Figure = public("law_figure")(self)
         return figure
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the law to ``path`` and its draws next to it, and return the path.
 
@@ -234,11 +238,13 @@ class Law(Shown, LawPosterior):
         return path
 
     @staticmethod
+    @checked
     def is_file(path: str | Path) -> bool:
         """Return whether a file declares the format of a law, even if it is damaged."""
         return files.is_law(Path(path))
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Law:
         """Read a law from its file, and its draws if their file exists.
 

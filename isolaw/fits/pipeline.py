@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.errors import InputError, Refused, check_type
+from isolaw.arguments import checked
+from isolaw.errors import InputError, Refused
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
@@ -64,12 +64,12 @@ from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400
-_MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
 
 
 @renamed
+@checked
 def fit(
     runs: Source,
     metric: str | None = None,
@@ -132,7 +132,7 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width, setting = _checked(method, curve, records, draws), setting_of(hold)
+    width, setting = _checked(method, curve, records), setting_of(hold)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, setting, where, x)
     selection.flags[:0] = flags
@@ -217,16 +217,13 @@ def fit(
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 
 
-def _checked(method: str, curve: str, records: float | str | None, draws: int) -> float | None:
+def _checked(method: str, curve: str, records: float | str | None) -> float | None:
     """Check the options, and return the bin width of record points, or None to fit all checkpoints.
 
     Raises `InputError` for a wrong option.
     """
-    if method not in METHODS:
-        raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
         raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
-    check_draws(draws)
     if records == "auto":
         return WIDTH if method == "paper" else None
     if records in ("off", None):
@@ -234,19 +231,6 @@ def _checked(method: str, curve: str, records: float | str | None, draws: int) -
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
         raise InputError(f"records: found {records!r}; expected a positive width of reward, auto or off")
     return float(records)
-
-
-def check_draws(draws: int) -> None:
-    """Raise `InputError` unless ``draws`` is a number of draws."""
-    check_type("draws", draws, Integral, f"0 to {_MOST_DRAWS} draws")
-    if not 0 <= draws <= _MOST_DRAWS:
-        raise InputError(f"draws: found {draws}; expected 0 to {_MOST_DRAWS} draws")
-
-
-def check_compute(compute: float | None) -> None:
-    """Raise `InputError` unless ``compute`` is a number of rollouts, or None."""
-    if compute is not None and not (math.isfinite(compute) and compute >= 1):
-        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
 
 
 def _fit_all(

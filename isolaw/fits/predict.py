@@ -28,14 +28,12 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
-from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError, at_command_line, check_type
+from isolaw.errors import InputError, at_command_line
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -60,12 +58,11 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
-from isolaw.step_cost import Cost, checked_price, parse_budget, parse_hours
+from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
 _BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
-_MOST = 1e15  # limit on budgets, in rollouts
 _EDGE = 1e-6  # tolerance in comparisons of places, in doublings
 _RISK = 0.0005  # penalty of a candidate for each doubling past the measured range, in units of reward
 
@@ -80,16 +77,9 @@ def predict(
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     compute = parse_budget(compute)
-    check_type("cost", cost, (Cost, NoneType), "the result of isolaw.read_cost")
-    for name, value in (("max_batch_rollouts", max_batch_rollouts), ("n_train_problems", n_train_problems)):
-        check_type(name, value, (Real, NoneType), "a number")
     asked = compute if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
-    if not isinstance(compute, str) and not 1 <= compute <= _MOST:
-        raise InputError(
-            f"compute: found {compute:g}; expected a number of rollouts from 1 to {number(_MOST)}"
-        )
-    budget = int(_MOST if isinstance(compute, str) else compute)
+    budget = int(LARGEST_BUDGET if isinstance(compute, str) else compute)
     document = law.document
     flags: list[Flag] = []
     candidates = affordable(document, budget, max_batch_rollouts, flags)
@@ -124,6 +114,7 @@ def predict(
     if factor <= FAR and not constant:
         options = options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
+    most = min(FAR * reach, LARGEST_BUDGET)
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
     if options and cost is not None:
@@ -138,7 +129,7 @@ def predict(
         m_star,
         REFUSED if asked or (models and factor > 1) else law_n(law, budget, factor),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
-        int(min(FAR * reach, _MOST) * budget / farthest if asked else min(FAR * reach, _MOST)),
+        int(most * budget / farthest if asked else most),
         flags,
         asked,
         cost,
@@ -158,8 +149,8 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
         raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: {how}")
     seconds = cost.budget_seconds(asked)
-    if not 1 <= seconds <= _MOST:
-        raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {_MOST:g} s")
+    if not 1 <= seconds <= LARGEST_BUDGET:
+        raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
     return seconds
 
 

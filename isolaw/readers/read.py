@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from isolaw.arguments import checked
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError, at_command_line
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
@@ -30,6 +31,7 @@ from isolaw.source import ReadKeywords, Source
 _SHOWN = 8
 
 
+@checked
 def read(
     *sources: Source,
     metric: str | None = None,

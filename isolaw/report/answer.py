@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pandas as pd
 
 from isolaw import commands, engine
+from isolaw.arguments import checked
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Simulated
@@ -24,6 +25,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.quantity import Interval, Quantity
+from isolaw.fits.selection import Hold
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
@@ -40,8 +42,6 @@ from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from isolaw.fits.selection import Hold
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ class Answer:
 
 
 @renamed
+@checked
 def answer(
     source: Source | Law,
     compute: float | str,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 
+from isolaw.arguments import checked
 from isolaw.registry import Shown
 from isolaw.report.document import Document
 
 
+@checked
 def summary(found: Shown, html: bool = False) -> str:
     """Return a law, a prediction or the result of a study as lines of text, or as HTML.
 

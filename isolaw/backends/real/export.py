@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from isolaw.arguments import checked
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.config import RunSpec
@@ -30,6 +31,7 @@ ABOUT = "isolaw.json"
 _GENERATION = "generation_config.json"
 
 
+@checked
 def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     """Export the model of a run at its last saved step to a folder that ``from_pretrained`` can load.
 

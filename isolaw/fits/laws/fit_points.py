@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
 from isolaw.fits.flags import Code, Flag
@@ -25,6 +26,7 @@ _LEAST_POINTS = 5
 LABEL = "conditional on independent points"
 
 
+@checked
 def fit_points(
     x_values: ArrayLike, n_star: ArrayLike, x: Literal["compute", "steps"] = "compute"
 ) -> tuple[PointsDocument, ModelResult]:

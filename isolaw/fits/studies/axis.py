@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, Refused, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import Encoded
@@ -93,6 +94,7 @@ def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
 
 
 @renamed
+@checked
 def compare_by(
     runs: Source,
     by: str,

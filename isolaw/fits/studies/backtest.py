@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 import numpy as np
 
 from isolaw.allocation import BatchShape
+from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import read_reward
@@ -73,6 +74,7 @@ class _Judged(NamedTuple):
 
 
 @renamed
+@checked
 def backtest(
     runs: Source,
     fit_below: float,

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, expit, gammaln
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.quantity import Quantity, from_draws
@@ -85,6 +86,7 @@ class DeadGroups(Encoded, Shown):
     sizes: tuple[GroupSize, ...]
 
 
+@checked
 def dead_groups(
     correct: ArrayLike, samples: ArrayLike, sizes: Sequence[int] = SIZES, seed: int = 0
 ) -> DeadGroups:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from isolaw.allocation import BatchShape
+from isolaw.arguments import checked
 from isolaw.errors import DataError, Refused
 from isolaw.evidence import Simulated
 from isolaw.fits.blas import one_blas_thread
@@ -29,7 +30,7 @@ from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
-from isolaw.fits.pipeline import DRAWS, check_compute, check_draws
+from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
@@ -120,6 +121,7 @@ class Foreseen(NamedTuple):
 
 
 @renamed
+@checked
 def compare(
     first: Source,
     second: Source,
@@ -154,8 +156,6 @@ def compare(
     >>> found.facts, found.paired, found.mean.rows["C_mid"].difference.value < 1
     ({'lr': (0.002, 0.02)}, True, True)
     """
-    check_compute(compute)
-    check_draws(draws)
     from isolaw.readers.read import as_runs
 
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)

@@ -20,6 +20,7 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
@@ -47,6 +48,7 @@ class Retuned:
 
 
 @renamed
+@checked
 def retune(
     runs: Source,
     metric: str,

@@ -34,6 +34,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from isolaw.allocation import BatchShape
+from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
@@ -42,7 +43,7 @@ from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import read_reward
-from isolaw.fits.pipeline import DRAWS, check_compute, check_draws
+from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.predict import seconds_of
 from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits.reward_unit import bounds, unit_of
@@ -108,6 +109,7 @@ class ShapeComparison(Flagged, Shown):
 
 
 @renamed
+@checked
 def compare_shapes(
     runs: Source,
     a: BatchShape,
@@ -152,10 +154,8 @@ def compare_shapes(
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise InputError(f"compare: found {found}; expected one of compute, target and hours")
-    check_compute(compute)
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {target!r}; expected a reward")
-    check_draws(draws)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from isolaw.arguments import checked
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused, option
 from isolaw.fits.cell import Cell
@@ -37,7 +38,7 @@ from isolaw.registry import Shown
 from isolaw.renamed import renamed
 from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
-from isolaw.step_cost import Cost, Spent, checked_price
+from isolaw.step_cost import Cost, Spent
 
 _LEAST_POINTS = 3  # fewest evaluations of a run
 _LEAST_ABOVE = 2
@@ -83,6 +84,7 @@ class TargetStudy(Flagged, Shown):
 
 
 @renamed
+@checked
 def to_target(
     runs: Source,
     targets: Sequence[float] | None = None,
@@ -123,7 +125,6 @@ def to_target(
     >>> [row.problems_per_batch for row in found.rows], found.rows[0].reached
     ([4, 8, 16, 32], 2)
     """
-    checked_price(price)
     runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)
     points = measured_points(runs, metric, eval_set)
     table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {}))

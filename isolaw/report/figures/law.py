@@ -12,6 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
+from isolaw.arguments import checked
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.report.figures.series import fitted_curves, law_line, n_ends, stars, steps_scale
@@ -44,6 +45,7 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
     return figure
 
 
+@checked
 def law_figure(law: Law) -> Figure:
     """Draw n* and the law against C on log axes, with the n recommended at the end of the runs.
 

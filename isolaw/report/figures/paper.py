@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from isolaw.arguments import checked
 from isolaw.errors import IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
@@ -63,6 +64,7 @@ class Material:
 
 
 @renamed
+@checked
 def paper_figures(
     runs: Source, folder: str | Path, *, where: Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[list[Path], dict[str, str]]:

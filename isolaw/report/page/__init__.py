@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isolaw import files
+from isolaw.arguments import checked
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.registry import __version__
@@ -49,6 +50,7 @@ _GENERATOR = "isolaw report"
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
+@checked
 def write_report(
     runs: Source,
     law: Law,

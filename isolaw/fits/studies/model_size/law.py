@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
@@ -194,6 +195,7 @@ class SizeLaw:
 
 
 @renamed
+@checked
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 

@@ -1,0 +1,253 @@
+"""Check the arguments of a public function before its work begins.
+
+The annotations of a function state the types of its arguments. `_LIMITS` states the range of the arguments
+that several functions have, such as ``draws`` and ``seed``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast
+
+from isolaw.errors import InputError, wrong_argument
+from isolaw.step_cost import checked_price, parse_budget
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_DRAWS = 10_000
+_LARGEST = 2**63 - 1  # limit on integers, which tables and files store in 64 bits
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # limits of common file systems, in bytes
+_WRONG = object()
+# For each name, what messages say is accepted, and the range of a number.
+_LIMITS: dict[str, tuple[str, float, float]] = {
+    "draws": (f"0 to {MOST_DRAWS} draws", 0, MOST_DRAWS),
+    "seed": ("a whole number from 0 to 2^63 - 1", 0, _LARGEST),
+    "max_batch_rollouts": ("a number of rollouts, at least 1", 1, _LARGEST),
+    "n_train_problems": ("a positive number of problems", 1, _LARGEST),
+    "repetitions": ("at least 1", 1, _LARGEST),
+    "target": ("a finite number", -_LARGEST, _LARGEST),
+    "fit_below": ("a measured compute", 0, _LARGEST),
+}
+# For other names, what messages say is accepted if the annotation says too little.
+_ACCEPTED = {
+    "compute": "one budget in rollouts, e.g. 1e6 or '1M'",
+    "cost": "the result of isolaw.read_cost",
+    "price": "a price per hour",
+    "where": 'values of columns, e.g. {"B_p": 32}',
+    "metric": "the name of a metric, e.g. avg@4",
+    "eval_set": "the name of an evaluation set, e.g. validation",
+}
+# For other names, the function that raises `InputError` for a value of the right type.
+_CHECKS: dict[str, Callable[[Any], object]] = {"compute": parse_budget, "price": checked_price}
+
+
+def checked(function: Function) -> Function:
+    """Return a function that raises `InputError` for a wrong argument before its work begins.
+
+    Numbers and strings of other libraries become those of Python.
+
+    >>> @checked
+    ... def fit(draws: int = 400, hold: Literal["B_p", "n"] = "B_p") -> int:
+    ...     return draws
+    >>> fit(8)
+    8
+    >>> fit(draws=-1)
+    Traceback (most recent call last):
+    isolaw.errors.InputError: draws: found -1; expected 0 to 10000 draws
+    >>> fit(hold="B")
+    Traceback (most recent call last):
+    isolaw.errors.InputError: hold: found 'B'; expected B_p or n
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        try:
+            given = signature.bind(*args, **keywords)
+        except TypeError:  # the call itself raises it, with a better message
+            return function(*args, **keywords)
+        hints = _hints(function)
+        for name, value in given.arguments.items():
+            kind, hint = signature.parameters[name].kind, hints.get(name, Any)
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                given.arguments[name] = tuple(argument(name, own, hint) for own in value)
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                inner = _keywords_of(hint)
+                given.arguments[name] = {k: argument(k, own, inner.get(k, Any)) for k, own in value.items()}
+            else:
+                given.arguments[name] = argument(name, value, hint)
+        return function(*given.args, **given.kwargs)
+
+    return cast(Function, wrapper)
+
+
+def argument(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as plain Python; raise `InputError` if its type or its range is wrong."""
+    if name == "self" or hint is Any:
+        return value
+    expected, low, high = _LIMITS.get(name, (_ACCEPTED.get(name) or _words(hint), -math.inf, math.inf))
+    if isinstance(value, str | os.PathLike) and _accepts_path(hint):
+        check_path(name, value)
+    out = _converted(value, hint)
+    if out is _WRONG:
+        raise wrong_argument(name, value, expected)
+    if out is None:
+        return out
+    if name in _CHECKS:
+        _CHECKS[name](out)
+    elif isinstance(out, int | float) and not (math.isfinite(out) and low <= out <= high):
+        raise wrong_argument(name, value, expected)
+    return out
+
+
+def check_path(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` if no file can have a path.
+
+    >>> check_path("out", "")
+    Traceback (most recent call last):
+    isolaw.errors.InputError: out: found ''; expected a path
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise wrong_argument(name, text, "a path")
+    if "\0" in text:
+        raise wrong_argument(name, text, "a path without NUL characters")
+    try:
+        raw = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise wrong_argument(name, text, "a path without lone surrogates") from None
+    if len(raw) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in raw.split(b"/")):
+        limits = f"at most {_LONGEST_PATH} bytes, with names of at most {_LONGEST_NAME}"
+        raise InputError(f"{name}: found a path of {len(raw):,} bytes; expected {limits}")
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of arguments; that of the result may name a class that is not imported."""
+    given = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    return typing.get_type_hints(types.SimpleNamespace(__annotations__=given), function.__globals__)
+
+
+@functools.cache
+def _keywords_of(hint: Any) -> dict[str, Any]:
+    """Return the annotations of keywords that are annotated as ``Unpack[…]``."""
+    inner = typing.get_args(hint)
+    return typing.get_type_hints(inner[0]) if inner else {}
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _kind(hint: Any) -> Any:
+    """Return the class of an annotation, such as ``Mapping`` for ``Mapping[str, Any]``."""
+    return typing.get_origin(hint) or hint
+
+
+def _accepts_path(hint: Any) -> bool:
+    kinds = [_kind(own) for own in _members(hint)]
+    return any(isinstance(own, type) and issubclass(own, os.PathLike) for own in kinds)
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """Return a value in the form that an annotation names, or `_WRONG`."""
+    for member in _members(hint):
+        if (out := _of_kind(value, member)) is not _WRONG:
+            return out
+    return _WRONG
+
+
+def _of_kind(value: Any, hint: Any) -> Any:
+    kind, inner = _kind(hint), typing.get_args(hint)
+    if hint is Any or (getattr(kind, "_is_protocol", False) and kind.__module__ != "collections.abc"):
+        return value
+    if hint is None or kind is types.NoneType:
+        return None if value is None else _WRONG
+    if kind is Literal:
+        return str.__str__(value) if isinstance(value, str) and value in inner else _WRONG
+    if kind is bool:
+        return bool(value) if type(value).__name__ in ("bool", "bool_") else _WRONG
+    if kind in (int, float):
+        return _number(value, kind)
+    if kind is str:
+        return str.__str__(value) if isinstance(value, str) else _WRONG
+    if kind is tuple:
+        fits = isinstance(value, list | tuple) and (inner[-1:] == (...,) or len(value) == len(inner))
+        if not fits:
+            return _WRONG
+        each = inner[:1] * len(value) if inner[-1:] == (...,) else inner
+        out = [_converted(own, its) for own, its in zip(value, each, strict=True)]
+        return _WRONG if any(own is _WRONG for own in out) else tuple(out)
+    if kind is Callable:
+        return value if callable(value) else _WRONG
+    if kind is Mapping:
+        whole = isinstance(value, Mapping) and all(_converted(key, inner[0]) is not _WRONG for key in value)
+        return value if whole else _WRONG
+    if kind in (Sequence, Iterable):
+        return _list(value, kind, inner[0])
+    if isinstance(kind, type):
+        return value if isinstance(value, kind) else _WRONG
+    return value
+
+
+def _number(value: Any, kind: type) -> Any:
+    """Return a real number as ``int`` or ``float``; a whole number stays exact."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return _WRONG
+    try:
+        near = float(value)
+        whole = int(value) if near.is_integer() else None
+    except (OverflowError, ValueError):  # beyond floats
+        return _WRONG
+    if whole is None or (kind is float and isinstance(value, float)):
+        return _WRONG if kind is int else near
+    return whole if whole == value and abs(whole) <= _LARGEST else _WRONG
+
+
+def _list(value: Any, kind: type, each: Any) -> Any:
+    """Return an iterable as a list if it has a length, so that a generator is not consumed."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return _WRONG
+    try:
+        len(value)  # type: ignore[arg-type]
+    except TypeError:  # a generator, a 0-d array
+        return value if kind is Iterable and not hasattr(value, "ndim") else _WRONG
+    out = [_converted(own, each) for own in value]
+    return _WRONG if any(own is _WRONG for own in out) else out
+
+
+def _words(hint: Any) -> str:
+    """Return what messages say that an annotation accepts."""
+    words: list[str] = []
+    for member in _members(hint):
+        kind = _kind(member)
+        if kind is Literal:
+            words += typing.get_args(member)
+        elif kind is not types.NoneType:
+            words.append(_NAMES.get(kind) or f"{getattr(kind, '__name__', 'another value')}")
+    words = list(dict.fromkeys(words))
+    return " or ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+_NAMES: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    tuple: "a tuple",
+    Mapping: "a mapping",
+    Sequence: "a list",
+    Iterable: "a list",
+    os.PathLike: "a path",
+    Path: "a path",
+    Callable: "a function",
+}
