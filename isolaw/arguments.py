@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, Union, cast
 from isolaw.errors import InputError, wrong_argument
 from isolaw.step_cost import checked_price, parse_budget
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Checked = TypeVar("Checked", bound=Callable[..., Any])
 
 MOST_DRAWS = 10_000
 _LARGEST = 2**63 - 1  # limit on integers, which tables and files store in 64 bits
@@ -49,7 +49,7 @@ _ACCEPTED = {
 _CHECKS: dict[str, Callable[[Any], object]] = {"compute": parse_budget, "price": checked_price}
 
 
-def checked(function: Function) -> Function:
+def checked(function: Checked) -> Checked:
     """Return a function that raises `InputError` for a wrong argument before its work begins.
 
     Numbers and strings of other libraries become those of Python.
@@ -86,7 +86,7 @@ def checked(function: Function) -> Function:
                 given.arguments[name] = argument(name, value, hint)
         return function(*given.args, **given.kwargs)
 
-    return cast(Function, wrapper)
+    return cast(Checked, wrapper)
 
 
 def argument(name: str, value: Any, hint: Any) -> Any:

@@ -256,6 +256,7 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
+    points = with_plain_columns(points[[c for c in COLUMNS if c in points.columns]], source)
     table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)
@@ -273,6 +274,30 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     _check_keys(table, where)
     rows = [table[own].sort_values(KEY, kind="stable").reset_index(drop=True) for own in (finite, ends)]
     return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)
+
+
+def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return a table with the values of categories in their place.
+
+    Raises `DataError` for a value that is neither text, number nor date, such as a list, and for an integer
+    beyond 64 bits.
+    """
+    where = f"{source}: " if source else ""
+    for name in table.columns[[dtype.kind in "Oc" for dtype in table.dtypes]]:
+        column = table[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            table = table.assign(**{name: column.astype(column.cat.categories.dtype)})
+        elif column.dtype.kind == "c" or (column.dtype == object and not column.map(_is_plain).all()):
+            bad = column if column.dtype.kind == "c" else column[~column.map(_is_plain)]
+            expected = "text or numbers of at most 64 bits"
+            raise DataError(f"{where}{name}: {places.found(bad)}; expected {expected}")
+    return table
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**64
+    return not isinstance(value, complex) and pd.api.types.is_scalar(value)
 
 
 def after_last_value(table: pd.DataFrame) -> pd.Series:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import isolaw
-from isolaw.errors import InputError, IsolawError
+from isolaw.errors import IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -89,6 +89,21 @@ LEFT_OUT = {
     "Advice", "Answer", "IsolawError", "Prediction", "Quantity", "Allocation", "SizeCurves", "SweepSpec",
     "__version__",
 }  # fmt: skip
+
+
+# Where functions begin to compute, after their last check.
+FITS = (
+    "isolaw.fits.pipeline._misfit",
+    "isolaw.fits.studies.recipes.resample",
+    "isolaw.fits.studies.shapes.estimate",
+    "isolaw.fits.studies.backtest._splits",
+    "isolaw.engine.execute",
+    "isolaw.fits.law.predict",
+)
+
+
+def _accepted(*_: Any, **__: Any) -> None:
+    raise Refused("the arguments are accepted")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +191,8 @@ def test_a_hostile_argument_gives_a_result_or_an_error_of_isolaw(
     name: str, argument: str, calls: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for place in FITS:  # accepted: the fit itself need not follow
+        monkeypatch.setattr(place, _accepted)
     function, wrong = public()[name], []
     for label, value in HOSTILE.items():
         began = time.process_time()
@@ -185,7 +202,7 @@ def test_a_hostile_argument_gives_a_result_or_an_error_of_isolaw(
         except IsolawError as error:
             if len(str(error)) > 5000:
                 wrong.append(f"{label}: a message of {len(str(error)):,} characters")
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             wrong.append(f"{label}: {type(error).__name__}: {str(error)[:200]}")
         if (took := time.process_time() - began) > _SOON:
             wrong.append(f"{label}: {took:.1f} s")

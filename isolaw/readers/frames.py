@@ -13,7 +13,7 @@ import pyarrow.interchange as interchange
 
 from isolaw.errors import DataError
 from isolaw.parquet import is_plain
-from isolaw.runs import attributes_in
+from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
 _EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
@@ -46,7 +46,7 @@ def as_pandas(table: Any) -> pd.DataFrame:
         raise DataError(f"{SOURCE}: two columns are called {twice[0]!r}")
     if frame.empty:
         raise DataError(f"{SOURCE}: the table has no rows; columns: {', '.join(frame.columns)}")
-    frame = frame.set_axis(pd.RangeIndex(len(frame), name="row"))
+    frame = with_plain_columns(frame.set_axis(pd.RangeIndex(len(frame), name="row")), SOURCE)
     frame.attrs = {"notes": notes, "attributes": attributes}
     return frame
 
