@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast
+from typing import Any, BinaryIO, Literal, TypeVar, Union, cast
 
 from isolaw.errors import InputError, wrong_argument
 from isolaw.step_cost import checked_price, parse_budget
@@ -103,7 +103,9 @@ def argument(name: str, value: Any, hint: Any) -> Any:
         return out
     if name in _CHECKS:
         _CHECKS[name](out)
-    elif isinstance(out, int | float) and not (math.isfinite(out) and low <= out <= high):
+    elif (
+        _is_number(hint) and isinstance(out, int | float) and not (abs(out) < math.inf and low <= out <= high)
+    ):
         raise wrong_argument(name, value, expected)
     return out
 
@@ -158,6 +160,10 @@ def _accepts_path(hint: Any) -> bool:
     return any(isinstance(own, type) and issubclass(own, os.PathLike) for own in kinds)
 
 
+def _is_number(hint: Any) -> bool:
+    return any(_kind(own) in (int, float) for own in _members(hint))
+
+
 def _converted(value: Any, hint: Any) -> Any:
     """Return a value in the form that an annotation names, or `_WRONG`."""
     for member in _members(hint):
@@ -194,6 +200,8 @@ def _of_kind(value: Any, hint: Any) -> Any:
         return value if whole else _WRONG
     if kind in (Sequence, Iterable):
         return _list(value, kind, inner[0])
+    if kind is BinaryIO:  # files are no instances of it
+        return value if hasattr(value, "write") else _WRONG
     if isinstance(kind, type):
         return value if isinstance(value, kind) else _WRONG
     return value
@@ -205,7 +213,7 @@ def _number(value: Any, kind: type) -> Any:
         return _WRONG
     try:
         near = float(value)
-        whole = int(value) if near.is_integer() else None
+        whole = int(value) if near.is_integer() else None  # type: ignore[call-overload]
     except (OverflowError, ValueError):  # beyond floats
         return _WRONG
     if whole is None or (kind is float and isinstance(value, float)):
@@ -250,4 +258,5 @@ _NAMES: dict[Any, str] = {
     os.PathLike: "a path",
     Path: "a path",
     Callable: "a function",
+    BinaryIO: "a binary file",
 }

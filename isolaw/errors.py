@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -108,20 +108,20 @@ class Issue:
     def __str__(self) -> str:
         parts = [self.message] if self.message else []
         if self.found is not _NOTHING:
-            parts.append(f"found {_shown(self.found)}")
+            parts.append(f"found {shown(self.found)}")
         if self.accepted:
             parts.append(f"expected {self.accepted}")
         hint = f" (did you mean {self.nearest!r}?)" if self.nearest else ""
         return f"{self.where}: {'; '.join(parts)}{hint}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any, form: Callable[[Any], str] = repr, longest: int = _LONGEST_SHOWN) -> str:
     """Return a value in the form that messages show. Only the beginning of a long value is kept."""
     try:
-        text = repr(value)
+        text = form(value)
     except (ValueError, RecursionError):  # for example, an integer with thousands of digits
         return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} …"
+    return text if len(text) <= longest else f"{text[:longest]} …"
 
 
 class SpecError(InputError):
@@ -168,9 +168,7 @@ def check_type(name: str, value: object, types: Any, expected: str) -> None:
 def wrong_argument(name: str, value: object, expected: str) -> InputError:
     """Return the error for an argument from Python, with the value or otherwise its type."""
     plain = isinstance(value, str | int | float | list | tuple)
-    return InputError(
-        f"{name}: found {_shown(value) if plain else type(value).__name__}; expected {expected}"
-    )
+    return InputError(f"{name}: found {shown(value) if plain else type(value).__name__}; expected {expected}")
 
 
 def option(keyword: str, name: str, value: object) -> str:

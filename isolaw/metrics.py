@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolaw.errors import InputError
+from isolaw.errors import InputError, shown
 
 STEP_SECONDS = "step_seconds"  # metric on train: the seconds of a step, according to a log
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
@@ -102,7 +102,7 @@ def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.floa
 def _kind_and_k(metric: str) -> tuple[str, int]:
     parsed = parse(metric)
     if parsed is None:
-        raise InputError(f"metric: found {metric!r}; expected avg@k, best@k or worst@k")
+        raise InputError(f"metric: found {shown(metric)}; expected avg@k, best@k or worst@k")
     return parsed
 
 

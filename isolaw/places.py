@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from isolaw.errors import shown
+
 _SHOWN = 5
 _LONGEST_SHOWN = 100  # limit on the characters of a value
 
@@ -18,8 +20,8 @@ def at(table: pd.DataFrame | pd.Series, index: Any) -> str:
 def found(bad: pd.Series) -> str:
     """Return the first of some wrong values and its position, as text."""
     value = bad.iloc[0]
-    shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
-    return f"{at(bad, bad.index[0])} has {shown}"
+    form = repr if isinstance(value, str) else str
+    return f"{at(bad, bad.index[0])} has {shown(value, form, _LONGEST_SHOWN)}"
 
 
 def rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
@@ -27,10 +29,10 @@ def rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
 
     One line of a wide table becomes several rows, one for each metric. Only the first of these rows is shown.
     """
-    shown = [
+    texts = [
         f"{at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
         f"n {row['rollouts_per_problem']}, step {row['step']})"
         for i in dict.fromkeys(index[:_SHOWN])
         for row in [table.loc[[i]].iloc[0]]
     ]
-    return ", ".join(shown) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")
+    return ", ".join(texts) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")

@@ -323,7 +323,8 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     whole = numbers.round()
     bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
     if len(bad):
-        raise DataError(f"{where}{name} must be a whole number: {places.found(bad)}")
+        limits = f"from {_LEAST.get(name, '-2^53')} to 2^53"
+        raise DataError(f"{where}{name} must be a whole number {limits}: {places.found(bad)}")
     return whole.astype("Int64").astype(dtype)
 
 

@@ -44,7 +44,7 @@ from numbers import Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isolaw.errors import InputError, check_type
+from isolaw.errors import InputError, check_type, shown
 
 if TYPE_CHECKING:
     from isolaw.step_effects import StepEffects
@@ -339,7 +339,7 @@ def parse_rollouts(budget: float | str, or_else: str = "") -> float:
         return budget
     found = _ROLLOUTS.fullmatch(budget)
     if found is None:
-        raise InputError(f"budget: found {budget!r}; expected rollouts, e.g. 1e6 or 1M{or_else}")
+        raise InputError(f"budget: found {shown(budget)}; expected rollouts, e.g. 1e6 or 1M{or_else}")
     digits = found[1].replace(",", "").replace("_", "")
     return float(f"{digits}e{int(found[2] or 0) + _THOUSANDS[found[3].upper()]}")
 
@@ -361,5 +361,5 @@ def parse_hours(text: str) -> tuple[float, bool]:
     """
     found = _BUDGET.fullmatch(text)
     if found is None or not (hours := float(found[1].replace(",", "").replace("_", ""))) > 0:
-        raise InputError(f"budget: found {text!r}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
+        raise InputError(f"budget: found {shown(text)}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
     return hours, found[2].lower() == "gpuh"

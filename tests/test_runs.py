@@ -103,6 +103,39 @@ def test_compute_that_no_integer_holds(value: float) -> None:
     assert "-92233" not in str(error.value)  # the message shows what was found
 
 
+@pytest.mark.parametrize("column", ["rollouts_per_problem", "problems_per_batch", "seed"])
+@pytest.mark.parametrize("kind", [int, str])
+def test_categories_of_counts_are_integers(column: str, kind: type) -> None:
+    points = table()
+    points[column] = points[column].astype(kind).astype("category")
+    pd.testing.assert_frame_equal(Runs(points).points, Runs(table()).points)
+
+
+@pytest.mark.parametrize("column", ["rollouts_per_problem", "problems_per_batch", "seed", "step", "value"])
+@pytest.mark.parametrize(
+    "value",
+    [pd.Interval(1, 2), {"a": 1}, [1], {1}, 1j, 10**400, 10**5000, np.arange(3)],
+    ids=lambda v: type(v),
+)
+def test_values_that_are_no_numbers(column: str, value: Any) -> None:
+    points = table().astype({column: object})
+    points[column] = pd.Series([value] * len(points), dtype=object)
+    with pytest.raises(DataError, match=column) as error:
+        Runs(points)
+    assert len(str(error.value)) < 500
+
+
+def test_columns_of_complex_numbers_and_intervals() -> None:
+    for column in (np.array([1j] * 3), pd.arrays.IntervalArray.from_breaks(range(4))):
+        with pytest.raises(DataError, match="seed"):
+            Runs(table().assign(seed=column))
+
+
+def test_counts_have_a_limit() -> None:
+    with pytest.raises(DataError, match=r"must be a whole number from 1 to 2\^53: row 0 has 1e\+300"):
+        Runs(table(rollouts_per_problem=1e300))
+
+
 def test_many_bad_rows_are_not_all_listed() -> None:
     points = pd.concat([table(seed=s, run_id=str(s), value=np.nan) for s in range(10)], ignore_index=True)
     with pytest.raises(DataError, match=r"30 values are not finite.* and 25 more"):

@@ -53,7 +53,7 @@ class BudgetOption(click.ParamType):  # type: ignore[type-arg]
         try:
             return parse_budget(value) if self.hours else parse_rollouts(value)
         except InputError as error:
-            self.fail(str(error).removeprefix("budget: "), param, ctx)
+            self.fail(str(error).removeprefix("budget: ").removeprefix("compute: "), param, ctx)
 
 
 POSITIVE = click.IntRange(min=1)

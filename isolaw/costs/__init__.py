@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isolaw.arguments import checked
+from isolaw.arguments import check_path, checked
 from isolaw.errors import InputError
 from isolaw.registry import traits
 from isolaw.step_cost import Cost, CostOrigin, Estimate
@@ -68,6 +68,7 @@ def read(source: Any) -> Cost:
         return measured.of_table(source)
     if not isinstance(source, str | os.PathLike):
         return recorded.of_runs(read_runs(source))
+    check_path("source", source)
     path = Path(source)
     if not path.exists():
         raise InputError(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.arguments import checked
-from isolaw.errors import InputError, Refused
+from isolaw.errors import InputError, Refused, shown
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
@@ -223,13 +223,13 @@ def _checked(method: str, curve: str, records: float | str | None) -> float | No
     Raises `InputError` for a wrong option.
     """
     if curve not in (*FAMILIES, "auto"):
-        raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
+        raise InputError(f"curve: found {shown(curve)}; expected auto, {', '.join(FAMILIES)}")
     if records == "auto":
         return WIDTH if method == "paper" else None
     if records in ("off", None):
         return None
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
-        raise InputError(f"records: found {records!r}; expected a positive width of reward, auto or off")
+        raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
     return float(records)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
+from isolaw.errors import DataError, InputError, Refused, offers, option, shown, unknown
 from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
@@ -151,7 +151,7 @@ def select(
     """
     for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
         if value not in accepted:
-            raise InputError(f"{name}: found {value!r}; expected {', '.join(accepted)}")
+            raise InputError(f"{name}: found {shown(value)}; expected {', '.join(accepted)}")
     if x != "compute" and setting == "fixed-b":
         raise InputError(f"x: found {x!r}; expected compute: where B is fixed the law is in steps")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
@@ -402,7 +402,7 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     found = table["n_train_problems"].iloc[0]
     size = pd.to_numeric(found, errors="coerce")
     if not size >= 1:
-        shown = repr(found) if isinstance(found, str) else found  # show the value, not the type, of numbers
-        raise DataError(f"n_train_problems: found {shown}; expected a positive number of problems")
+        text = repr(found) if isinstance(found, str) else found  # show the value, not the type, of numbers
+        raise DataError(f"n_train_problems: found {text}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / int(size), int(size)
