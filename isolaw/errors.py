@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 
@@ -92,6 +93,9 @@ at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
 _LONGEST_SHOWN = 500  # limit on the characters of a value in a message
+MOST_ISSUES = 20  # that a message shows; a stranger's file can have thousands of wrong keys
+# A name is compared with names of up to this length, and with so many of them: each comparison takes 0.1 ms.
+_LONGEST_NAME, _MOST_NAMES = 100, 1_000
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Issue:
         if self.accepted:
             parts.append(f"expected {self.accepted}")
         hint = f" (did you mean {self.nearest!r}?)" if self.nearest else ""
-        return f"{self.where}: {'; '.join(parts)}{hint}"
+        return f"{self.where[:_LONGEST_SHOWN]}: {'; '.join(parts)}{hint}"
 
 
 def _shown(value: Any) -> str:
@@ -125,16 +129,22 @@ def _shown(value: Any) -> str:
 
 
 class SpecError(InputError):
-    """A specification is wrong. ``issues`` lists every mistake, and ``source`` is the file."""
+    """A specification is wrong. ``issues`` lists every mistake, and ``source`` is the file.
+
+    The message shows the first 20.
+    """
 
     def __init__(self, issues: Sequence[Issue], source: str = "") -> None:
         self.issues, self.source = list(issues), source
         alone = len(self.issues) == 1
         texts = []
-        for issue in self.issues:
+        for issue in self.issues[:MOST_ISSUES]:
             place = f"{source}:{issue.line}: " if issue.line else f"{source}: " if source and alone else ""
             texts.append(f"{place}{issue}")
-        head = f"{source}: {len(texts)} issues" if source else f"{len(texts)} issues"
+        if (more := len(self.issues) - MOST_ISSUES) > 0:
+            texts.append(f"and {more:,} more")
+        count = f"{len(self.issues):,} issues"
+        head = f"{source}: {count}" if source else count
         super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
 
 
@@ -201,11 +211,14 @@ def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns
     return f"no {what} {name!r}; {hint}{there}: {', '.join(names)}"
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the valid name closest to ``name``, or ``""`` if none is close.
 
     >>> nearest("rollouts_per_prblem", ["rollouts_per_problem", "seed"])
     'rollouts_per_problem'
     """
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    if len(name) > _LONGEST_NAME:
+        return ""
+    names = [own for own in islice(valid, _MOST_NAMES) if len(own) <= _LONGEST_NAME]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return close[0] if close else ""

@@ -23,7 +23,7 @@ from isolaw import places
 from isolaw.errors import DataError, InputError, check_type, nearest, option
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
-from isolaw.parquet import read_parquet
+from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import BACKENDS, traits
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
@@ -221,7 +221,7 @@ class Runs:
     def from_parquet(cls, path: str | Path) -> Runs:
         """Read a table that `to_parquet` wrote, with its attributes."""
         table = read_parquet(path)
-        return cls(table.to_pandas(), attributes_in(table.schema, str(path)), source=str(path))
+        return cls(frame_of(table, path), attributes_in(table.schema, str(path)), source=str(path))
 
 
 def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:

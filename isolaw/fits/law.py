@@ -25,7 +25,7 @@ from isolaw.fits.draws import Draws, LawPosterior
 from isolaw.fits.laws.formula import equation
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import Interval, Quantity, number
-from isolaw.parquet import read_parquet
+from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost
 
@@ -250,7 +250,7 @@ class Law(Shown, LawPosterior):
         path = Path(path)
         document = files.load(path)
         file = path.with_name(document.bootstrap.file) if document.bootstrap.file else None
-        table = read_parquet(file).to_pandas() if file is not None and file.is_file() else None
+        table = frame_of(read_parquet(file), file) if file is not None and file.is_file() else None
         try:
             return cls(document, Draws.from_table(document, table))
         except Malformed as error:
