@@ -228,7 +228,10 @@ def _write_settings(reading: Reading, file: str, command: str) -> None:
 
 def _write_new(file: str, text: str) -> None:
     from isolaw.errors import DataError
+    from isolaw.files import is_utf8
 
+    if not is_utf8(text):
+        raise DataError(f"{file}: not written, because a value or name is not UTF-8")
     try:
         with open(file, "x", encoding="utf-8") as out:  # not overwritten: it may have been edited
             out.write(text)

@@ -13,8 +13,9 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
+from isolaw.files import natural
 from isolaw.readers import containers
-from isolaw.readers.sources import Search, natural, search
+from isolaw.readers.sources import Search, search
 from isolaw.runs import Runs
 
 Toy = Callable[..., Path]

@@ -20,12 +20,12 @@ from typing import Any
 import orjson
 
 from isolaw.errors import DataError
+from isolaw.files import natural
 from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
 from isolaw.readers.raw_log import HEAD, RawLog, number, whole
-from isolaw.readers.sources import natural
 from isolaw.readers.stitch import stitch
 
 _PIECE = 32 * 2**20  # bytes to read at a time

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
+from isolaw.files import Walk
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
 from isolaw.renamed import HOLDS
@@ -29,7 +30,7 @@ def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
     out = []
     for path in directories:
         files = sorted(file for pattern in _OF_A_SWEEP for file in path.glob(pattern))
-        files = files or sorted(file for file in path.rglob("*") if file.is_file())
+        files = files or sorted(Walk(path))
         out.append((str(path), f"{len(files):,} files", _of_all(files, path)))
     single = [path for path in paths if path not in directories]
     if len(single) > _LISTED:
