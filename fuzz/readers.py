@@ -1,10 +1,8 @@
 """Feed the log readers what a fuzzer makes of sound logs: ``python fuzz/readers.py READER [-libfuzzer=…]``.
 
 READER is a container's name, ``table``, ``config``, ``read`` (a log and its configuration, all of reading),
-``isolaw-toml``, ``name-pattern``, ``sqlite`` (the SQL of a database) or ``parquet-metadata``; without one they
-are listed. Anything but a message fails, as do more than 500 MB, more than 5 s for 1 MB, and more than 2 s for
-an input of the last four;
-what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
+or one of `OF_OPTIONS`; without one they are listed. Anything but a message fails, as do more than 500 MB,
+more than 5 s for 1 MB, and more than 2 s for an input of `OF_OPTIONS`; what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
 
 Several files are one input, with `SEPARATOR` between them. Checksums count as right: the fuzzer would never
 hit one, and behind them nothing would be tested.
@@ -58,7 +56,7 @@ OF_OPTIONS = (
     "name-pattern",
     "sqlite",
     "parquet-metadata",
-)  # small whatever they hold: 2 s each
+)  # what is read besides logs
 ATTACH = 24  # SQLite's number of the action: fuzzed SQL must not write elsewhere
 MLFLOW = ("meta.yaml", "tags/mlflow.runName", "params/data.train_batch_size", "metrics/critic/score/mean")
 CONFIGS = ("config.yaml", "config.json", "config.toml")
@@ -313,8 +311,9 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         ],
         "table": [plain, (folder / "t.parquet").read_bytes(), b"step,acc\n1,0.5\n", hostile["rows.jsonl"]],
         "isolaw-toml": [
-            b'format = "jsonl"\nonly = ["*n8*"]\nname_pattern = ["n{n}-*"]\n[set]\nB_p = 128\n[set."*n8*"]\nseed = 1\n',
-            b'[columns]\nn = "g"\n[derive]\nC = "a * b"\n[constants]\nB_p = 8\n[metrics]\n"avg@4" = {column = "a"}\n',
+            b'format = "jsonl"\nonly = ["*n8*"]\nname_pattern = ["n{n}-*"]\n[set]\nB_p = 128\n',
+            b'[set."*n8*"]\nseed = 1\nlr = 1e-6\n[set."runs/*"]\nn = 8\n',
+            b'[columns]\nn = "g"\n[derive]\nC = "a * b"\n[constants]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
             b"[sweep]\ncompute = 1e7\nseeds = 2\n[grid]\nrollouts_per_problem = [8, 16]\n",
             b"".join(b"[t%d]\nk%d = 1\n" % (i, i) for i in range(500)),
         ],
@@ -354,8 +353,9 @@ def dictionary(path: Path) -> Path:
         "run_name,metric,step,value| - |__MIN|100%|##|config: {|config_cb None None {|"
         "'global_step/max_steps': '1/2'| | Total steps = 1,000| 1/2 [|"
         "Initial validation metrics: {|Epoch 1/2 step 3: |eval: |total_episodes|group size = 4|"
-        "hex(zeroblob(9999999))|CREATE VIEW metrics AS |WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i FROM c) |"
-        "GENERATED ALWAYS AS (|name_pattern = [|[set.'*']|{n}|{seed}|index_columns|column_indexes|pandas_type|"
+        "hex(zeroblob(9999999))|CREATE VIEW metrics AS |GENERATED ALWAYS AS (|"
+        "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i FROM c) |"
+        "name_pattern = [|[set.'*']|{n}|{seed}|index_columns|column_indexes|pandas_type|"
         "metrics_tag: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
     )
     escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in words.split("|"))

@@ -335,6 +335,6 @@ def test_a_name_that_is_not_utf_8_is_one_message(
 
 def test_a_name_that_is_not_utf_8_hides_no_other(isolaw: Call, logs: Path) -> None:
     raw_folder(logs, b".")
-    code, _, error = isolaw("read", str(logs), "--set", "B_p=8", "--set", "n=8")
+    code, _, error = isolaw("read", str(logs), "--set", "B_p=8", "--name-pattern", "n{n}")
     assert code == 0
     assert "isolaw did not read files whose names are not UTF-8: " in error
