@@ -2,7 +2,8 @@
 
 READER is a container's name, ``table``, ``config``, ``read`` (a log and its configuration, all of reading),
 or one of `OF_OPTIONS`; without one they are listed. Anything but a message fails, as do more than 500 MB,
-more than 5 s for 1 MB, and more than 2 s for an input of `OF_OPTIONS`; what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
+more than 5 s for 1 MB, and more than 2 s for an input of `OF_OPTIONS`; what failed is
+kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
 
 Several files are one input, with `SEPARATOR` between them. Checksums count as right: the fuzzer would never
 hit one, and behind them nothing would be tested.
