@@ -68,7 +68,8 @@ class Walk:
                 if leads_out(path, self.top):
                     self._leave_out(_LINKS, path)
                     continue
-                if not whole.isdisjoint([(target := path.resolve()), *target.parents]):
+                target = path.resolve()
+                if not whole.isdisjoint([target, *target.parents]):
                     continue
             seen.add((status.st_dev, status.st_ino))
             if not is_utf8(path.name) and depth:

@@ -239,7 +239,12 @@ def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
 def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
     """Yield what matches ``**`` and the ``rest`` of a glob below a folder, without leaving the folder."""
     folders: list[Path] = []
-    walk = Walk(top, lambda path: not folders.append(path), limits.MOST_FILES)
+
+    def enters(path: Path) -> bool:
+        folders.append(path)
+        return True
+
+    walk = Walk(top, enters, limits.MOST_FILES)
     files = list(walk)
     notes += walk.notes
     globs = ["**", *filter(None, rest.split("/"))]
