@@ -8,10 +8,14 @@ while Python starts.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the working directory: its files would shadow modules of Python and of libraries
+
 import contextlib
 import os
 import signal
-import sys
 from typing import Any
 
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it

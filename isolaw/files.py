@@ -1,4 +1,6 @@
-"""Write files for the user: atomically, never into a sweep's own entries, and never over a user's file.
+"""Open files of unknown origin, and write files for the user: atomically, and never over a user's file.
+
+`open_file` opens regular files only, so that a device or a pipe cannot make a reader wait or read forever.
 
 Every function that writes files calls `check_destination`, directly or through `check_replaceable` and
 `replacing`. Users can add files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). isolaw
@@ -7,12 +9,16 @@ refuses to write only the sweep's own entries (`SWEEP_ENTRIES`) and everything b
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from isolaw.errors import DataError
 
@@ -28,6 +34,26 @@ _SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
 _STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
 _SWEEP_MARK = b'"isolaw.sweep/'
 _MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "found a special file; expected a file", str(path))
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a regular file; raise `OSError` as `open_file` does."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_destination(path: str | Path) -> Path:
