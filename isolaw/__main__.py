@@ -8,13 +8,15 @@ while Python starts.
 
 from __future__ import annotations
 
+import os
 import sys
 
-if __name__ == "__main__" and not sys.flags.safe_path:
-    del sys.path[0]  # the working directory: its files would shadow modules of Python and of libraries
+# ``python -m`` puts the working directory first on the path, where files would shadow modules of libraries.
+_ADDED = __name__ == "__main__" and not sys.flags.safe_path and os.path.isdir(sys.path[0])
+if _ADDED and os.path.samefile(sys.path[0], "."):
+    del sys.path[0]
 
 import contextlib
-import os
 import signal
 from typing import Any
 
