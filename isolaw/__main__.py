@@ -16,9 +16,9 @@ _ADDED = __name__ == "__main__" and not sys.flags.safe_path and os.path.isdir(sy
 if _ADDED and os.path.samefile(sys.path[0], "."):
     del sys.path[0]
 
-import contextlib
-import signal
-from typing import Any
+import contextlib  # noqa: E402
+import signal  # noqa: E402
+from typing import Any  # noqa: E402
 
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 

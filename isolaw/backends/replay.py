@@ -195,11 +195,10 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
         from isolaw.readers.read import as_runs
 
         runs, notes = as_runs(source, **mapping), list[str]()
+    elif os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
+        raise SpecError([Issue("replay.source", "found a special file; expected a file or a folder", source)])
     elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
         return {**section, "source": os.fspath(source)}, None, []
-    elif os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
-        note = f"{source}: found a special file; expected a file or a folder"
-        raise SpecError([Issue("replay.source", note, found=os.fspath(source))])
     else:
         reading = survey([os.fspath(source)], options.metric)
         runs, notes = reading.runs, [*reading.notes, *reading.warnings]

@@ -184,11 +184,12 @@ def test_the_doors_of_python_look_without_executing(folder: Path, tmp_path: Path
     assert executed(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [["-m", "isolaw"], ["-P", "-m", "isolaw"], [str(ROOT / "scripts" / "isolaw")]],
-    ids=["-m", "-P", "script"],
-)
+BEGINNINGS = {
+    "-m": ["-m", "isolaw"], "-P": ["-P", "-m", "isolaw"], "script": [str(ROOT / "scripts" / "isolaw")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
 def test_files_of_the_working_directory_shadow_no_module(
     begin: list[str], folder: Path, tmp_path: Path
 ) -> None:
