@@ -42,12 +42,13 @@ def open_file(path: str | Path) -> BinaryIO:
     Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
     """
     # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
-    mode = os.fstat(file.fileno()).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "found a special file; expected a file", str(path))
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    kind = "folder" if stat.S_ISDIR(mode) else "special file"
+    raise OSError(errno.EINVAL, f"found a {kind}; expected a file", str(path))
 
 
 def sha256(path: str | Path) -> str:

@@ -37,11 +37,11 @@ def special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["/dev/zero", "/dev/null", "zero.csv", "pipe", "socket.csv", ".", "/dev/tty"]
+    "name", ["/dev/zero", "/dev/null", "zero.csv", "pipe", "pipe.csv", "model", "socket.csv"]
 )
 def test_only_regular_files_are_opened(name: str, special: Path) -> None:
-    for opens in (open_file, sha256):  # pytest replaces standard input by /dev/null
-        with pytest.raises(OSError, match="special file"):
+    for opens in (open_file, sha256):
+        with pytest.raises(OSError, match="expected a file|No such device or address"):
             opens(name)
 
 
