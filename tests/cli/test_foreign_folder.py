@@ -36,7 +36,7 @@ MODULE = "import os\nopen(os.environ['EXECUTED'], 'a').write(__name__ + '\\n')\n
 REAL = """
 [sweep]
 backend = "real"
-compute = 64
+compute = 1_000_000
 [real]
 model = "model"
 reward = ["evilmod:f", "evilpackage.inner:f"]
@@ -139,7 +139,7 @@ def folder(tmp_path: Path, swept: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     named.write_text(named.read_text().replace(str(swept), str(folder)))
     (folder / "real.toml").write_text(REAL)
     (folder / "replay.toml").write_text('[sweep]\nbackend = "replay"\n[replay]\nsource = "log"\n')
-    command = '[sweep]\nbackend = "command"\ncompute = 64\n[command]\nrun = "python evilmod.py"\n'
+    command = '[sweep]\nbackend = "command"\ncompute = 1_000_000\n[command]\nrun = "python evilmod.py"\n'
     (folder / "command.toml").write_text(command)
     (folder / "matplotlibrc").write_text("backend: module://evilmod\n")
     for place in ("model", "problems", "log"):
