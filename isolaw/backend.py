@@ -246,7 +246,14 @@ class Backend(Protocol):
         return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return all issues of a resolved spec, before any run starts."""
+        """Return all issues of a resolved spec that can be found without executing code that it names."""
+
+    def check_code(self, spec: RunSpec) -> list[Issue]:
+        """Execute the code that a resolved spec names as far as needed to find its issues, and return them.
+
+        isolaw calls this when a sweep starts, before any run, but not in a dry run.
+        """
+        return []
 
     def jobs(self, spec: RunSpec) -> int:
         """Return the default number of runs that execute concurrently on this machine."""

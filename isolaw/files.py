@@ -1,4 +1,6 @@
-"""Search folders, and write files for the user: atomically, and never over a sweep's or a user's files.
+"""Search folders, open files of unknown origin, and write files for the user, never over a user's file.
+
+`open_file` opens regular files only, so that a device or a pipe cannot make a reader wait or read forever.
 
 Every function that writes files calls `check_destination`, directly or through `check_replaceable` and
 `replacing`. Users can add files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). isolaw
@@ -7,6 +9,8 @@ refuses to write only the sweep's own entries (`SWEEP_ENTRIES`) and everything b
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
 import stat
@@ -16,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from isolaw.errors import DataError
 
@@ -137,6 +142,27 @@ def is_utf8(text: str) -> bool:
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that orders the numbers in names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    kind = "folder" if stat.S_ISDIR(mode) else "special file"
+    raise OSError(errno.EINVAL, f"found a {kind}; expected a file", str(path))
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a regular file; raise `OSError` as `open_file` does."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_destination(path: str | Path) -> Path:

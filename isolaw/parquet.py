@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from isolaw.errors import DataError
+from isolaw.files import open_file
 
 _MB = 1_000_000
 _LARGEST = 300 * _MB  # limit on the decoded bytes
@@ -77,7 +78,7 @@ def column_names(path: str | Path) -> list[str]:
 
 
 def _opened(path: str | Path) -> pq.ParquetFile:
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         file.seek(-min(8, os.fstat(file.fileno()).st_size), os.SEEK_END)
         tail = file.read(8)
     footer = int.from_bytes(tail[:4], "little") if tail[4:] == b"PAR1" else 0

@@ -22,10 +22,9 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"commands", "errors", "guard", "registry", "renamed"},
-    {"children", "step_effects"},
+    {"children", "files", "step_effects"},
     {
         "allocation",
-        "files",
         "machine",
         "metrics",
         "parquet",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from isolaw.files import Walk
+from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
 from isolaw.renamed import HOLDS
@@ -46,8 +46,7 @@ def _of_all(files: Iterable[Path], folder: Path) -> str:
 
 def _of_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         return f"not readable: {error.strerror}"
 
