@@ -164,9 +164,10 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
-    ``diverged`` is the number of done runs whose last values contain NaN. ``notes`` are the notes of runs that
-    have not failed (`isolaw.backend.RunNote`). ``at_work`` is the number of locked runs. It includes jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do
-    not share the directory. Raises `StoreError` if the directory contains no sweep.
+    ``diverged`` is the number of done runs whose last values contain NaN. ``run_notes`` are the notes of runs
+    that have not failed (`isolaw.backend.RunNote`). ``at_work`` is the number of locked runs. It includes
+    jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do not share the
+    directory. Raises `StoreError` if the directory contains no sweep.
     """
     store = SweepStore(out)
     if not store.exists:
@@ -220,7 +221,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "running": store.in_use,
         "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
-        "notes": notes,
+        "run_notes": notes,
         "spent": sweeps.so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }

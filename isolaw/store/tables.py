@@ -82,7 +82,9 @@ def collect(store: RecordedSweep) -> Runs:
     if (holes := table["value"].isna()).any():  # a diverged run ends in NaN; any other NaN was not measured
         table = table[~holes | after_last_value(table)]
     if table.empty:
-        raise NoHistory(f"{store.directory}: all values that its runs recorded are NaN, so the training failed")
+        raise NoHistory(
+            f"{store.directory}: all values that its runs recorded are NaN, so the training failed"
+        )
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 

@@ -3,8 +3,8 @@
 Only the appended text of a text log is read. A file that the trainer rewrites (a trainer's state) and a
 folder (TensorBoard) are read in full after each change. Reading takes at most a tenth of the time.
 
-A trainer can do anything to its log at any time, so each look examines the log anew: whether it is a file, and
-whether it still contains what isolaw has read.
+A trainer can do anything to its log at any time, so each look examines the log anew: whether it is a file,
+and whether it still contains what isolaw has read.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from isolaw.readers.stitch import stitch
 _PIECE = 32 * 2**20  # bytes to read at a time
 _SHARE = 0.1  # maximum fraction of time for reading
 _LONGEST_LINE = 2**20
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _MARK = 256  # bytes at the beginning of a log, and before the place up to which it was read
 # Log formats that must be read as whole files; for `_PRINTED`, all output since the start.
 _PRINTED = "stdout-dicts"
@@ -89,8 +90,8 @@ class Following:
 
     Content that exists at the start is from before the training resumed at ``step`` updates. `read` returns
     its steps up to ``step``, and then the steps that the training adds. It omits steps up to ``taken``.
-    ``unusable`` has the files that the last look could not read, with the reasons, and ``rewritten`` the files
-    that the trainer wrote anew since the training began.
+    ``unusable`` has the files that the last look could not read, with the reasons, and ``rewritten`` the
+    files that the trainer wrote anew.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -112,7 +113,9 @@ class Following:
         self._containers: dict[str, Any] = {}
         self._columns: dict[str, list[str]] = {}  # columns of CSV files
         self._places: dict[str, int] = {}  # number of bytes read from each growing file
-        self._marks: dict[str, tuple[bytes, bytes]] = {}  # their first bytes, and the last ones that were read
+        self._marks: dict[
+            str, tuple[bytes, bytes]
+        ] = {}  # their first bytes, and the last ones that were read
         # Modification time, size and inode of files read as a whole.
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._checked = 0  # number of bytes of the files when `facts` last read them
@@ -290,9 +293,7 @@ class Following:
         The log of a framework is read in full, each time that it has doubled in size and at the end. Each of
         its parts is understood by itself too, because together the first configuration counts.
         """
-        found = [
-            (name, Fact(value, key)) for name, own in self._facts.items() for value, key in own.items()
-        ]
+        found = [(name, Fact(value, key)) for name, own in self._facts.items() for value, key in own.items()]
         size = sum(self._places.values()) + sum(own[1] for own in self._seen.values())
         if not final and size < 2 * self._checked:
             return found
@@ -308,16 +309,13 @@ class Following:
         return found
 
 
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-
-
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file without waiting, as a pipe's other end would be waited for; raise `OSError` if it is none.
+    """Open a file; raise `OSError` if the path is anything else, without waiting for a pipe's other end.
 
     The kind is examined first too, because opening a device can have effects.
     """
     _require_file(os.stat(path).st_mode)
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     try:
         _require_file(os.fstat(file.fileno()).st_mode)
     except OSError:

@@ -171,9 +171,7 @@ class _Pace:
         for name in log.rewritten:
             if name != str(self.out / OUTPUT):
                 file, step = os.path.relpath(name, self.out), max(self.seen, 0)
-                text = (
-                    f"its trainer wrote the log {file} anew by step {step:,}; isolaw keeps the steps read before"
-                )
+                text = f"its trainer wrote {file} anew by step {step:,}; isolaw keeps the steps read before"
                 self.notes.append(RunNote("log_rewritten", text, {"file": file, "step": step}))
         log.rewritten.clear()
 
@@ -318,8 +316,8 @@ def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
 
 def _appended(path: Path) -> IO[bytes]:
     """Open a file to append to it; raise `OSError` if the trainer has put something else in its place."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = open(os.open(path, flags, 0o666), "ab", buffering=0)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+    file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a file", str(path))
@@ -433,7 +431,7 @@ class _Process:
         return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
-        """Read the command's output in a thread until it ends, because a full pipe would block the command."""
+        """Read the command's output in a thread until its end; a full pipe would block the command."""
         rest = b""
         with contextlib.suppress(OSError, ValueError):  # `children.end` closes the stream
             while piece := os.read(stream.fileno(), 2**16):

@@ -76,7 +76,7 @@ def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
             b, n, seed = (own[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
             lines.append(f"note: {names[own['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {own['text']}")
         if more := max(len(of_kind) - _NOTES, 0):
-            lines.append(f"note: {more:,} more such notes (isolaw status --json lists them)")
+            lines.append(f"note: {more:,} more such notes (status --json lists them)")
     return lines
 
 
@@ -95,7 +95,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
             [f"{number(state['rollouts'])} of {number(planned)} rollouts ({100 * share:.0f} %)", *activity]
         ),
         *diverged(state),
-        *note_lines(state["notes"]),
+        *note_lines(state["run_notes"]),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *failure_lines(state["failures"], names),
