@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 from isolaw import engine
-from isolaw.backends.command import following, training
+from isolaw.backends.command import training
 from isolaw.backends.command.following import Following, plain
 from isolaw.config import SweepSpec
 from isolaw.errors import DataError, RunError
 from isolaw.readers import frameworks
 from isolaw.report.text.sweep import sweep_state
+from isolaw.store import SweepStore
 
 SIMPLE = {"n": (2,), "compute": 160}
 LOG = "out + '/metrics.jsonl'"
@@ -62,7 +63,7 @@ def notes(data: dict[str, Any], out: Path) -> list[dict[str, Any]]:
     state = engine.status(out)
     assert state["done"] == 1
     shown = sum(line.startswith("note: ") for line in sweep_state(state))
-    assert bool(shown) == bool(state["run_notes"]) == bool(engine.SweepStore(out).collect().notes)
+    assert bool(shown) == bool(state["run_notes"]) == bool(SweepStore(out).collect().notes)
     return list(state["run_notes"])
 
 
@@ -124,7 +125,7 @@ def test_a_log_that_cannot_be_opened_is_named(
     path = tmp_path / "log.jsonl"
     path.write_text(lines(1))
     with monkeypatch.context() as patched:
-        patched.setattr(following.os, "open", refuse)
+        patched.setattr(os, "open", refuse)
         log = Following(str(path), plain("validation"), 0)
     assert log.unread() == f"log.jsonl: {os.strerror(number)}"
     assert list(log.read(final=True)) == [1]
@@ -162,8 +163,8 @@ def test_isolaws_own_files_are_files(what: str, tmp_path: Path) -> None:
 
 # What a trainer does to a log with the steps 1 to 4, whether that is worth a note, and the steps of all.
 CHANGED: dict[str, tuple[Callable[[Path], Any], bool, list[int]]] = {
-    "deleted and written anew": (lambda p: (p.unlink(), p.write_text(lines(5, 6))), True, [5, 6]),
-    "and longer": (lambda p: (p.unlink(), p.write_text(lines(*range(5, 20)))), True, [*range(5, 20)]),
+    "deleted and written anew": (lambda p: (os.remove(p), p.write_text(lines(5, 6))), True, [5, 6]),
+    "and longer": (lambda p: (os.remove(p), p.write_text(lines(*range(5, 20)))), True, [*range(5, 20)]),
     "truncated": (lambda p: p.write_text(lines(1, 2)), True, []),
     "the same first line": (lambda p: p.write_text(lines(1, *range(5, 20))), True, [*range(5, 20)]),
     "in place": (lambda p: p.write_text(lines(*range(1, 9), loss=1)), True, [5, 6, 7, 8]),
@@ -252,7 +253,7 @@ def test_only_nan_is_said(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
         engine.sweep(sweep_of("nan=1", "every=100", **SIMPLE), tmp_path / "s")
     assert engine.status(tmp_path / "s")["diverged"] == 1
     with pytest.raises(DataError, match="all values that its runs recorded are NaN"):
-        engine.SweepStore(tmp_path / "s").collect()
+        SweepStore(tmp_path / "s").collect()
 
 
 @pytest.mark.parametrize(
