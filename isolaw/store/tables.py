@@ -49,6 +49,7 @@ def collect(store: RecordedSweep) -> Runs:
     unfinished = 0
     specs, damaged = store.specs()
     notes = [f"isolaw left out {cause}" for cause in damaged.values()]
+    noted: dict[str, list[str]] = {}
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
@@ -65,6 +66,8 @@ def collect(store: RecordedSweep) -> Runs:
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"isolaw left out the per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
+            for note in recorded.notes:
+                noted.setdefault(note["code"], []).append(f"run {run_id}: {note['text']}")
             unfinished += not recorded.is_done(spec)
     if not records:
         about = [*_failures(store, list(specs)), *notes]
@@ -72,10 +75,16 @@ def collect(store: RecordedSweep) -> Runs:
         raise NoHistory("\n  - ".join([text, *about]))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
+    for first, *others in noted.values():
+        notes.append(f"{first} ({len(others):,} more such notes)" if others else first)
     single = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
     if (holes := table["value"].isna()).any():  # a diverged run ends in NaN; any other NaN was not measured
         table = table[~holes | after_last_value(table)]
+    if table.empty:
+        raise NoHistory(
+            f"{store.directory}: all values that its runs recorded are NaN, so the training failed"
+        )
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _HASH = 64  # digits of a run id, which is a SHA-256 hash
 _SHORTEST = 8
+_NOTES = 3  # notes of each kind in a text
 _CHOSEN = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
     "gpu_memory",
@@ -63,6 +64,22 @@ def diverged(state: Mapping[str, Any]) -> list[str]:
     return [f"warning: {state['diverged']} of {state['done']} done runs diverged: their last values are NaN"]
 
 
+def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the notes about runs, from `isolaw.engine.status`: the first of each kind, and their number."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for own in notes:
+        kinds.setdefault(own["code"], []).append(own)
+    names = short_ids(own["run_id"] for of_kind in kinds.values() for own in of_kind)
+    lines = []
+    for of_kind in kinds.values():
+        for own in of_kind[:_NOTES]:
+            b, n, seed = (own[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+            lines.append(f"note: {names[own['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {own['text']}")
+        if more := max(len(of_kind) - _NOTES, 0):
+            lines.append(f"note: {more:,} more such notes (status --json lists them)")
+    return lines
+
+
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
     """Return the progress of a sweep, line by line. ``pace`` describes a running engine."""
     planned = state["rollouts_planned"]
@@ -78,6 +95,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
             [f"{number(state['rollouts'])} of {number(planned)} rollouts ({100 * share:.0f} %)", *activity]
         ),
         *diverged(state),
+        *note_lines(state["run_notes"]),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *failure_lines(state["failures"], names),
