@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, MessageLines
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
 from isolaw.readers.assignments import SPLIT
@@ -225,7 +225,7 @@ def search(
                 f"searched); expected {out.expected()}"
             )
     if not out.found:
-        raise DataError("\n  ".join(without))
+        raise DataError(MessageLines(without[0], *(f"  {text}" for text in without[1:])))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
 

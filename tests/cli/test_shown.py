@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from isolaw.cli.common import shown
+from isolaw.errors import MessageLines
 
 Call = Callable[..., tuple[int, str, str]]
 EVIL = "\x1b]0;title\x07\x1b[2Ja\rb\x08\nisolaw: all is well\x9b31m\u202e"
@@ -35,14 +36,32 @@ def log(folder: Path, name: str = "reward", n: int = 8) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("text", ["\x1b", "\r", "\x9b", "\n", "\nx", "\ud800", "\u2028", "\u2066", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b",
+        "\r",
+        "\x9b",
+        "\n",
+        "\nx",
+        "\n ",
+        "\n  - x",
+        "\x85",
+        "\u2029",
+        "\u061c",
+        "\ud800",
+        "\u2028",
+        "\u2066",
+        "\0",
+    ],
+)
 def test_what_is_not_shown(text: str) -> None:
     assert shown(f"a{text}b") == "a" + "".join(f"\\u{ord(c):04x}" if c != "x" else c for c in text) + "b"
 
 
 def test_what_is_shown() -> None:
-    text = "B_p · n → 8…\n  - é\t日本"
-    assert shown(text) == text
+    text = MessageLines("B_p · n → 8…", "  - é\t日本")
+    assert shown(text) == text == "B_p · n → 8…\n  - é\t日本"
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

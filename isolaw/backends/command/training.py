@@ -34,7 +34,7 @@ from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
-from isolaw.errors import RunError
+from isolaw.errors import MessageLines, RunError
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
@@ -304,8 +304,9 @@ class _Process:
             text += f"; it wrote no log: {log.pattern}"
         elif not code and (unread := log.unread()):  # otherwise its last lines tell why it failed
             text += f"; {unread}"
-        printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
+        if not self.lines:
+            return RunError(f"{text}; it printed nothing")
+        return RunError(MessageLines(text, "  its last lines:", *(f"  | {line}" for line in self.lines)))
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Write the command's output to a file in a thread; keep only its last part."""
