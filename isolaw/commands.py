@@ -162,7 +162,7 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
 
 @_printed
 def draft_settings(sources: Sequence[str]) -> Command:
-    """Return the command that writes ``isolaw.toml`` with the given options and comments for missing values."""
+    """Return the command that writes ``isolaw.toml`` with the given options and missing values."""
     return _isolaw("read", *sources, "--save")
 
 

@@ -31,8 +31,9 @@ _EVERY, _SILENCE = 60.0, 300.0
 def shown(text: str) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
-    Only `MessageLines` keep their line breaks, since any other line break comes from a name or another program.
+    Only `MessageLines` keep their line breaks: any other line break comes from a name or another program.
 
+    >>> from isolaw.errors import MessageLines
     >>> print(shown(MessageLines("a\x1b[31m\n  b", "  c")))
     a\u001b[31m\u000a  b
       c

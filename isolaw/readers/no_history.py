@@ -11,7 +11,7 @@ from isolaw.readers.text_lines import clean, is_text, unprefixed
 
 _LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
-# MessageLines that veRL prints before its first step.
+# Lines that veRL prints before its first step.
 _VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
 # The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
 _ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')

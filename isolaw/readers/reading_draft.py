@@ -166,8 +166,9 @@ def draft_mapping(path: str | Path, name: str = "mapping.toml") -> str:
     {'step': 'step', 'rollouts_per_problem': 'rollout_n'}
     """
     frame = load(path)
+    table = one_line(Path(path).name)
     lines = [
-        f"# Draft: how isolaw reads the columns of {one_line(Path(path).name)}, with guesses. Correct it, then run",
+        f"# Draft: how isolaw reads the columns of {table}, with guesses. Correct it, then run",
         f"#     {commands.read_mapped(str(path), name)}",
         "#",
         *_described(frame),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from isolaw.commands import option
+from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
 from isolaw.readers.assignments import SPLIT
 from isolaw.readers.mapping import ColumnMapping

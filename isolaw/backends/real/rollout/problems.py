@@ -230,7 +230,7 @@ def _read(
 
 
 def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
-    """Return all keys in a JSON MessageLines file, and each object with its line number; add to the ``faults``."""
+    """Return all keys in a JSON Lines file, and each object with its line number; add to the ``faults``."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.commands import option
+from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Refused, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.selection import Floats
