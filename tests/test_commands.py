@@ -625,7 +625,8 @@ PAYLOADS = [
     "{ touch P; }", "$((1+1))", "$HOME", "${HOME}", "${IFS}", "$'touch\\x20P'", '$"a"', "$", "$$", "$!",
     "$?", "'", '"', "''", '""', '\'"\'"\'', "it's", "';touch P;'", '";touch P;"', "'$(touch P)'", "\\",
     "\\\\", "a\\", "\\'", "\\n", "\\$(touch P)", "!", "!!", "!x", "a!b'c!", "~", "~root", "a=~", "#", "# x",
-    "a #b", "*", "?", "[a-z]", "[!a]", "**/*", "*(e:'touch P':)", "x(+f)", "=ls", "==ls", "a==ls", "a:=ls",
+    "a #b", "*", "?", "[a-z]", "[!a]", "**/*", "*(e:'touch P':)", "x(+f)", "=ls", "==ls", "a==ls",
+    "a:=ls",
     "{a,b}", "{1..9}", "^a^b", "%1", "@(a|b)", "-x", "--out=P", "--help", "-", "--", "a b", " a", "a ",
     "  ", '', "“$(touch P)”", "‘;touch P;’", "；", "\xa0", "é日本", "a\u3000b", "+x", ",", "a@b", "if", "then",
     "[[", "]]", "a]b", "<(touch P)", "=(touch P)", "<<P", "<<<P", "&>P", "2>P", ">|P", ">(touch P)",
@@ -663,7 +664,9 @@ FIELDS: dict[str, Field] = {
         ["--metric", v, "--eval-set", v],
         commands.quoted(["--metric", v, "--eval-set", v]),
     ),
-    "source": lambda v: whole(["fit", commands.path(v), "--out", v], commands.fit([commands.path(v)], [], v)),
+    "source": lambda v: whole(
+        ["fit", commands.path(v), "--out", v + "P"], commands.fit([commands.path(v)], [], v + "P")
+    ),
     "answer": lambda v: whole(["answer", commands.path(v), "--compute", "9"], commands.answer([v], 9)),
     "law": lambda v: whole(["predict", commands.path(v), "--compute", "9"], commands.predict(v, 9)),
     "table": lambda v: whole(
