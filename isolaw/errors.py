@@ -22,14 +22,67 @@ grid.rollouts_per_proble: found [8] (did you mean 'grid.rollouts_per_problem'?)
 from __future__ import annotations
 
 import difflib
-import json
-import shlex
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+# Characters that a terminal would execute or cannot print: control characters, line breaks, characters that
+# change the text direction, and lone surrogates.
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def one_line(text: str) -> str:
+    r"""Return text on one line that is safe to print on a terminal, with unsafe characters escaped.
+
+    >>> print(one_line("a\x1b[31m\n  b"))
+    a\u001b[31m\u000a  b
+    """
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class MessageLines(str):
+    r"""A message of several lines.
+
+    Any other line break in a message comes from a name or from another program, and a terminal shows it
+    escaped. Text may precede or follow with ``+``; a formatted string loses the lines.
+
+    >>> ("a\n: " + MessageLines("two are missing", "  - b", "  - c")).lines
+    ('a\n: two are missing', '  - b', '  - c')
+    """
+
+    lines: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> MessageLines:
+        """Join the lines of the parts; each part is one line, or itself `MessageLines`."""
+        lines = tuple(line for part in parts for line in lines_of(part))
+        self = super().__new__(cls, "\n".join(lines))
+        self.lines = lines
+        return self
+
+    def __str__(self) -> str:
+        return self
+
+    def __add__(self, after: str) -> MessageLines:
+        first, *rest = lines_of(after)
+        return MessageLines(*self.lines[:-1], f"{self.lines[-1]}{first}", *rest)
+
+    def __radd__(self, before: str) -> MessageLines:
+        return MessageLines(f"{before}{self.lines[0]}", *self.lines[1:])
+
+    def removeprefix(self, prefix: str, /) -> MessageLines:
+        """Return the message without text at its start."""
+        return MessageLines(self.lines[0].removeprefix(prefix), *self.lines[1:])
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """Return the lines of a message."""
+    return text.lines if isinstance(text, MessageLines) else (text,)
 
 
 class IsolawError(Exception):
@@ -145,7 +198,7 @@ class SpecError(InputError):
             texts.append(f"and {more:,} more")
         count = f"{len(self.issues):,} issues"
         head = f"{source}: {count}" if source else count
-        super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
+        super().__init__(texts[0] if alone else MessageLines(head, *(f"  - {text}" for text in texts)))
 
 
 @contextmanager
@@ -174,19 +227,6 @@ def check_type(name: str, value: object, types: Any, expected: str) -> None:
     if not isinstance(value, types) or isinstance(value, bool):
         shown = _shown(value) if isinstance(value, str | int | float | list | tuple) else type(value).__name__
         raise InputError(f"{name}: found {shown}; expected {expected}")
-
-
-def option(keyword: str, name: str, value: object) -> str:
-    """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
-
-    >>> option("columns", "seed", "trial")
-    'columns={"seed": "trial"}'
-    """
-    if at_command_line.get():
-        text, flag = f"{name}={value}", f"--{keyword.removesuffix('s')}"
-        reading = "" if offers(flag) or keyword == "where" else "isolaw read "  # only `isolaw read` has it
-        return f"{reading}{flag} {text if '<' in text else shlex.quote(text)}"
-    return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
 
 
 def offers(flag: str) -> bool:

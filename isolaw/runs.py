@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isolaw import places
-from isolaw.errors import DataError, InputError, check_type, nearest, option
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, InputError, check_type, nearest
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
@@ -324,7 +325,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
 
 
 def _several_runs() -> str:
-    way = option("columns", "seed", "<column>")
+    way = option("columns", "seed", Placeholder("column"))
     return f"If these are several runs, name the column that distinguishes them, as in {way}"
 
 

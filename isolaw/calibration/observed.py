@@ -13,7 +13,8 @@ from isolaw import metrics
 from isolaw.calibration import recorded
 from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.calibration.space import Beforehand, Space
-from isolaw.errors import DataError, InputError, Refused, option
+from isolaw.commands import option
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import Configuration, configurations_of, differing, hold, measured_points

@@ -76,7 +76,8 @@ def run(arguments: list[str] | None = None) -> int:
             note(f"warning: {text}; the next release removes the old name")
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
-        error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file name
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
+            error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file name
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):

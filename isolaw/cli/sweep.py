@@ -322,4 +322,4 @@ def _fit(out: str) -> list[str]:
         options = choices.options(SweepStore(out).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([out], options, f'{out}/law.json', f'{out}/figures')}"]
+    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json', f'{out}/figures')}"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.children import each
+from isolaw.commands import option
 from isolaw.config import SweepSpec
 from isolaw.design import truths as library
 from isolaw.design import weights
@@ -28,7 +29,7 @@ from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
-from isolaw.errors import DataError, InputError, option
+from isolaw.errors import DataError, InputError
 from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose

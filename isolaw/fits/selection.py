@@ -22,7 +22,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
+from isolaw.commands import option
+from isolaw.errors import DataError, InputError, Refused, offers, unknown
 from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number

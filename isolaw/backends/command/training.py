@@ -44,7 +44,7 @@ from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
-from isolaw.errors import RunError
+from isolaw.errors import MessageLines, RunError
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
@@ -427,8 +427,9 @@ class _Process:
             text += f"; {unread}"
         lost = [note for note in self.notes(is_over=True) if note.code == "output_lost"]
         text += "".join(f"; {note.text}" for note in [*notes, *lost])
-        printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
+        if not self.lines:
+            return RunError(f"{text}; it printed nothing")
+        return RunError(MessageLines(text, "  its last lines:", *(f"  | {line}" for line in self.lines)))
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Read the command's output in a thread until its end; a full pipe would block the command."""

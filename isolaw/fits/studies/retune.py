@@ -20,7 +20,8 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, Refused, option, unknown
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, Refused, unknown
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
@@ -167,7 +168,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     thus cannot be chosen after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
-        way = option("where", "NAME", "VALUE")
+        way = option("where", "NAME", Placeholder("value"))
         raise DataError(f"runs with {label} differ in more than {name}; choose among them with {way}")
     seeds = group["seed"].nunique()
     if seeds < 2:

@@ -23,8 +23,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from isolaw.commands import option
 from isolaw.config.run import lr_ratio
-from isolaw.errors import DataError, InputError, Refused, option
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward

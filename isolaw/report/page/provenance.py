@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shlex
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
+from isolaw.commands import quoted
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
@@ -73,4 +73,4 @@ def options(document: LawDocument) -> str:
     words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
     words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []
     words += ["--draws", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
-    return shlex.join([*words, *["--robust"] * d.robust])
+    return quoted([*words, *["--robust"] * d.robust])

@@ -49,12 +49,17 @@ def failure_lines(
     for failure in failures:
         name, kind = names[failure["run_id"]], kind_of_failure(failure["cause"])
         b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-        cause, newline, printed = failure["cause"].partition("\n")
+        cause, *printed = failure["cause"].split("\n")
         details = f" (details: {directory}/runs/{name}*/FAILED.json)" if directory else ""
-        more = "" if kind in kinds else newline + printed
-        lines.append(f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}{more}")
+        more = () if kind in kinds else map(_quoted, printed)
+        lines += [f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}", *more]
         kinds.add(kind)
     return lines
+
+
+def _quoted(line: str) -> str:
+    """Return a line of a cause after its first, marked as what a trainer printed."""
+    return line if line == "  its last lines:" else f"  | {line.removeprefix('  | ')}"
 
 
 def diverged(state: Mapping[str, Any]) -> list[str]:
