@@ -21,7 +21,7 @@ MODULES = {
 
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
-    {"commands", "errors", "guard", "registry", "renamed"},
+    {"commands", "errors", "guard", "registry"},
     {"children", "step_effects"},
     {
         "allocation",
