@@ -22,7 +22,7 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"errors"},
-    {"commands", "guard", "registry", "renamed"},
+    {"commands", "guard", "registry"},
     {"children", "files", "step_effects"},
     {
         "allocation",

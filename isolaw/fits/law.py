@@ -42,7 +42,7 @@ class Law(Shown, LawPosterior):
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
-    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
+    <Law: B_p, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
     'isolaw estimates the variation between runs from their scatter about a smooth function of n'
     """
@@ -55,7 +55,7 @@ class Law(Shown, LawPosterior):
         fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
         symbol = "M" if d.x.name == "steps" else "C"
         n = f"n in {self.levels[0]}..{self.levels[-1]}"
-        parts = f"{d.setting}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
+        parts = f"{d.hold}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
         return f"<Law: {d.simulated.title(parts)}>"
 
     def predict(

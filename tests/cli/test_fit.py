@@ -23,7 +23,7 @@ Tree = Callable[[Path], dict[str, bytes | None]]
 LEVELS = [8, 32, 128, 512]
 QUICK = ("--draws", "8")
 LAW_KEYS = {
-    "format", "setting", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
+    "format", "hold", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
     "frontier", "crossovers", "curves", "bootstrap", "comparison", "warnings",
 }  # fmt: skip
 
@@ -355,7 +355,7 @@ def test_points(isolaw: Call, tmp_path: Path) -> None:
     assert code == 0
     assert document == strict(out.read_text())
     assert (document["format"], document["method"], document["sources"]) == (
-        "isolaw.law/2",
+        "isolaw.law/1",
         "points",
         [str(path)],
     )

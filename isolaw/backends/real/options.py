@@ -127,9 +127,7 @@ class RealOptions(BaseModel):
         """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
-        # Sweeps of older versions have an empty list of options for torchrun, which isolaw no longer starts.
-        options = {key: value for key, value in spec.options.items() if key != "torchrun" or value}
-        own = parse_section(cls, options, prefix="real")
+        own = parse_section(cls, spec.options, prefix="real")
         if own.reward_weights and len(own.reward_weights) != len(own.rewards):
             accepted = f"one for each of the {len(own.rewards)} rewards"
             raise SpecError([Issue("real.reward_weights", found=list(own.reward_weights), accepted=accepted)])

@@ -26,8 +26,7 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import hold, measured_points
-from isolaw.renamed import renamed
+from isolaw.fits.selection import measured_points, rows_with
 from isolaw.runs import Runs, full_names, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -47,7 +46,6 @@ class Retuned:
     best: Any  # the value with the highest final reward of any configuration
 
 
-@renamed
 def retune(
     runs: Source,
     metric: str,
@@ -84,7 +82,7 @@ def retune(
         raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
-    table = hold(table, full_names(where or {}))
+    table = rows_with(table, full_names(where or {}))
     runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
     if not values:

@@ -30,12 +30,11 @@ from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
 from isolaw.fits.quantity import LEVEL, Quantity
-from isolaw.fits.selection import Floats, differing, hold, measured_points
+from isolaw.fits.selection import Floats, differing, measured_points, rows_with
 from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
 from isolaw.fits.studies.target_model import TargetData
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost, Spent, checked_price
@@ -83,7 +82,6 @@ class TargetStudy(Flagged, Shown):
     flags: tuple[Flag, ...]
 
 
-@renamed
 def to_target(
     runs: Source,
     targets: Sequence[float] | None = None,
@@ -127,7 +125,9 @@ def to_target(
     checked_price(price)
     runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)
     points = measured_points(runs, metric, eval_set)
-    table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {}))
+    table = rows_with(
+        runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {})
+    )
     flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
     table = table.assign(lr=_lr(table))
     recipes = _recipes(table, runs.source)

@@ -13,7 +13,6 @@ from isolaw.commands import quoted
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 _LISTED = 12
@@ -68,7 +67,7 @@ def seeds(runs: Runs) -> str:
 def options(document: LawDocument) -> str:
     """Return the options of a fit as ``isolaw fit`` accepts them."""
     d, records = document, "off" if document.records is None else document.records
-    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", HOLDS[d.setting]]
+    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", d.hold]
     words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]
     words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
     words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []

@@ -25,7 +25,6 @@ from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
-from isolaw.renamed import renamed
 
 Loss = Literal["reward", "log"]
 
@@ -193,7 +192,6 @@ class SizeLaw:
         return out
 
 
-@renamed
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 
