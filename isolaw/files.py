@@ -18,9 +18,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BufferedReader
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 from isolaw.errors import DataError
 
@@ -144,7 +144,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def open_file(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BufferedReader:
     """Open a regular file for reading.
 
     Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.

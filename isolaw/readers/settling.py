@@ -43,7 +43,7 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
     offered: dict[tuple[str, str], None] = {}
     for need in (need for need in _needs(needing) if need not in given):
         lacking = [own for own in needing if need in own.needs]
-        if options := {own.offered[need] for own in lacking if own.offered.get(need)}:
+        if options := {offered_by for run in lacking if (offered_by := run.offered.get(need))}:
             ((flag, value), *others) = sorted(options)
             if others:  # the tables differ
                 column = Placeholder("column")

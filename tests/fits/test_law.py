@@ -214,7 +214,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 def test_other_formats_are_named(law: Law, tmp_path: Path) -> None:
     path = tmp_path / "law.json"
     path.write_text(json.dumps({**law.to_dict(), "format": "isolaw.law/3"}))
-    accepted = r"found 'isolaw\.law/3'; expected 'isolaw\.law/2' or 'isolaw\.law/1'"
+    accepted = r"found 'isolaw\.law/3'; expected 'isolaw\.law/1'"
     with pytest.raises(DataError, match=accepted):
         Law.load(path)
 

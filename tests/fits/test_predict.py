@@ -253,7 +253,7 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fixed_b_trades_n_for_problems(laws: dict[str, Law], method: str) -> None:
-    seen = {laws[f"{method} fixed-b"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
+    seen = {laws[f"{method} B"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
     assert len({a.rollouts_per_problem for a in seen}) > 1
     assert all(a.problems_per_batch * a.rollouts_per_problem == 1024 for a in seen)
 
@@ -405,8 +405,6 @@ def test_accuracies_stay_between_0_and_1(synthetic: Make) -> None:
             values = [o.reward.value, *(o.reward.interval or ())]
             assert all(0 <= v <= 1 for v in values)
         assert 0 <= p.options[0].expected_loss <= 1
-    with pytest.warns(DeprecationWarning, match="expected_loss is now expected_loss"):
-        assert p.options[0].expected_loss == p.options[0].expected_loss
     for point in law.document.frontier:
         assert all(0 <= v <= 1 for v in (point.reward.value, *(point.reward.interval or ())))
 

@@ -125,7 +125,7 @@ def test_names_that_do_not_exist(synthetic: Make) -> None:
         chosen(runs, fixed={"problem_per_batch": 32})
     with pytest.raises(DataError, match=r'"problems_per_batch": 33.*existing values: 32'):
         chosen(runs, fixed={"problems_per_batch": 33})
-    with pytest.raises(InputError, match="found 'fixed'; expected B_p, fixed-b, fixed-n, joint"):
+    with pytest.raises(InputError, match="found 'fixed'; expected B_p, B, n, nothing"):
         chosen(runs, "fixed")
 
 
