@@ -130,6 +130,17 @@ def test_public_names() -> None:
         isolaw.fitt  # noqa: B018
 
 
+def test_a_folder_names_no_cache_of_compiled_functions(tmp_path: Path) -> None:
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: here\n")
+    command = (
+        "import isolaw, isolaw.simulators.draws; from numba.core import config; print(repr(config.CACHE_DIR))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "''\n"
+
+
 def test_help_loads_nothing_heavy() -> None:
     """What takes time at the start of a command is imports (benchmarks/startup.py)."""
     loaded = run("import sys\nfrom isolaw.cli import run\nrun(['--help'])\nprint(*sys.modules)")
