@@ -346,7 +346,7 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
 def a_plan_that_was_written(desk: Desk) -> None:
     desk.sweep("runs/plan")
     few = ["--spend", "50%", "--repetitions", 1, "--jobs", 1]
-    desk.run("plan", "mine.toml", "--target", 2e4, *few, "--out", "my plan.toml")
+    desk.run("plan", "mine.toml", "--compute", 2e4, *few, "--out", "my plan.toml")
 
 
 def advised(desk: Desk) -> None:

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.toml"
-    words = ["plan", file, "--target", "2e5", "--spend", "50%", "--repetitions", "1"]
+    words = ["plan", file, "--compute", "2e5", "--spend", "50%", "--repetitions", "1"]
     code, stdout, stderr = isolaw(*words, "--out", out, "--json")
     assert code == 0
     assert f"next: isolaw sweep {out}" in stderr

@@ -61,6 +61,7 @@ def plain(problem, generate): return 1
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     name = f"led_{os.getpid()}_{tmp_path.name}".replace("-", "_")
     Path(f"{name}.py").write_text(MODULE)
     yield name
@@ -171,6 +172,7 @@ def test_columns_are_read_only_when_they_are_wanted(tmp_path: Path) -> None:
 def test_an_environment_of_gymnasiums_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of the library: what counts is ``reset`` and ``step``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     Path("guesses.py").write_text(
         "from isolaw.backends.real.rollout.from_gymnasium import rollout_of\n"
         "class Guess:\n"
