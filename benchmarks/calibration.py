@@ -108,7 +108,7 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
         "best": LEVELS[best],
         "calibrated": {
             "n": LEVELS[own],
-            "regret": float(rewards[best] - rewards[own]),
+            "loss": float(rewards[best] - rewards[own]),
             "interval": [low, high],
             "covers": bool(any(low <= n <= high for n in near)),
             "band": float(np.mean(held)),
@@ -120,7 +120,7 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
         },
         "estimator": {
             **law,
-            "regret": None if law["n"] is None else float(rewards[best] - rewards[LEVELS.index(law["n"])]),
+            "loss": None if law["n"] is None else float(rewards[best] - rewards[LEVELS.index(law["n"])]),
         },
     }
     path.write_text(json.dumps(result))
@@ -189,8 +189,8 @@ def estimator(jobs: int) -> None:
         rewards, _ = _truth(kind, changed, n_train, jobs)
         with tempfile.TemporaryDirectory() as folder:
             n = _by_estimator(_runs(kind, changed, n_train, Path(folder)))["n"]
-        regret = None if n is None else float(rewards.max() - rewards[LEVELS.index(n)])
-        row["estimator"] = {"n": n, "regret": regret}
+        loss = None if n is None else float(rewards.max() - rewards[LEVELS.index(n)])
+        row["estimator"] = {"n": n, "loss": loss}
         print(row["kind"], row["index"], row["estimator"], flush=True)
     SUMMARY.write_text(json.dumps(found | {"estimator": ESTIMATOR}, indent=1) + "\n")
     write(found)
@@ -353,11 +353,11 @@ def summary() -> dict[str, Any]:
     """Return the results: a row for each judged preset, the paper's curves, the rest of real runs."""
     truths = [*((kind, i) for kind in SETS for i in JUDGING), *((PUBLISHED, i) for i in MEMBERS)]
     paths = [kept(f"{kind}-{index}") for kind, index in truths]
-    names = "n", "regret", "interval", "covers", "band", "seconds"
+    names = "n", "loss", "interval", "covers", "band", "seconds"
     rows = []
     for one in (json.loads(path.read_text()) for path in paths if path.exists()):
         own = {name: one["calibrated"][name] for name in names}
-        theirs = {name: one["estimator"].get(name) for name in ("n", "regret")}
+        theirs = {name: one["estimator"].get(name) for name in ("n", "loss")}
         rows.append(
             {**{k: one[k] for k in ("kind", "index", "best")}, "calibrated": own, "estimator": theirs}
         )
@@ -383,7 +383,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|"]
     for kind, group in itertools.groupby(found["known"], key=lambda row: row["kind"]):
         rows = list(group)
-        lost = [(row["calibrated"]["regret"], row["estimator"]["regret"]) for row in rows]
+        lost = [(row["calibrated"]["loss"], row["estimator"]["loss"]) for row in rows]
         known = [(own, law) for own, law in lost if law is not None]
         worse = [(own, law) for own, law in known if own > law]
         own, law = max(worse, default=(0.0, 0.0), key=lambda pair: pair[0] - pair[1])

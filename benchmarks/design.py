@@ -10,7 +10,7 @@ each that judge it. Runs are simulated, each with its own course and the noise o
 4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
 simulated seeds, `SEEDS` of them, with exact pass rates.
 
-Regret is the loss of the recommended cell against the best of the grid. All results are kept in
+RuleLoss is the loss of the recommended cell against the best of the grid. All results are kept in
 ``benchmarks/.designs`` and computed once.
 """
 
@@ -169,7 +169,7 @@ def answer(name: str, index: int, repetition: int, design: str) -> dict[str, Any
     top = max(truth.reward(*key) for key in every)
     return {
         "set": name, "index": index, "repetition": repetition, "design": design,
-        "regret": top - truth.reward(*last.best), "expected": last.expected_regret,
+        "loss": top - truth.reward(*last.best), "expected": last.expected_loss,
         "spent": last.spent / GRID, "ending": last.ending, "cpu_s": time.process_time() - began,
     }  # fmt: skip
 
@@ -212,7 +212,7 @@ def play_all(options: argparse.Namespace) -> None:
 
 
 def summary() -> dict[str, Any]:
-    """Return the tables: of each design and half the mean regret × 1000 with its error over truths, …"""
+    """Return the tables: of each design and half the mean loss × 1000 with its error over truths, …"""
     entries = kept()
     out: dict[str, Any] = {"surface": SURFACE, "simulator": Bandit.version, "rows": []}
     for half, indices in (("tuning", TUNING), ("judging", JUDGING)):
@@ -225,14 +225,14 @@ def summary() -> dict[str, Any]:
                 mine = [e for e in own if group in (e["set"], "all")]
                 truths = sorted({(e["set"], e["index"]) for e in mine})
                 means = [
-                    1e3 * np.mean([e["regret"] for e in mine if (e["set"], e["index"]) == truth])
+                    1e3 * np.mean([e["loss"] for e in mine if (e["set"], e["index"]) == truth])
                     for truth in truths
                 ]
                 row[group] = round(float(np.mean(means)), 2)
                 row[f"{group} error"] = round(float(np.std(means, ddof=1) / np.sqrt(len(means))), 2)
             row["spent"] = round(float(np.mean([e["spent"] for e in own])), 3)
             row["most"] = round(float(np.max([e["spent"] for e in own])), 3)
-            row["within"] = round(float(np.mean([e["regret"] <= WITHIN for e in own])), 3)
+            row["within"] = round(float(np.mean([e["loss"] <= WITHIN for e in own])), 3)
             row["expected"] = round(1e3 * float(np.mean([e["expected"] for e in own])), 2)
             row["repetitions"] = min(
                 len([e for e in own if (e["set"], e["index"]) == t])

@@ -114,7 +114,7 @@ def digest(runs: Runs) -> str:
 def horizon(runs: Runs, fixed: Mapping[str, Any]) -> float:
     """Return the largest C that at least three n reached, with any others that ended shortly before."""
     metric, eval_set, _ = choose(runs)
-    configurations = select(runs, metric, eval_set, "fixed-bp", fixed).configurations
+    configurations = select(runs, metric, eval_set, "B_p", fixed).configurations
     ends = sorted(float(c.checkpoints[-1]) for c in configurations)
     return min(end for end in ends if end >= _TOGETHER * ends[-LEAST_CURVES])
 
@@ -122,7 +122,7 @@ def horizon(runs: Runs, fixed: Mapping[str, Any]) -> float:
 def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the statements of isolaw and its rivals about larger budgets from these runs, as JSON."""
     metric, eval_set, _ = choose(runs)
-    configurations = select(runs, metric, eval_set, "fixed-bp", fixed).configurations
+    configurations = select(runs, metric, eval_set, "B_p", fixed).configurations
     law = isolaw.fit(runs, where=fixed)
     assert law.surface is not None
     n = np.array(sorted({c.rollouts_per_problem for c in configurations}))
@@ -175,7 +175,7 @@ def by_seed(runs: Runs, compute: float, fixed: Mapping[str, Any]) -> dict[int, d
     """Return for each n that reached C the mean reward of each seed within a factor of `_WINDOW` of C."""
     metric, eval_set, _ = choose(runs)
     out: dict[int, dict[int, float]] = {}
-    for c in select(runs, metric, eval_set, "fixed-bp", fixed).configurations:
+    for c in select(runs, metric, eval_set, "B_p", fixed).configurations:
         own = {}
         for i, seed in enumerate(c.seeds):
             at, reward = c.compute[c.run == i], c.reward[c.run == i]

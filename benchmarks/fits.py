@@ -13,7 +13,7 @@ CPU time is core against core. "excess" is each method's sum of squares over the
 refit, the largest of the sample. curve_fit and lmfit search without bounds; refits whose best lies outside
 isolaw's search, or on its edge (isolaw then says so), are counted and kept apart.
 
-Then the whole of `isolaw.fit` on the same sweep: 3 seeds, joint setting, 1,000 draws.
+Then the whole of `isolaw.fit` on the same sweep: 3 seeds, joint hold, 1,000 draws.
 """
 
 from __future__ import annotations

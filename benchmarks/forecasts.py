@@ -2,7 +2,7 @@
 
 The forecast rests on the truths of one problem set that ship with isolaw (`benchmarks.presets`). Designs then
 play against other truths: on each problem set, simulated runs of four jittered presets
-(`benchmarks.design.JUDGING`), and two members of the published preset's ensemble. A forecast holds a regret
+(`benchmarks.design.JUDGING`), and two members of the published preset's ensemble. A forecast holds a loss
 if its 90 % interval contains it. The table goes to docs/plan.md.
 """
 
@@ -68,7 +68,7 @@ def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[
     for candidate in asked.candidates():
         best = play(candidate.design, truth)[-1].best
         lost = top - (rewards[best[1]] if best else np.mean(list(rewards.values())))
-        out.append({"set": kind, "spend": spend, "design": candidate.kind, "regret": float(lost)})
+        out.append({"set": kind, "spend": spend, "design": candidate.kind, "loss": float(lost)})
     return out
 
 
@@ -82,12 +82,12 @@ def _joint(task: tuple[str, int, int]) -> list[dict[str, Any]]:
         if candidate.kind in JOINT:
             best = play(candidate.design, truth)[-1].best
             assert best is not None
-            out.append({"set": task[0], "design": candidate.kind, "regret": top - truth.reward(*best)})
+            out.append({"set": task[0], "design": candidate.kind, "loss": top - truth.reward(*best)})
     return out
 
 
 def joint(jobs: int) -> None:
-    """Print the forecasts of designs over three B_p, and how many realised regrets they hold."""
+    """Print the forecasts of designs over three B_p, and how many realised losses they hold."""
     tasks = [(k, i, r) for k in design.SETS for i in design.JUDGING for r in range(JOINT_REPETITIONS)]
     with ProcessPoolExecutor(jobs) as pool:
         found = [entry for part in pool.map(_joint, tasks) for entry in part]
@@ -95,10 +95,10 @@ def joint(jobs: int) -> None:
     for kind in design.SETS:
         sweep = _sweep(kind, design.BATCHES)
         for row in forecast.plan(sweep, spend=JOINT_SPEND, repetitions=1, jobs=jobs).rows:
-            own = [e["regret"] for e in found if (e["set"], e["design"]) == (kind, row.candidate.kind)]
-            held += [row.regret.low - 1e-9 <= value <= row.regret.high + 1e-9 for value in own]
+            own = [e["loss"] for e in found if (e["set"], e["design"]) == (kind, row.candidate.kind)]
+            held += [row.loss.low - 1e-9 <= value <= row.loss.high + 1e-9 for value in own]
             if own:
-                print(f"{kind}, {row.candidate.name}: {row.regret}, realised {np.mean(own):.4f}")
+                print(f"{kind}, {row.candidate.name}: {row.loss}, realised {np.mean(own):.4f}")
     print(f"held: {sum(held)} of {len(held)}")
 
 
@@ -121,16 +121,16 @@ def summary(jobs: int) -> list[dict[str, Any]]:
         for kind in design.SETS:
             for row in forecast.plan(_sweep(kind), spend=spend, jobs=jobs).rows:
                 own = [
-                    e["regret"]
+                    e["loss"]
                     for e in found
                     if (e["set"], e["spend"], e["design"]) == (kind, spend, row.candidate.kind)
                 ]
-                low, high = row.regret.low - 1e-9, row.regret.high + 1e-9
+                low, high = row.loss.low - 1e-9, row.loss.high + 1e-9
                 rows.append(
                     {
                         "set": kind, "spend": spend, "design": row.candidate.name,
-                        "horizon": row.candidate.horizon, "expected": row.regret.value,
-                        "interval": [row.regret.low, row.regret.high], "realised": float(np.mean(own)),
+                        "horizon": row.candidate.horizon, "expected": row.loss.value,
+                        "interval": [row.loss.low, row.loss.high], "realised": float(np.mean(own)),
                         "held": float(np.mean([low <= value <= high for value in own])), "plays": len(own),
                     }
                 )  # fmt: skip
@@ -139,7 +139,7 @@ def summary(jobs: int) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the designs of least expected regret as Markdown, and the share of all forecasts that hold."""
+    """Return the designs of least expected loss as Markdown, and the share of all forecasts that hold."""
     least: dict[tuple[float, str], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["expected"]):
         least.setdefault((row["spend"], row["set"]), row)

@@ -74,12 +74,12 @@ def judged(
 def simulated(repetitions: int) -> Iterator[Row]:
     """Yield rows of simulated sweeps."""
     for cell in cells(half="judging"):
-        if cell.setting == "fixed-b" or cell.noise == "simulator":
+        if cell.hold == "B" or cell.noise == "simulator":
             continue
         mean = truth(cell.truth)
         for index in range(repetitions):
             runs = sample(cell, index)
-            configurations = select(runs, "avg@4", "validation", "joint", few=True).configurations
+            configurations = select(runs, "avg@4", "validation", "nothing", few=True).configurations
             cache: dict[int, Any] = {}
             keys = sorted({c.key for c in configurations})
             rng = np.random.default_rng(index)
@@ -137,7 +137,7 @@ def recorded() -> Iterator[Row]:
     runs = isolaw.read(DATA / "real-arithmetic.parquet")
     for kind in ("easy", "hard"):
         fixed = {"problem_set": kind, "lr": 1e-3}
-        own = select(runs, "avg@4", "validation", "joint", fixed, few=True).configurations
+        own = select(runs, "avg@4", "validation", "nothing", fixed, few=True).configurations
         yield from left_out("the recorded sweep: one has none", own, 2)
 
 

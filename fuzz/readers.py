@@ -1,8 +1,9 @@
 """Feed the log readers what a fuzzer makes of sound logs: ``python fuzz/readers.py READER [-libfuzzer=…]``.
 
-READER is a container's name, ``table``, ``config`` or ``read`` (a log and its configuration, all of reading);
-without one they are listed. Anything but a message fails, as do more than 5 s for 1 MB and more than 500 MB;
-what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
+READER is a container's name, ``table``, ``config``, ``read`` (a log and its configuration, all of reading),
+or one of `OF_OPTIONS`; without one they are listed. Anything but a message fails, as do more than 500 MB,
+more than 5 s for 1 MB, and more than 2 s for an input of `OF_OPTIONS`; what failed is
+kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
 
 Several files are one input, with `SEPARATOR` between them. Checksums count as right: the fuzzer would never
 hit one, and behind them nothing would be tested.
@@ -10,10 +11,12 @@ hit one, and behind them nothing would be tested.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib.util
 import json
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
@@ -24,14 +27,19 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import atheris
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 with atheris.instrument_imports(include=["isolaw"]):
+    from isolaw.config import SweepSpec
     from isolaw.errors import DataError, InputError
+    from isolaw.parquet import frame_of, read_parquet
     from isolaw.readers import configs, containers, frameworks, table_files, tables
     from isolaw.readers.mapping import ColumnMapping
+    from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
     from isolaw.readers.read import survey
+    from isolaw.runs import Runs
 
     for name in containers.CONTAINERS:
         containers.get(name)
@@ -44,6 +52,13 @@ SECONDS, MEGABYTES = 5, 500
 LARGE = 1_000_000
 ONE_IN = 64  # inputs are also read repeated to 1 MB: time may not grow faster than size
 SETTINGS = [{"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}, None]
+OF_OPTIONS = (
+    "isolaw-toml",
+    "name-pattern",
+    "sqlite",
+    "parquet-metadata",
+)  # what is read besides logs
+ATTACH = 24  # SQLite's number of the action: fuzzed SQL must not write elsewhere
 MLFLOW = ("meta.yaml", "tags/mlflow.runName", "params/data.train_batch_size", "metrics/critic/score/mean")
 CONFIGS = ("config.yaml", "config.json", "config.toml")
 
@@ -132,6 +147,65 @@ def whole(folder: Path, content: bytes) -> None:
     json.dumps([own.to_dict() for own in reading.candidates], allow_nan=False)
 
 
+def as_isolaw_toml(folder: Path, content: bytes) -> None:
+    """The file that is read with a log, and as a sweep file."""
+    rows = "".join(f'{{"step": {step}, "critic/score/mean": 0.5}}\n' for step in range(3))
+    (folder / "n8-log.jsonl").write_text(rows)
+    (folder / "isolaw.toml").write_bytes(content)
+    with contextlib.suppress(InputError):
+        SweepSpec.read(folder / "isolaw.toml", ["sweep.compute=1e7"])
+    survey([folder], settings={"B_p": 16})
+
+
+def as_name_pattern(_: Path, content: bytes) -> None:
+    """A pattern, and names."""
+    pattern, *names = content.decode("utf-8", "replace").split(SEPARATOR.decode())
+    for own in (offer_setting, words_that_differ, lambda runs: offer(runs, ["n", "B_p", "seed"])):
+        if names:
+            own(names)
+    read = NamePattern(pattern)
+    for name in names:
+        read.assigned(name, names)
+
+
+def as_sqlite(folder: Path, content: bytes) -> None:
+    """A database that this SQL makes; SQLite's own files go through ``trackio``."""
+    with contextlib.closing(sqlite3.connect(folder / "a.db")) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
+        connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_DENY if action == ATTACH else sqlite3.SQLITE_OK
+        )
+        began = time.process_time()
+        connection.set_progress_handler(lambda: time.process_time() > began + 0.5, 1_000)
+        with contextlib.suppress(sqlite3.Error, sqlite3.Warning, ValueError):
+            connection.executescript(content.decode("utf-8", "replace"))
+    drain("trackio", folder / "a.db")
+
+
+def as_parquet_metadata(folder: Path, content: bytes) -> None:
+    """What a file says about itself: to pandas, to Arrow and to isolaw; and a footer with other bytes."""
+    kinds = (b"pandas", b"ARROW:schema", b"isolaw")
+    metadata = dict(zip(kinds, content.split(SEPARATOR), strict=False))
+    table = pa.table(
+        {"run_name": ["a"], "timestamp": ["b"], "step": [1], "__index_level_0__": [2], "v": [0.5]}
+    )
+    path = folder / "a.parquet"
+    pq.write_table(
+        table.replace_schema_metadata(metadata), path, store_schema=b"ARROW:schema" not in metadata
+    )
+    whole, damaged = path.read_bytes(), [zlib.crc32(content + bytes([i])) for i in range(3)]
+    for number in (0, *damaged):
+        other = bytearray(whole)
+        if number:
+            other[len(whole) - 9 - number % (len(whole) // 2)] = number >> 24
+        path.write_bytes(other)
+        for read in (lambda: frame_of(read_parquet(path), path), lambda: Runs.from_parquet(path)):
+            with contextlib.suppress(DataError):
+                read()
+        with contextlib.suppress(DataError):
+            drain("trackio", path)
+
+
 READERS: dict[str, Callable[[Path, bytes], None]] = {
     **{name: as_file(name) for name in containers.CONTAINERS},
     "mlflow": as_mlflow,
@@ -139,6 +213,10 @@ READERS: dict[str, Callable[[Path, bytes], None]] = {
     "config": as_config,
     "table": as_table,
     "read": whole,
+    "isolaw-toml": as_isolaw_toml,
+    "name-pattern": as_name_pattern,
+    "sqlite": as_sqlite,
+    "parquet-metadata": as_parquet_metadata,
 }
 
 
@@ -206,6 +284,8 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     line = b"Epoch %d/2 step %d: acc=0.5 samples=%d | eval: acc=0.25\n"
     plain = b"Group size: 8\n" + b"".join(line % (i // 3 + 1, i % 3, 32 * i) for i in range(6))
     texts = [*consoles, *metrics, *documents, console, *stdout, *state, *exports, *events]
+    frame = pd.DataFrame({"run_name": ["a"], "step": [1]}).set_index("step")
+    schema = base64.b64encode(pa.Table.from_pandas(frame).schema.serialize().to_pybytes())
     return {
         "jsonl": metrics,
         "json": documents,
@@ -231,6 +311,36 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
             b"%TAG !a! b\n--- {a: !a!b &c 1, d: *c, e: '${a}'}\n",
         ],
         "table": [plain, (folder / "t.parquet").read_bytes(), b"step,acc\n1,0.5\n", hostile["rows.jsonl"]],
+        "isolaw-toml": [
+            b'format = "jsonl"\nonly = ["*n8*"]\nname_pattern = ["n{n}-*"]\n[set]\nB_p = 128\n',
+            b'[set."*n8*"]\nseed = 1\nlr = 1e-6\n[set."runs/*"]\nn = 8\n',
+            b'[columns]\nn = "g"\n[derive]\nC = "a * b"\n[constants]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
+            b"[sweep]\ncompute = 1e7\nseeds = 2\n[grid]\nrollouts_per_problem = [8, 16]\n",
+            b"".join(b"[t%d]\nk%d = 1\n" % (i, i) for i in range(500)),
+        ],
+        "name-pattern": [
+            SEPARATOR.join(own)
+            for own in (
+                (b"*-s{seed}-p{B_p}-n{n}*", b"grpo-s21-p8-n128-m4", b"grpo-s22-p8-n32-m4"),
+                (b"*a*a*a*a*a*aX{n}", b"a" * 60),
+                (b"*n{n}-lr{lr}/*", b"runs/n8-lr1e-6/a", b"runs/n8-lr2e-6/a"),
+            )
+        ],
+        "sqlite": [
+            b"CREATE TABLE metrics (run_name, step, timestamp, metrics);"
+            b"INSERT INTO metrics VALUES ('a', 1, '', '{\"train/reward\": 0.5}');",
+            b"CREATE VIEW metrics AS SELECT 'a' AS run_name, 1 AS step, 2 AS timestamp, "
+            b"hex(zeroblob(450000000)) AS metrics;",
+            b"CREATE TABLE metrics (run_name, step, timestamp, metrics AS (hex(zeroblob(450000000))));"
+            b"INSERT INTO metrics VALUES ('a', 1, '');",
+            b"CREATE VIRTUAL TABLE metrics USING fts5(run_name, step, timestamp, metrics);",
+        ],
+        "parquet-metadata": [
+            json.dumps({"index_columns": ["gone"], "columns": [], "column_indexes": []}).encode(),
+            SEPARATOR.join(
+                [pa.Table.from_pandas(frame).schema.metadata[b"pandas"], schema, b'{"a": {"n": 8}}']
+            ),
+        ],
         "read": [text + SEPARATOR + config for text in texts],
     }[reader]
 
@@ -244,6 +354,9 @@ def dictionary(path: Path) -> Path:
         "run_name,metric,step,value| - |__MIN|100%|##|config: {|config_cb None None {|"
         "'global_step/max_steps': '1/2'| | Total steps = 1,000| 1/2 [|"
         "Initial validation metrics: {|Epoch 1/2 step 3: |eval: |total_episodes|group size = 4|"
+        "hex(zeroblob(9999999))|CREATE VIEW metrics AS |GENERATED ALWAYS AS (|"
+        "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i FROM c) |"
+        "name_pattern = [|[set.'*']|{n}|{seed}|index_columns|column_indexes|pandas_type|"
         "metrics_tag: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
     )
     escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in words.split("|"))
@@ -281,11 +394,12 @@ def main() -> None:
                 said = "no error"
             assert said
             took = time.process_time() - began
-            assert took < SECONDS, f"{took:.1f} s for {len(content):,} bytes"
+            most = 2 if reader in OF_OPTIONS else SECONDS
+            assert took < most, f"{took:.1f} s for {len(content):,} bytes"
 
         def one(content: bytes) -> None:
             attempt(content)
-            if zlib.crc32(content) % ONE_IN == 0:
+            if zlib.crc32(content) % ONE_IN == 0 and reader not in OF_OPTIONS:
                 parts = content.split(SEPARATOR)
                 size = LARGE // len(parts)
                 attempt(SEPARATOR.join((part * (size // max(len(part), 1) + 1))[:size] for part in parts))

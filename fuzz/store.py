@@ -179,7 +179,7 @@ def overwrite(content: bytearray, number: int) -> None:
 
 
 def version(content: bytearray, number: int) -> bytes:
-    old = [b"isolaw.sweep/2", b'"crc": "', b"20000", b'"step": ', b'"compute":', b"bandit"]
+    old = [b"isolaw.sweep/1", b'"crc": "', b"20000", b'"step": ', b'"compute":', b"bandit"]
     new = [b"isolaw.sweep/9", b'"crd": "', b"60000", b'"stop": ', b'"computf":', b"arctic"]
     return bytes(content).replace(old[number % 6], new[number % 6])
 

@@ -18,10 +18,14 @@ Every command has a function in this package. Functions are imported at first us
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from isolaw.registry import PUBLIC, public
 from isolaw.registry import __version__ as __version__
+
+# Otherwise numba unpickles compiled functions from the cache that a stranger's .numba_config.yaml names.
+os.environ.setdefault("NUMBA_CACHE_DIR", "")
 
 __all__ = sorted([*PUBLIC, "__version__"])
 

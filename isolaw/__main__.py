@@ -8,11 +8,17 @@ while Python starts.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-from typing import Any
+
+# ``python -m`` puts the working directory first on the path, where files would shadow modules of libraries.
+_ADDED = __name__ == "__main__" and not sys.flags.safe_path and os.path.isdir(sys.path[0])
+if _ADDED and os.path.samefile(sys.path[0], "."):
+    del sys.path[0]
+
+import contextlib  # noqa: E402
+import signal  # noqa: E402
+from typing import Any  # noqa: E402
 
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 

@@ -76,15 +76,28 @@ def cut(text: str, most: int) -> str:
 
 
 @dataclass(frozen=True)
+class RunNote:
+    """Something about a run that its values do not show: a code and facts for programs, a text for people.
+
+    The text continues a sentence about the run, such as "its command ended with exit status 3".
+    """
+
+    code: str
+    text: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The results of a run after ``step`` updates: rollouts, tokens and measured values.
 
     ``tokens`` is None if the backend has no tokens. ``save`` writes the state from which `Backend.run` can
     continue into an empty folder; it is None if the run cannot continue from this checkpoint. A checkpoint
     without rows only saves the state. ``final`` marks the last checkpoint of the horizon. ``counts`` contains
-    the results of single problems if the backend has them, and ``responses`` contains some of the texts. Two
-    fields appear only in ``points.jsonl``: ``seconds``, the time that each part of the run has taken so far,
-    and ``machine``, with the number of ``gpus`` and their kind, ``gpu``.
+    the results of single problems if the backend has them, and ``responses`` contains some of the texts.
+    ``notes`` are about the run since the previous checkpoint. Two fields appear only in ``points.jsonl``:
+    ``seconds``, the time that each part of the run has taken so far, and ``machine``, with the number of
+    ``gpus`` and their kind, ``gpu``.
     """
 
     step: int
@@ -97,6 +110,7 @@ class Checkpoint:
     responses: list[Response] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+    notes: list[RunNote] = field(default_factory=list)
 
     def line(self, wall_s: float) -> dict[str, Any]:
         """Return the checkpoint as one JSON-compatible line of ``points.jsonl``."""
@@ -111,6 +125,7 @@ class Checkpoint:
             **({"responses": [vars(own) for own in self.responses]} if self.responses else {}),
             **({"seconds": self.seconds} if self.seconds else {}),
             **({"machine": self.machine} if self.machine else {}),
+            **({"notes": [vars(own) for own in self.notes]} if self.notes else {}),
         }
 
 
@@ -246,7 +261,14 @@ class Backend(Protocol):
         return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return all issues of a resolved spec, before any run starts."""
+        """Return all issues of a resolved spec that can be found without executing code that it names."""
+
+    def check_code(self, spec: RunSpec) -> list[Issue]:
+        """Execute the code that a resolved spec names as far as needed to find its issues, and return them.
+
+        isolaw calls this when a sweep starts, before any run, but not in a dry run.
+        """
+        return []
 
     def jobs(self, spec: RunSpec) -> int:
         """Return the default number of runs that execute concurrently on this machine."""

@@ -11,43 +11,117 @@ like a command.
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-_BLANK = re.compile(r"<[^<>]+>")
+from isolaw.errors import at_command_line, offers, one_line
+
+# Words that bash, dash and zsh leave as they are. zsh replaces =NAME with the path of a program.
+_BARE = re.compile(r"(?!.*(?:^|[=:])=)[A-Za-z0-9_@%+=:,./-]+")
+
+
+class Word(str):
+    """A word of a command, or a part of one, with its placeholders."""
+
+    placeholders: tuple[str, ...] = ()
+
+
+class Placeholder(Word):
+    """A value that only the user knows: ``Placeholder("number")`` appears as ``<number>``.
+
+    It is a type, since a name in a file can also look like ``<number>``.
+    """
+
+    def __new__(cls, name: str) -> Placeholder:
+        """Return the placeholder with this name."""
+        self = super().__new__(cls, f"<{name}>")
+        self.placeholders = (str(self),)
+        return self
+
+
+def word(*parts: object) -> Word:
+    """Join parts to one word, which keeps their placeholders.
+
+    >>> word("n", "=", Placeholder("number")).placeholders, word("n", "=", "<number>").placeholders
+    (('<number>',), ())
+    """
+    self = Word("".join(map(str, parts)))
+    self.placeholders = tuple(own for part in parts if isinstance(part, Word) for own in part.placeholders)
+    return self
+
+
+def path(name: object) -> str:
+    """Return a path as an argument, which must not begin like an option.
+
+    >>> path("-x.csv"), path("x.csv")
+    ('./-x.csv', 'x.csv')
+    """
+    return f"./{name}" if str(name).startswith("-") else str(name)
+
+
+def quoted(words: Iterable[str]) -> str:
+    """Return words as typed in a shell. This is the only place that quotes.
+
+    No quoting for all shells keeps a line break or another control character on one line, so such words
+    result in a sentence.
+
+    >>> quoted(["--where", "set=a<$(x)"]), quoted(["=ls"])
+    ("--where 'set=a<$(x)'", "'=ls'")
+    """
+    words = [*words]
+    if (unsafe := next((own for own in words if one_line(own) != own or "\t" in own), None)) is not None:
+        return f"(no command, because {unsafe!r} contains a control character: rename it, or use Python)"
+    return " ".join(own if _BARE.fullmatch(own) else _in_quotes(own) for own in words)
+
+
+def _in_quotes(text: str) -> str:
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def placeholders(words: Iterable[object]) -> list[str]:
+    """Return the distinct placeholders of words.
+
+    >>> placeholders([word("n=", Placeholder("number")), word("B_p=", Placeholder("number")), "<name>"])
+    ['<number>']
+    """
+    return list(dict.fromkeys(own for each in words if isinstance(each, Word) for own in each.placeholders))
 
 
 @dataclass(frozen=True)
 class Command:
     """A command as a list of words, which ``str`` quotes for a shell.
 
-    A value that only the user knows is a blank, such as ``<number>``. `blanks` lists the blanks, and messages
-    that show a command with blanks ask the user to fill them in.
+    Messages that show a command with `placeholders` ask the user to fill them in.
     """
 
     words: tuple[str, ...]
 
     @property
-    def blanks(self) -> list[str]:
-        """The distinct blanks that the user must fill in."""
-        return blanks(" ".join(self.words))
+    def placeholders(self) -> list[str]:
+        """The distinct placeholders that the user must fill in."""
+        return placeholders(self.words)
 
     def __str__(self) -> str:
-        return shlex.join(self.words)
+        return quoted(self.words)
 
 
-def blanks(text: str) -> list[str]:
-    """Return the distinct blanks in a text.
+def option(keyword: str, name: str, value: object) -> str:
+    """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
 
-    >>> blanks("--set n=<number> --set B_p=<number>")
-    ['<number>']
+    >>> option("columns", "seed", "trial")
+    'columns={"seed": "trial"}'
     """
-    return list(dict.fromkeys(_BLANK.findall(text)))
+    if at_command_line.get():
+        flag = f"--{keyword.removesuffix('s')}"
+        here = offers(flag) or keyword == "where"
+        program = [] if here else ["isolaw", "read"]  # only `isolaw read` has it
+        return quoted([*program, flag, word(name, "=", value)])
+    return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
 
 
 Printed = TypeVar("Printed", bound=Callable[..., Command])
@@ -71,7 +145,7 @@ def unused(path: str) -> str:
 
 
 def _isolaw(*words: object) -> Command:
-    return Command(("isolaw", *map(str, words)))
+    return Command(("isolaw", *(own if isinstance(own, str) else str(own) for own in words)))
 
 
 # Reading
@@ -88,7 +162,7 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
 
 @_printed
 def draft_settings(sources: Sequence[str]) -> Command:
-    """Return the command that writes ``isolaw.toml`` with the given options and blanks for missing values."""
+    """Return the command that writes ``isolaw.toml`` with the given options and missing values."""
     return _isolaw("read", *sources, "--save")
 
 
@@ -101,25 +175,25 @@ def read_settled(sources: Sequence[str], settings: str) -> Command:
 @_printed
 def draft_mapping(table: str) -> Command:
     """Return the command that writes ``isolaw.toml`` for a table with unknown columns."""
-    return _isolaw("read", table, "--save")
+    return _isolaw("read", path(table), "--save")
 
 
 @_printed
 def read_mapped(table: str, mapping: str) -> Command:
     """Return the command that reads a table with a mapping file."""
-    return _isolaw("read", table, "--mapping", mapping)
+    return _isolaw("read", path(table), "--mapping", mapping)
 
 
 @_printed
 def read_table(table: str, options: Sequence[str]) -> Command:
     """Return the command that reads a table with the options that name its columns."""
-    return _isolaw("read", table, *options)
+    return _isolaw("read", path(table), *options)
 
 
 @_printed
 def read_sweep(directory: object) -> Command:
     """Return the command that lists the runs of a sweep, for a user who named a sweep instead of a law."""
-    return _isolaw("read", directory)
+    return _isolaw("read", path(directory))
 
 
 # Laws
@@ -135,13 +209,15 @@ def fit(sources: Sequence[str], options: Sequence[str], out: str = "", figures: 
 @_printed
 def answer(sources: Sequence[str], budget: float | str) -> Command:
     """Return the command that answers how to spend a budget, from logs, a sweep or a law."""
-    return _isolaw("answer", *sources, "--compute", budget if isinstance(budget, str) else f"{budget:.15g}")
+    return _isolaw(
+        "answer", *map(path, sources), "--compute", budget if isinstance(budget, str) else f"{budget:.15g}"
+    )
 
 
 @_printed
 def predict(law: str, budget: int) -> Command:
     """Return the command that predicts the allocation for a budget from a law's file."""
-    return _isolaw("predict", law, "--compute", budget)
+    return _isolaw("predict", path(law), "--compute", budget)
 
 
 @_printed
@@ -162,7 +238,7 @@ def this(words: Sequence[str]) -> Command:
 @_printed
 def sweep_file(file: object, out: str) -> Command:
     """Return the command that shows the plan of a sweep file. Without ``--dry-run`` it runs the sweep."""
-    return _isolaw("sweep", file, "--out", unused(out), "--dry-run")
+    return _isolaw("sweep", path(file), "--out", unused(out), "--dry-run")
 
 
 @_printed
@@ -174,19 +250,19 @@ def continue_sweep(directory: object) -> Command:
 @_printed
 def sweep_status(directory: object) -> Command:
     """Return the command that shows the progress of a sweep, with the causes of all failures."""
-    return _isolaw("status", directory)
+    return _isolaw("status", path(directory))
 
 
 @_printed
 def rewrite_sweep(file: object, directory: object) -> Command:
     """Return the command that rewrites a damaged ``sweep.json`` from the sweep's original file."""
-    return _isolaw("sweep", file, "--out", directory)
+    return _isolaw("sweep", path(file), "--out", directory)
 
 
 @_printed
 def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
     """Return the command that adds runs to a sweep by changing keys of its file."""
-    return _isolaw("sweep", "--out", directory, *(word for key in keys for word in ("--set", key)))
+    return _isolaw("sweep", "--out", directory, *(each for key in keys for each in ("--set", key)))
 
 
 @_printed
@@ -195,8 +271,8 @@ def spend(file: object, batch: Sequence[int], budget: int) -> Command:
     keys = ["problems_per_batch", "rollouts_per_problem"]
     own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
     own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
-    words = (word for key in own for word in ("--set", key))
-    return _isolaw("sweep", file, "--out", unused("runs/final"), *words, "--dry-run")
+    words = (each for key in own for each in ("--set", key))
+    return _isolaw("sweep", path(file), "--out", unused("runs/final"), *words, "--dry-run")
 
 
 @_printed
@@ -208,7 +284,7 @@ def sweep_preset(preset: str) -> Command:
 @_printed
 def plan_preset(file: str, preset: str) -> Command:
     """Return the command that compares sweeps on the members of a calibrated ensemble."""
-    return _isolaw("plan", file, "--preset", preset)
+    return _isolaw("plan", path(file), "--preset", preset)
 
 
 @_printed
@@ -226,7 +302,7 @@ def advise_file(words: Sequence[str]) -> Command:
 @_printed
 def plan_larger(file: str, target: int) -> Command:
     """Return the command that compares sweeps larger than the first sweep that an advice suggests."""
-    return _isolaw("plan", file, "--compute", target, "--set", "sweep.seeds=3")
+    return _isolaw("plan", path(file), "--compute", target, "--set", "sweep.seeds=3")
 
 
 # This machine

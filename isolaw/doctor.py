@@ -156,7 +156,7 @@ def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
 
     The error of a successful import is ``""``.
     """
-    command = [sys.executable, "-c", _PROBE, *modules]
+    command = [sys.executable, "-P", "-c", _PROBE, *modules]
     try:
         pipe = subprocess.PIPE
         done = children.run(command, _IMPORT_LIMIT_S, stdout=pipe, stderr=pipe, text=True)

@@ -16,7 +16,7 @@ from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
 from isolaw.design import directory
 from isolaw.documents.reading import read_text
-from isolaw.errors import InputError, RunError, StoreError
+from isolaw.errors import InputError, NoHistory, RunError, StoreError
 from isolaw.evidence import Simulated
 from isolaw.executors.event import Event
 from isolaw.registry import traits
@@ -120,6 +120,8 @@ def execute(
         if any(store.run(run.run_id).bytes_recorded for run in runs):
             try:
                 tables.publish(store, store.collect())
+            except NoHistory as error:
+                raise RunError(str(error)) from None
             except OSError as error:
                 raise RunError(
                     f"{store.directory / 'points.parquet'}: isolaw cannot write the table "
@@ -165,9 +167,10 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
-    ``diverged`` is the number of done runs whose last values contain NaN. ``at_work`` is the number of locked
-    runs. It includes jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do
-    not share the directory. Raises `StoreError` if the directory contains no sweep.
+    ``diverged`` is the number of done runs whose last values contain NaN. ``run_notes`` are the notes of runs
+    that have not failed (`isolaw.backend.RunNote`). ``at_work`` is the number of locked runs. It includes
+    jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do not share the
+    directory. Raises `StoreError` if the directory contains no sweep.
     """
     store = SweepStore(out)
     if not store.exists:
@@ -177,7 +180,7 @@ def status(out: str | Path) -> dict[str, Any]:
     specs, damaged = store.specs()
     made = [tables.attributes_of(run_spec) for run_spec in specs.values()]
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
-    failures, generated, total, at_work, diverged = [], 0, 0, 0, 0
+    failures, notes, generated, total, at_work, diverged = [], [], 0, 0, 0, 0
     lines: list[list[dict[str, Any]]] = []
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
@@ -193,6 +196,10 @@ def status(out: str | Path) -> dict[str, Any]:
         generated += recorded.reached
         lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
         total += recorded.reached if finished else run_spec.rollouts
+        configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
+        own = {"run_id": run_id} | {key: getattr(run_spec, key) for key in configuration}
+        if finished or failure is None:
+            notes += [{**own, **note} for note in recorded.notes]
         if finished:
             counts["done"] += 1
             diverged += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
@@ -200,9 +207,7 @@ def status(out: str | Path) -> dict[str, Any]:
         at_work += run.holder is not None
         if failure is not None:
             counts["failed"] += 1
-            configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
-            own = {key: getattr(run_spec, key) for key in configuration}
-            failures.append({"run_id": run_id, **own, "cause": failure.get("cause", "unknown")})
+            failures.append({**own, "cause": failure.get("cause", "unknown")})
         else:
             counts["started" if recorded.checkpoints else "waiting"] += 1
     return {
@@ -219,6 +224,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "running": store.in_use,
         "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
+        "run_notes": notes,
         "spent": sweeps.so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }

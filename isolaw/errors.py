@@ -22,13 +22,67 @@ grid.rollouts_per_proble: found [8] (did you mean 'grid.rollouts_per_problem'?)
 from __future__ import annotations
 
 import difflib
-import json
-import shlex
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
+
+# Characters that a terminal would execute or cannot print: control characters, line breaks, characters that
+# change the text direction, and lone surrogates.
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def one_line(text: str) -> str:
+    r"""Return text on one line that is safe to print on a terminal, with unsafe characters escaped.
+
+    >>> print(one_line("a\x1b[31m\n  b"))
+    a\u001b[31m\u000a  b
+    """
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class MessageLines(str):
+    r"""A message of several lines.
+
+    Any other line break in a message comes from a name or from another program, and a terminal shows it
+    escaped. Text may precede or follow with ``+``; a formatted string loses the lines.
+
+    >>> ("a\n: " + MessageLines("two are missing", "  - b", "  - c")).lines
+    ('a\n: two are missing', '  - b', '  - c')
+    """
+
+    lines: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> MessageLines:
+        """Join the lines of the parts; each part is one line, or itself `MessageLines`."""
+        lines = tuple(line for part in parts for line in lines_of(part))
+        self = super().__new__(cls, "\n".join(lines))
+        self.lines = lines
+        return self
+
+    def __str__(self) -> str:
+        return self
+
+    def __add__(self, after: str) -> MessageLines:
+        first, *rest = lines_of(after)
+        return MessageLines(*self.lines[:-1], f"{self.lines[-1]}{first}", *rest)
+
+    def __radd__(self, before: str) -> MessageLines:
+        return MessageLines(f"{before}{self.lines[0]}", *self.lines[1:])
+
+    def removeprefix(self, prefix: str, /) -> MessageLines:
+        """Return the message without text at its start."""
+        return MessageLines(self.lines[0].removeprefix(prefix), *self.lines[1:])
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """Return the lines of a message."""
+    return text.lines if isinstance(text, MessageLines) else (text,)
 
 
 class IsolawError(Exception):
@@ -92,6 +146,9 @@ at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
 _LONGEST_SHOWN = 500  # limit on the characters of a value in a message
+MOST_ISSUES = 20  # that a message shows; a stranger's file can have thousands of wrong keys
+# A name is compared with names of up to this length, and with so many of them: each comparison takes 0.1 ms.
+_LONGEST_NAME, _MOST_NAMES = 100, 1_000
 
 
 @dataclass(frozen=True)
@@ -112,7 +169,7 @@ class Issue:
         if self.accepted:
             parts.append(f"expected {self.accepted}")
         hint = f" (did you mean {self.nearest!r}?)" if self.nearest else ""
-        return f"{self.where}: {'; '.join(parts)}{hint}"
+        return f"{self.where[:_LONGEST_SHOWN]}: {'; '.join(parts)}{hint}"
 
 
 def shown(value: Any, form: Callable[[Any], str] = repr, longest: int = _LONGEST_SHOWN) -> str:
@@ -125,17 +182,23 @@ def shown(value: Any, form: Callable[[Any], str] = repr, longest: int = _LONGEST
 
 
 class SpecError(InputError):
-    """A specification is wrong. ``issues`` lists every mistake, and ``source`` is the file."""
+    """A specification is wrong. ``issues`` lists every mistake, and ``source`` is the file.
+
+    The message shows the first 20.
+    """
 
     def __init__(self, issues: Sequence[Issue], source: str = "") -> None:
         self.issues, self.source = list(issues), source
         alone = len(self.issues) == 1
         texts = []
-        for issue in self.issues:
+        for issue in self.issues[:MOST_ISSUES]:
             place = f"{source}:{issue.line}: " if issue.line else f"{source}: " if source and alone else ""
             texts.append(f"{place}{issue}")
-        head = f"{source}: {len(texts)} issues" if source else f"{len(texts)} issues"
-        super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
+        if (more := len(self.issues) - MOST_ISSUES) > 0:
+            texts.append(f"and {more:,} more")
+        count = f"{len(self.issues):,} issues"
+        head = f"{source}: {count}" if source else count
+        super().__init__(texts[0] if alone else MessageLines(head, *(f"  - {text}" for text in texts)))
 
 
 @contextmanager
@@ -171,19 +234,6 @@ def wrong_argument(name: str, value: object, expected: str) -> InputError:
     return InputError(f"{name}: found {shown(value) if plain else type(value).__name__}; expected {expected}")
 
 
-def option(keyword: str, name: str, value: object) -> str:
-    """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
-
-    >>> option("columns", "seed", "trial")
-    'columns={"seed": "trial"}'
-    """
-    if at_command_line.get():
-        text, flag = f"{name}={value}", f"--{keyword.removesuffix('s')}"
-        reading = "" if offers(flag) or keyword == "where" else "isolaw read "  # only `isolaw read` has it
-        return f"{reading}{flag} {text if '<' in text else shlex.quote(text)}"
-    return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
-
-
 def offers(flag: str) -> bool:
     """Return whether the running command has an option; always true in Python, where functions have keywords.
 
@@ -206,11 +256,14 @@ def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns
     return f"no {what} {name!r}; {hint}{there}: {', '.join(names)}"
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the valid name closest to ``name``, or ``""`` if none is close.
 
     >>> nearest("rollouts_per_prblem", ["rollouts_per_problem", "seed"])
     'rollouts_per_problem'
     """
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    if len(name) > _LONGEST_NAME:
+        return ""
+    names = [own for own in islice(valid, _MOST_NAMES) if len(own) <= _LONGEST_NAME]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return close[0] if close else ""

@@ -1,4 +1,6 @@
-"""Write files for the user: atomically, never into a sweep's own entries, and never over a user's file.
+"""Search folders, open files of unknown origin, and write files for the user, never over a user's file.
+
+`open_file` opens regular files only, so that a device or a pipe cannot make a reader wait or read forever.
 
 Every function that writes files calls `check_destination`, directly or through `check_replaceable` and
 `replacing`. Users can add files to a sweep's folder (``law.json``, ``figures/``, ``report.html``). isolaw
@@ -7,11 +9,17 @@ refuses to write only the sweep's own entries (`SWEEP_ENTRIES`) and everything b
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BufferedReader
+from itertools import islice, pairwise
 from pathlib import Path
 
 from isolaw.errors import DataError
@@ -27,7 +35,134 @@ SWEEP_ENTRIES = frozenset(
 _SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
 _STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
 _SWEEP_MARK = b'"isolaw.sweep/'
+_DEEPEST = 24  # levels of folders
+_SKIPPED = {"__pycache__", "node_modules"}
+_LINKS, _SPECIAL = "links that lead out of the folder", "devices, pipes and sockets"
+_NAMES = "files whose names are not UTF-8"
+_SHOWN = 5
 _MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
+
+
+@dataclass
+class Walk:
+    """The regular files of a folder and all folders below it, each once; hidden ones are left out.
+
+    A folder can come from anyone, so the walk stays in it. It follows a link last, and only to a place in the
+    folder. ``enters`` returns whether to look into a folder. Raises `DataError` if there are more than
+    ``most`` files and folders.
+    """
+
+    top: Path
+    enters: Callable[[Path], bool] = lambda _: True
+    most: int = 1_000_000
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # reason → paths
+
+    def __iter__(self) -> Iterator[Path]:
+        seen: set[tuple[int, int]] = set()
+        whole: set[Path] = set()  # folders that ``enters`` excluded, so links do not lead into them either
+        places, links = [(self.top, 0)], list[tuple[Path, int]]()
+        while places or links:
+            path, depth = places.pop() if places else links.pop(0)
+            try:
+                status = path.stat()
+            except OSError:  # a dangling link
+                continue
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            if depth and path.is_symlink():
+                if leads_out(path, self.top):
+                    self._leave_out(_LINKS, path)
+                    continue
+                target = path.resolve()
+                if not whole.isdisjoint([target, *target.parents]):
+                    continue
+            seen.add((status.st_dev, status.st_ino))
+            if not is_utf8(path.name) and depth:
+                self._leave_out(_NAMES, path)
+            elif stat.S_ISREG(status.st_mode):
+                yield path
+            elif not stat.S_ISDIR(status.st_mode):  # opening a pipe could block forever
+                self._leave_out(_SPECIAL, path)
+            elif depth > _DEEPEST:
+                self._leave_out(f"directories deeper than {_DEEPEST} levels", path)
+            elif not self.enters(path):
+                whole.add(path.resolve())
+            else:
+                entries = self._entries(path)
+                links += [(Path(entry.path), depth + 1) for entry in entries if entry.is_symlink()]
+                places += [(Path(e.path), depth + 1) for e in reversed(entries) if not e.is_symlink()]
+            if len(seen) + len(places) + len(links) > self.most:
+                raise DataError(
+                    f"{self.top}: over {self.most:,} files and directories; name the files with the logs, "
+                    f"e.g. '{self.top}/**/*.jsonl'"
+                )
+
+    @property
+    def notes(self) -> list[str]:
+        """What the walk did not read, with the names."""
+        return [
+            f"isolaw did not read {reason}: {', '.join(paths[:_SHOWN])}"
+            + (f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
+            + ("; name them to read them" if reason == _LINKS else "")
+            for reason, paths in self.left_out.items()
+        ]
+
+    def _leave_out(self, reason: str, path: Path) -> None:
+        self.left_out.setdefault(reason, []).append(str(path))
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as inside:
+                entries = list(islice(inside, self.most + 1))
+        except OSError as error:
+            self._leave_out(f"directories ({error.strerror or error})", folder)
+            return []
+        visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
+        return sorted(visible, key=lambda entry: natural(entry.name))
+
+
+def leads_out(path: str | Path, folder: str | Path) -> bool:
+    """Return whether a path in a folder leads out of it by a link."""
+    top = Path(folder).resolve()
+    for inner, cached in pairwise([top, *top.parents]):  # the Hub's cache: the files are links to blobs
+        if inner.name == "snapshots" and cached.name.startswith(("datasets--", "models--")):
+            top = cached
+    return not Path(path).resolve().is_relative_to(top)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written to a file; Python also has texts for names that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders the numbers in names by value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def open_file(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    kind = "folder" if stat.S_ISDIR(mode) else "special file"
+    raise OSError(errno.EINVAL, f"found a {kind}; expected a file", str(path))
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a regular file; raise `OSError` as `open_file` does."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_destination(path: str | Path) -> Path:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from isolaw.errors import DataError
+from isolaw.files import open_file
 
 _MB = 1_000_000
 _LARGEST = 300 * _MB  # limit on the decoded bytes
@@ -24,6 +26,8 @@ _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _BATCH_ROWS = 16_384
 _WIDEST = 32  # limit on the bytes of a fixed-length value
+# Besides Arrow's own errors: values that Python has no type for (a time zone, a year, a text not in UTF-8).
+_UNREADABLE = pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError
 _HINT = "Keep only the rows and columns of the evaluations"
 
 
@@ -36,7 +40,9 @@ def read_parquet(path: str | Path) -> pa.Table:
     try:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        plain = pa.schema([field for field in schema if is_plain(field.type)], schema.metadata)
+        # What pandas wrote about its index and types can be wrong, and is not needed.
+        metadata = {key: own for key, own in (schema.metadata or {}).items() if key != b"pandas"}
+        plain = pa.schema([field for field in schema if is_plain(field.type)], metadata or None)
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
             found = f"{rows:,} rows and {len(schema):,} columns"
             raise _too_large(path, found, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
@@ -50,9 +56,16 @@ def read_parquet(path: str | Path) -> pa.Table:
                     raise _too_large(path, found, f"{_LARGEST // _MB} MB")
                 batches.append(batch)
         return pa.Table.from_batches(batches).cast(plain) if batches else plain.empty_table()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{path}: not a readable Parquet file ({reason[:300]})") from None
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
+
+
+def frame_of(table: pa.Table, path: str | Path) -> pd.DataFrame:
+    """Return a table read from a file as pandas; raise `DataError` if pandas has no such values."""
+    try:
+        return table.to_pandas()
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from None
 
 
 def column_names(path: str | Path) -> list[str]:
@@ -60,12 +73,12 @@ def column_names(path: str | Path) -> list[str]:
     try:
         with _opened(path) as file:
             return list(file.schema_arrow.names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, DataError):
+    except (*_UNREADABLE, DataError):
         return []
 
 
 def _opened(path: str | Path) -> pq.ParquetFile:
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         file.seek(-min(8, os.fstat(file.fileno()).st_size), os.SEEK_END)
         tail = file.read(8)
     footer = int.from_bytes(tail[:4], "little") if tail[4:] == b"PAR1" else 0
@@ -78,6 +91,11 @@ def _opened(path: str | Path) -> pq.ParquetFile:
         found = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
         raise _too_large(path, found, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
     return opened
+
+
+def _unreadable(path: str | Path, error: BaseException) -> DataError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return DataError(f"{path}: not a readable Parquet file ({reason[:300]})")
 
 
 def _too_large(path: str | Path, found: str, most: str) -> DataError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 
 def _exported() -> dict[str, str]:

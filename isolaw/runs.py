@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 
 from isolaw import places
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, check_type, nearest, option
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, InputError, check_type, nearest
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
-from isolaw.parquet import read_parquet
+from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import BACKENDS, traits
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
@@ -225,7 +226,7 @@ class Runs:
     def from_parquet(cls, path: str | Path) -> Runs:
         """Read a table that `to_parquet` wrote, with its attributes."""
         table = read_parquet(path)
-        return cls(table.to_pandas(), attributes_in(table.schema, str(path)), source=str(path))
+        return cls(frame_of(table, path), attributes_in(table.schema, str(path)), source=str(path))
 
 
 def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
@@ -354,7 +355,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
 
 
 def _several_runs() -> str:
-    way = option("columns", "seed", "<column>")
+    way = option("columns", "seed", Placeholder("column"))
     return f"If these are several runs, name the column that distinguishes them, as in {way}"
 
 

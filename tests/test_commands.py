@@ -8,12 +8,15 @@ meanwhile. The test looks for it in what isolaw printed or wrote, and executes t
 from __future__ import annotations
 
 import ast
+import csv
 import functools
 import html
 import json
 import math
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,6 +30,8 @@ import isolaw as library
 from isolaw import commands, engine
 from isolaw.cli import cli
 from isolaw.design import truths
+from isolaw.errors import at_command_line, one_line
+from isolaw.readers import resolve
 
 Call = Callable[..., tuple[int, str, str]]
 PACKAGE = Path(library.__file__).parent
@@ -341,7 +346,7 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
 def a_plan_that_was_written(desk: Desk) -> None:
     desk.sweep("runs/plan")
     few = ["--spend", "50%", "--repetitions", 1, "--jobs", 1]
-    desk.run("plan", "mine.toml", "--target", 2e4, *few, "--out", "my plan.toml")
+    desk.run("plan", "mine.toml", "--compute", 2e4, *few, "--out", "my plan.toml")
 
 
 def advised(desk: Desk) -> None:
@@ -482,7 +487,7 @@ def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
         for blank, value in how.fill:
             text = text.replace(blank, value)
         words = shlex.split(text)
-        assert not commands.blanks(text)
+        assert not any(own in text for own in command.placeholders)
         assert_parses(words)
         if not how.only_parsed:
             desk.run(*words[1:])
@@ -609,6 +614,184 @@ def test_advised_options_belong_to_the_command(desk: Desk) -> None:
     assert "or use --hold nothing" in desk.run("fit", "both", "--hold", "B", code=1)
     desk.run("sweep", "--out", "one", *SETTING, "--set", "grid.rollouts_per_problem=[4]")
     assert "--hold" not in desk.run("calibrate", "one", code=1)
+
+
+# Whatever a value is, a shell hands it on whole, and does nothing else
+
+
+PAYLOADS = [
+    "$(touch P)", "`touch P`", "a<$(touch${IFS}P)", "<number>", "a<b>c", "n=<number>", "<column>", "<",
+    ">P", ">>P", "<>P", "a;touch P", "a&touch P", "a&&touch P", "a||touch P", "a|touch P", "(touch P)",
+    "{ touch P; }", "$((1+1))", "$HOME", "${HOME}", "${IFS}", "$'touch\\x20P'", '$"a"', "$", "$$", "$!",
+    "$?", "'", '"', "''", '""', '\'"\'"\'', "it's", "';touch P;'", '";touch P;"', "'$(touch P)'", "\\",
+    "\\\\", "a\\", "\\'", "\\n", "\\$(touch P)", "!", "!!", "!x", "a!b'c!", "~", "~root", "a=~", "#", "# x",
+    "a #b", "*", "?", "[a-z]", "[!a]", "**/*", "*(e:'touch P':)", "x(+f)", "=ls", "==ls", "a==ls",
+    "a:=ls",
+    "{a,b}", "{1..9}", "^a^b", "%1", "@(a|b)", "-x", "--out=P", "--help", "-", "--", "a b", " a", "a ",
+    "  ", '', "“$(touch P)”", "‘;touch P;’", "；", "\xa0", "é日本", "a\u3000b", "+x", ",", "a@b", "if",
+    "then",
+    "[[", "]]", "a]b", "<(touch P)", "=(touch P)", "<<P", "<<<P", "&>P", "2>P", ">|P", ">(touch P)",
+    "exec touch P", "x" * 3000,
+]  # fmt: skip
+CONTROL = [
+    "\n", "a\n b", "a\ntouch P", "\r", "\t", "\x1b[2J", "\x85", "\u2028", "\u2029", "\u202e", "\x9b",
+    "\x00", "\udcff",
+]  # fmt: skip
+NUMBER = commands.Placeholder("number")
+Field = Callable[[str], tuple[list[str], str]]
+
+
+def printed_option(keyword: str, name: str, value: str) -> str:
+    token = at_command_line.set(True)
+    try:
+        return commands.option(keyword, name, value)
+    finally:
+        at_command_line.reset(token)
+
+
+# The words that reach a shell for a value, and the text that isolaw prints
+FIELDS: dict[str, Field] = {
+    "where": lambda v: (["--where", f"problem_set={v}"], printed_option("where", "problem_set", v)),
+    "attribute": lambda v: (["--where", f"{v}=1"], printed_option("where", v, "1")),
+    "column": lambda v: (["--column", f"seed={v}"], printed_option("columns", "seed", v)),
+    "constant": lambda v: (["--constant", f"eval_set={v}"], printed_option("constants", "eval_set", v)),
+    "derive": lambda v: (["--derive", f"{v}=1-x"], printed_option("derive", v, "1-x")),
+    "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], resolve.option(v, "n", 8)),
+    "set to a placeholder": lambda v: (
+        ["--set", f"{v}:n=<number>".removeprefix(":")],
+        resolve.option(v, "n", NUMBER),
+    ),
+    "options": lambda v: (
+        ["--metric", v, "--eval-set", v],
+        commands.quoted(["--metric", v, "--eval-set", v]),
+    ),
+    "source": lambda v: whole(
+        ["fit", commands.path(v), "--out", v + "P"], commands.fit([commands.path(v)], [], v + "P")
+    ),
+    "answer": lambda v: whole(["answer", commands.path(v), "--compute", "9"], commands.answer([v], 9)),
+    "law": lambda v: whole(["predict", commands.path(v), "--compute", "9"], commands.predict(v, 9)),
+    "table": lambda v: whole(
+        ["read", commands.path(v), "--metric", v], commands.read_table(v, ["--metric", v])
+    ),
+    "sweep": lambda v: whole(["sweep", "--out", v], commands.continue_sweep(v)),
+    "sweep key": lambda v: whole(["sweep", "--out", "d", "--set", v], commands.extend_sweep("d", [v])),
+    "status": lambda v: whole(["status", commands.path(v)], commands.sweep_status(v)),
+    "preset": lambda v: whole(["plan", "f", "--preset", v], commands.plan_preset("f", v)),
+    "again": lambda v: whole([v, v], commands.this([v, v])),
+    "comment": lambda v: ([], f"# {commands.continue_sweep(v)}"),
+}
+OPTIONS = ("magicequalsubst", "extendedglob", "rcquotes", "interactivecomments")
+SHELLS = {
+    "bash": ["bash"],
+    "dash": ["dash"],
+    "zsh": ["zsh", "-f"],
+    "zsh with more": ["zsh", "-f", *(word for name in OPTIONS for word in ("-o", name))],
+}
+BARE = re.compile(r"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*|'[^']*'(?:\"'\"'[^']*')*")
+
+
+def whole(words: list[str], command: commands.Command) -> tuple[list[str], str]:
+    return words, str(command).removeprefix("isolaw ")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_hands_every_value_on_whole(tmp_path: Path, shell: str) -> None:
+    if shutil.which(SHELLS[shell][0]) is None:
+        pytest.skip(f"{shell} is not installed")
+    box = tmp_path / "box"
+    box.mkdir()
+    recorder = tmp_path / "bin" / "isolaw"
+    recorder.parent.mkdir()
+    recorder.write_text('#!/bin/sh\nprintf "%s\\0" "$@" "<end>" >> "$RECORD"\n')
+    recorder.chmod(0o755)
+    # A function is called without a process, and its words are expanded as those of a program are.
+    lines = ['isolaw() { printf "%s\\0" "$@" "<end>"; }']
+    wanted: list[str] = []
+    for field_of in FIELDS.values():
+        for payload in PAYLOADS:
+            words, text = field_of(payload)
+            lines.append(text if text.startswith("# ") else f"isolaw {text}")
+            wanted += [*words, "<end>"] if words else []
+    script = tmp_path / "script"
+    script.write_text("\n".join(lines) + "\n")
+    done = subprocess.run(
+        [*SHELLS[shell], script],
+        cwd=box,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(box)},
+        capture_output=True,
+    )
+    assert done.stderr == b""
+    assert done.stdout.decode().split("\0")[:-1] == wanted
+    assert not list(box.iterdir())
+    some = f"isolaw {FIELDS['where'](PAYLOADS[2])[1]}\n"  # as a program, for one
+    environment = {"PATH": f"{recorder.parent}:/usr/bin:/bin", "RECORD": str(tmp_path / "record")}
+    subprocess.run([*SHELLS[shell], "-c", some], cwd=box, env=environment, check=True)
+    assert (tmp_path / "record").read_text() == f"--where\0problem_set={PAYLOADS[2]}\0<end>\0"
+    assert not list(box.iterdir())
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_word_is_quoted_unless_its_characters_are_safe(payload: str) -> None:
+    for word in (payload, f"n={payload}", f"{payload}:n=8"):
+        assert BARE.fullmatch(commands.quoted([word])), word
+        assert shlex.split(commands.quoted([word])) == [word]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("payload", CONTROL)
+def test_no_command_is_printed_that_no_line_can_hold(name: str, payload: str) -> None:
+    text = FIELDS[name](payload)[1]
+    assert "(no command, because " in text
+    assert one_line(text) == text
+    assert "isolaw " not in text
+
+
+def test_a_value_is_no_placeholder() -> None:
+    assert commands.read_again(["<number>"], ["--set", "n=<number>"]).placeholders == []
+    assert commands.read_again(["a"], ["--set", commands.word("n=", NUMBER)]).placeholders == ["<number>"]
+
+
+def test_a_name_like_an_option_is_a_path() -> None:
+    for command in (
+        commands.read_sweep("-x"),
+        commands.answer(["--out=P"], 9),
+        commands.sweep_file("-x", "o"),
+    ):
+        name, *rest = command.words[1:]
+        context = cli.commands[name].make_context(name, list(rest))
+        given = {str(value) for value in context.params.values()} | set(context.params.get("sources") or ())
+        assert given & {"./-x", "./--out=P"}
+
+
+ATTRIBUTES = ["a<$(touch${IFS}P)", "<number>", "it's `touch P`", "a b;touch P", "=ls"]
+
+
+@pytest.mark.parametrize("value", ATTRIBUTES)
+@pytest.mark.parametrize("command", ["fit", "read", "answer"])
+def test_a_value_of_a_file_is_quoted_where_a_choice_is_printed(desk: Desk, value: str, command: str) -> None:
+    rows = [
+        [own, n, 16, step, 0.5 - 1 / (step + n)]
+        for n in (4, 8, 16)
+        for own in (value, "zz")
+        for step in range(1, 9)
+    ]
+    with Path("x.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["problem_set", "n", "B_p", "step", "avg@4"], *rows])
+    more = ["--compute", "1e5"] if command == "answer" else []
+    _, out, err = desk.call(command, "x.csv", *more)
+    printed = out + err
+    for text in re.findall(r"--where (.*)", printed):
+        assert text.startswith("'problem_set="), printed
+    assert command == "read" or f"--where {commands.quoted([f'problem_set={value}'])}" in printed
+
+
+QUOTES = {"commands.py", "template.py", "training.py", "__init__.py", "slurm.py", "printed_config.py"}
+
+
+def test_only_one_place_quotes_what_is_printed() -> None:
+    """Others quote for the programs that they start, and one reads what was quoted."""
+    modules_that_quote = {path.name for path in modules() if "import shlex" in path.read_text()}
+    assert modules_that_quote <= QUOTES
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from benchmarks.designs import judge, tables
 from benchmarks.designs.__main__ import VERSION
 from benchmarks.designs.cells import BATCH, Cell, cells, sample
 from benchmarks.designs.noise import KINDS, rewards, slow
-from benchmarks.designs.truths import COMPUTE, JUDGING, TUNING, optimum, regret, truth
+from benchmarks.designs.truths import COMPUTE, JUDGING, TUNING, loss, optimum, truth
 
 NAMES = (*TUNING, *JUDGING)
 LEVELS = np.arange(3.0, 12.0)
@@ -47,7 +47,7 @@ def test_optimum_by_brute_force(name: str) -> None:
     found = optimum(true, compute, (4, 10))
     assert found.reward == pytest.approx(true(u, 5.0, compute).max(), abs=1e-6)
     assert found.tied[0] <= found.n <= found.tied[1]
-    assert regret(true, found, compute, found.n) == pytest.approx(0, abs=1e-12)
+    assert loss(true, found, compute, found.n) == pytest.approx(0, abs=1e-12)
     if true.joint:
         b = np.linspace(4, 8, 301)
         joint = optimum(true, compute, (4, 10), (4, 8))
@@ -77,7 +77,7 @@ def test_truths_are_what_they_are_called() -> None:
 
 def test_both_halves_have_every_kind_of_design() -> None:
     halves = [cells(half=half) for half in ("tuning", "judging")]
-    for attribute in ("noise", "horizon", "setting", "sparse"):
+    for attribute in ("noise", "horizon", "hold", "sparse"):
         first, second = ({getattr(cell, attribute) for cell in half} for half in halves)
         assert first == second
     assert {cell.truth for cell in halves[0]} == set(TUNING)
@@ -216,7 +216,7 @@ def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert entry["checks"] == {
         "held": True,
         "refused": False,
-        "regret": False,
+        "loss": False,
         "baselines": True,
         "rivals": None,
     }

@@ -160,18 +160,6 @@ def test_options_of_commands_exist(page: Path) -> None:
             assert option in known, f"isolaw {name} {option}"
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_page_uses_a_name_of_an_earlier_version(page: Path) -> None:
-    from isolaw.cli.old_names import COMMANDS, OPTIONS, REPLACED
-    from isolaw.renamed import KEYWORDS
-
-    text = page.read_text()
-    commands = rf"\bisolaw (?:{'|'.join(COMMANDS)})\b"
-    options = rf"(?<![\w-])(?:{'|'.join([*OPTIONS, *REPLACED])})(?![\w-])"
-    keywords = rf"\b(?:{'|'.join(KEYWORDS)})=(?![\"']?(?:true|false)\b)"
-    assert re.findall(f"{commands}|{options}|{keywords}", text) == []
-
-
 def test_readme_is_short_and_names_both_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < 150

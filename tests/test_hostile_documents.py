@@ -112,7 +112,7 @@ def kinds(
     (folder / "t.csv").write_text("b,n,step,avg\n8,4,1,0.5\n8,4,2,0.6\n")
     (folder / "s.toml").write_text(SWEEP)
     preset = preset_file.read_text()
-    law = {"format": "isolaw.law/2", "setting": "fixed-bp", "fixed": {}, "metric": "avg@4", "x": {"range": [0.1, 1.0]},
+    law = {"format": "isolaw.law/1", "hold": "B_p", "fixed": {}, "metric": "avg@4", "x": {"range": [0.1, 1.0]},
            "grid": [8, 16], "frontier": [], "curves": [], "warnings": [], "sources": []}  # fmt: skip
     report = {"format": "isolaw.gpu/1", "device": "cpu", "machine": {"gpus": []},
               "stages": [{"stage": "speed", "measured": {"speed": []}}]}  # fmt: skip

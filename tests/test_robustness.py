@@ -202,7 +202,7 @@ def test_nothing_can_be_written(isolaw, tmp_path: Path) -> None:
     ids=str,
 )
 def test_numbers_beyond_reason(isolaw, tmp_path: Path, settings: list[str]) -> None:
-    arguments = [part for setting in settings for part in ("--set", setting)]
+    arguments = [part for hold in settings for part in ("--set", hold)]
     code, stdout, stderr = isolaw("sweep", "--out", tmp_path / "out", *arguments)
     assert (code, stdout) == (2, "")
     assert settings[0].partition("=")[0] in stderr

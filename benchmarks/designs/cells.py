@@ -19,7 +19,7 @@ from benchmarks.designs.truths import B_P, COMPUTE, JUDGING, TUNING, truth
 
 CHECKPOINTS = 60
 LEAST = 5  # checkpoints of at least one run of each configuration
-BATCH = 8192  # rollouts in a step, in the setting fixed-b
+BATCH = 8192  # rollouts in a step, with B held fixed
 GRIDS = {
     "9n": tuple(2**k for k in range(3, 12)),
     "7n": tuple(2**k for k in range(4, 11)),
@@ -32,7 +32,7 @@ OFF_CENTRE = {"low": (4, 8, 16, 32), "high": (64, 128, 256, 512)}  # the best B_
 HORIZONS = ("equal", "sqrt", "steps", "rounded")
 OWN = "simulator"  # its own runs, with the noise that they have
 
-Setting = Literal["fixed-bp", "fixed-b", "joint"]
+Hold = Literal["B_p", "B", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Cell:
     Attributes
     ----------
     levels, batches
-        the n and the B_p of the grid; in the setting ``fixed-b`` B_p follows from n.
+        the n and the B_p of the grid; with ``hold="B"`` B_p follows from n.
     seeds
         how many, the same for every configuration.
     noise
@@ -61,7 +61,7 @@ class Cell:
     seeds: int = 3
     noise: str = "white"
     horizon: str = "equal"
-    setting: Setting = "fixed-bp"
+    hold: Hold = "B_p"
     sparse: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Cell:
     @property
     def grid(self) -> list[tuple[int, int]]:
         """The configurations of the grid, as (n, B_p)."""
-        if self.setting == "fixed-b":
+        if self.hold == "B":
             return [(n, BATCH // n) for n in self.levels]
         middle = len(self.levels) // 2, len(self.batches) // 2
         return [
@@ -87,13 +87,11 @@ def _cell(
     true: str, grid: str, seeds: int = 3, noise: str = "white", horizon: str = "equal", kind: str = ""
 ) -> Cell:
     """Return a cell, named after its parts."""
-    setting: Setting = "joint" if kind.startswith("joint") else "fixed-b" if kind else "fixed-bp"
-    batches = OFF_CENTRE.get(kind.removeprefix("joint-"), BATCHES) if setting == "joint" else (B_P,)
+    hold: Hold = "nothing" if kind.startswith("joint") else "B" if kind else "B_p"
+    batches = OFF_CENTRE.get(kind.removeprefix("joint-"), BATCHES) if hold == "nothing" else (B_P,)
     rest = [part for part in (noise, horizon) if part not in ("white", "equal")]
     name = "-".join([true, kind or grid, f"{seeds}s", *(rest or ["white"])])
-    return Cell(
-        name, true, GRIDS[grid], batches, seeds, noise, horizon, setting, sparse=kind == "joint-sparse"
-    )
+    return Cell(name, true, GRIDS[grid], batches, seeds, noise, horizon, hold, sparse=kind == "joint-sparse")
 
 
 def _main() -> list[Cell]:
@@ -111,7 +109,7 @@ def _main() -> list[Cell]:
         _cell("kinked", "5nx2", 1),
         _cell("kinked", "7n", 3, "shrinking", "rounded"),
         _cell("kinked", "9n", 3, "missing"),
-        _cell("kinked", "7n", 3, kind="fixed-b"),
+        _cell("kinked", "7n", 3, kind="B"),
         _cell("unsaturated", "5nx4", 2, "few_problems"),
         _cell("unsaturated", "9n", 5, horizon="steps"),
         _cell("unsaturated", "9n", 3, horizon="sqrt"),
@@ -142,7 +140,7 @@ def _main() -> list[Cell]:
         _cell("step_limited", "9n", 3, "missing", kind="joint-sparse"),
         _cell("not_monotone", "5nx2", 2),
         _cell("not_monotone", "9n", 5, "shared", "rounded"),
-        _cell("not_monotone", "7n", 3, kind="fixed-b"),
+        _cell("not_monotone", "7n", 3, kind="B"),
         _cell("two_peaks", "5nx4", 2, "few_problems"),
         _cell("two_peaks", "9n", 3, "drift"),
         _cell("batch_limited", "7n", 3),
@@ -164,7 +162,7 @@ def _all() -> list[Cell]:
         more += [_cell(name, "9n", 3, "white", horizon) for horizon in HORIZONS]
         if name not in simulated.SETS:
             more += [_cell(name, "5nx4", 3, kind="joint"), _cell(name, "9n", 3, kind="joint-sparse")]
-            more += [_cell(name, "7n", 3, kind="fixed-b")]
+            more += [_cell(name, "7n", 3, kind="B")]
         found |= {cell.name: cell for cell in more}
     return list(found.values())
 

@@ -16,9 +16,8 @@ import numpy as np
 import isolaw
 from benchmarks.designs import rivals
 from benchmarks.designs.cells import BATCH, Cell, sample
-from benchmarks.designs.truths import COMPUTE, SIMULATED, Optimum, optimum, regret, truth
+from benchmarks.designs.truths import COMPUTE, SIMULATED, Optimum, loss, optimum, truth
 from isolaw.errors import IsolawError
-from isolaw.renamed import HOLDS
 
 # Times the largest C.
 BUDGETS = {"1/64": 1 / 64, "1/16": 1 / 16, "0.3": 0.3, "1": 1.0, "3": 3.0, "9.9": 9.9}
@@ -37,7 +36,7 @@ def answer(cell: Cell, index: int, method: str = "surface") -> dict[str, Any]:
     started = time.perf_counter()
     out: dict[str, Any] = {"index": index}
     try:
-        law = isolaw.fit(runs, hold=HOLDS[cell.setting], method=method, draws=DRAWS, seed=index)
+        law = isolaw.fit(runs, hold=cell.hold, method=method, draws=DRAWS, seed=index)
     except IsolawError as error:
         out["refused"] = f"{type(error).__name__}: {error}"
     except Exception as error:  # a defect, which the tables count
@@ -94,16 +93,16 @@ def best(cell: Cell, budget: str) -> Optimum:
     if cell.truth not in SIMULATED:
         places = rivals.allocations(cell, BUDGETS[budget] * COMPUTE)
         ends = np.log2(min(n for n, _ in places)), np.log2(max(n for n, _ in places))
-    held = BATCH if cell.setting == "fixed-b" else None
+    held = BATCH if cell.hold == "B" else None
     batches = np.log2(cell.batches[0]), np.log2(cell.batches[-1])
-    if cell.setting == "joint":
+    if cell.hold == "nothing":
         batches = np.log2(min(b for _, b in places)), np.log2(max(b for _, b in places))
     return optimum(truth(cell.truth), BUDGETS[budget] * COMPUTE, ends, batches, held)
 
 
 def lost(cell: Cell, budget: str, allocation: Sequence[int]) -> float:
     """Return the loss of an allocation (n, B_p) against the optimum, under the truth."""
-    return regret(truth(cell.truth), best(cell, budget), BUDGETS[budget] * COMPUTE, *allocation)
+    return loss(truth(cell.truth), best(cell, budget), BUDGETS[budget] * COMPUTE, *allocation)
 
 
 def without_a_sweep(cell: Cell, n: int) -> tuple[int, int]:
@@ -139,7 +138,7 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
         None without an answer; else whether the interval ``held`` the truth, its ``width`` in doublings (an
         open end is the grid's), and whether it is ``open``.
     ``expected``, ``realised``
-        the stated regret of the recommended allocation, and its true regret; None if not stated.
+        the stated loss of the recommended allocation, and its true loss; None if not stated.
     ``reward``
         the prediction minus the truth, and whether its interval held it.
     """

@@ -41,12 +41,12 @@ def allocations(cell: Cell, compute: float) -> list[tuple[int, int]]:
         inside = low <= n <= high
         if not (inside or max(low / REACH, 2) <= n <= high * REACH):
             continue
-        if cell.setting == "fixed-b" and BATCH % n:
+        if cell.hold == "B" and BATCH % n:
             continue
-        batches = [BATCH // n] if cell.setting == "fixed-b" else cell.batches
-        if cell.setting == "joint":
+        batches = [BATCH // n] if cell.hold == "B" else cell.batches
+        if cell.hold == "nothing":
             batches = [cell.batches[0] // 2, *cell.batches, cell.batches[-1] * 2]
-        inside_b = {b: b in cell.batches or cell.setting == "fixed-b" for b in batches}
+        inside_b = {b: b in cell.batches or cell.hold == "B" for b in batches}
         found += [
             (n, b) for b in batches if compute >= n * b * (1 if inside and inside_b[b] else LEAST_STEPS)
         ]
@@ -62,7 +62,7 @@ def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
     u, v = np.log2(np.array(places, dtype=float)).T
     at = np.full(u.size, compute)
     inside = (u >= np.log2(cell.levels[0]) - 1e-9) & (u <= np.log2(cell.levels[-1]) + 1e-9)
-    if cell.setting == "joint":
+    if cell.hold == "nothing":
         inside &= (v >= np.log2(cell.batches[0]) - 1e-9) & (v <= np.log2(cell.batches[-1]) + 1e-9)
     own = np.where(inside, surface.rewards(u, v, at)[1:], -np.inf)
     best = {"surface": _least_loss(own)}

@@ -44,7 +44,7 @@ def summarise(
         "seeds": cell.seeds,
         "noise": cell.noise,
         "horizon": cell.horizon,
-        "setting": cell.setting,
+        "hold": cell.hold,
         "sweeps": len(said),
         "refused_sweeps": reasons.count("refused"),
         "failed_sweeps": reasons.count("failed"),
@@ -69,13 +69,13 @@ def _at(cell: Cell, said: dict[int, dict], paper: dict[int, dict], budget: str) 
         found = [j[name] for j in judged.values()]
         if name == "n" or any(found):
             out[full] = _coverage(found)
-    regrets = {i: j["realised"] for i, j in judged.items() if j["realised"] is not None}
-    both = [i for i in regrets if judged[i]["expected"] is not None]
+    losses = {i: j["realised"] for i, j in judged.items() if j["realised"] is not None}
+    both = [i for i in losses if judged[i]["expected"] is not None]
     out["silent"] = _round(1 - len(both) / len(judged))
-    out["expected_regret"] = _mean([judged[i]["expected"] for i in both])
-    out["realised_regret"] = _mean(list(regrets.values()))
-    out["realised_where_expected"] = _mean([regrets[i] for i in both])
-    out["baselines"] = _baselines(cell, said, paper, regrets, budget)
+    out["expected_loss"] = _mean([judged[i]["expected"] for i in both])
+    out["realised_loss"] = _mean(list(losses.values()))
+    out["realised_where_expected"] = _mean([losses[i] for i in both])
+    out["baselines"] = _baselines(cell, said, paper, losses, budget)
     rewards = [j["reward"] for j in judged.values() if j["reward"]]
     held = [r["held"] for r in rewards if r["held"] is not None]
     out["reward"] = {
@@ -103,26 +103,26 @@ def _coverage(found: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
 
 
 def _baselines(
-    cell: Cell, said: dict[int, dict], paper: dict[int, dict], regrets: dict[int, float], budget: str
+    cell: Cell, said: dict[int, dict], paper: dict[int, dict], losses: dict[int, float], budget: str
 ) -> dict[str, Any]:
-    """Return realised regrets of the baselines, and isolaw's on the same sweeps."""
+    """Return realised losses of the baselines, and isolaw's on the same sweeps."""
     chosen: dict[str, dict[int, Any]] = {
-        f"n={n}": dict.fromkeys(regrets, without_a_sweep(cell, n)) for n in SIZES
+        f"n={n}": dict.fromkeys(losses, without_a_sweep(cell, n)) for n in SIZES
     }
-    chosen["highest"] = {i: said[i]["highest"] for i in regrets}
+    chosen["highest"] = {i: said[i]["highest"] for i in losses}
     for name in rivals.NAMES:
         chosen[name] = {
-            i: own[name] for i in regrets if name in (own := said[i]["budgets"][budget].get("rivals", {}))
+            i: own[name] for i in losses if name in (own := said[i]["budgets"][budget].get("rivals", {}))
         }
     chosen["paper"] = {
         i: entry["budgets"][budget]["allocation"]
         for i, entry in paper.items()
-        if i in regrets and "allocation" in entry.get("budgets", {}).get(budget, {})
+        if i in losses and "allocation" in entry.get("budgets", {}).get(budget, {})
     }
     return {
         name: {
-            "regret": _mean([lost(cell, budget, place) for place in places.values()]),
-            "own": _mean([regrets[i] for i in places])["mean"],
+            "loss": _mean([lost(cell, budget, place) for place in places.values()]),
+            "own": _mean([losses[i] for i in places])["mean"],
         }
         for name, places in chosen.items()
         if places
@@ -132,7 +132,7 @@ def _baselines(
 def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
     """Return whether each check of a cell and budget holds; None if it does not apply."""
     n, low_high = entry["n_star"], np.log2(entry["true"]["tied"])
-    expected, realised = entry["expected_regret"]["mean"], entry["realised_where_expected"]["mean"]
+    expected, realised = entry["expected_loss"]["mean"], entry["realised_where_expected"]["mean"]
     others = {k: o for k, o in entry["baselines"].items() if k not in rivals.NAMES}.values()
     better = [o for k, o in entry["baselines"].items() if k in rivals.NAMES]
     # If n does not matter, that is the right answer.
@@ -140,9 +140,9 @@ def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
     return {
         "held": n["wilson"][1] >= LEAST_HELD if "wilson" in n else None,
         "refused": n["refused"] <= MOST_REFUSED if matters else None,
-        "regret": None if expected is None else realised <= MOST_REGRET * expected + CLOSE,
-        "baselines": all(o["own"] <= o["regret"]["mean"] + CLOSE for o in others) if others else None,
-        "rivals": all(o["own"] <= o["regret"]["mean"] + NEAR for o in better) if better else None,
+        "loss": None if expected is None else realised <= MOST_REGRET * expected + CLOSE,
+        "baselines": all(o["own"] <= o["loss"]["mean"] + CLOSE for o in others) if others else None,
+        "rivals": all(o["own"] <= o["loss"]["mean"] + NEAR for o in better) if better else None,
     }
 
 
@@ -189,7 +189,7 @@ def _lines(summary: dict[str, Any]) -> str:
 
 
 def fingerprint() -> dict[str, list[float]]:
-    """Return the estimator's expected regret and reward for one small sweep, by budget.
+    """Return the estimator's expected loss and reward for one small sweep, by budget.
 
     If they change, the estimator has changed, even if its version has not.
     """
@@ -237,9 +237,9 @@ def _overall(summary: dict[str, Any]) -> str:
             at = [c["budgets"][budget] for c in own]
             answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
             low, high = proportion_confint(held, answered, method="wilson") if answered else (0.0, 1.0)
-            losses = [_average(a[k]["mean"] for a in at) for k in ("expected_regret", "realised_regret")]
+            losses = [_average(a[k]["mean"] for a in at) for k in ("expected_loss", "realised_loss")]
             for o in rules:
-                others = (a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at)
+                others = (a["baselines"].get(o, {}).get("loss", {}).get("mean") for a in at)
                 losses.append(_average(others))
             row += [
                 f"{held / max(answered, 1):.1%} ({low:.1%}–{high:.1%})",
@@ -260,7 +260,7 @@ def _against(summary: dict[str, Any]) -> str:
             pairs = [
                 c["budgets"][budget]["baselines"].get(name) for c in _of(summary, half) for budget in BEYOND
             ]
-            more = np.array([p["regret"]["mean"] - p["own"] for p in pairs if p])
+            more = np.array([p["loss"]["mean"] - p["own"] for p in pairs if p])
             if more.size > 1:
                 error = more.std(ddof=1) / np.sqrt(more.size)
                 row += [f"{more.mean():+.4f} ± {error:.4f}", f"{(more > 0).mean():.0%}"]
@@ -307,12 +307,12 @@ def _compared_by(check: str, at: dict[str, Any]) -> str:
 
 def _numbers(check: str, at: dict[str, Any]) -> tuple[float, float]:
     """The two losses that a check compares."""
-    if check == "regret":
-        return at["realised_where_expected"]["mean"], at["expected_regret"]["mean"]
+    if check == "loss":
+        return at["realised_where_expected"]["mean"], at["expected_loss"]["mean"]
     ours = check == "rivals"
     others = [o for name, o in at["baselines"].items() if (name in rivals.NAMES) is ours]
-    worst = max(others, key=lambda o: o["own"] - o["regret"]["mean"])
-    return worst["own"], worst["regret"]["mean"]
+    worst = max(others, key=lambda o: o["own"] - o["loss"]["mean"])
+    return worst["own"], worst["loss"]["mean"]
 
 
 def compared(now: dict[str, Any], before: dict[str, Any]) -> str:

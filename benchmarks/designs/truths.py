@@ -285,6 +285,6 @@ def _lines(low: Floats, high: Floats, points: int) -> list[Floats]:
     return [np.linspace(a, b, points) if b > a else np.array([a]) for a, b in zip(low, high, strict=True)]
 
 
-def regret(truth: Truth, best: Optimum, compute: float, n: float, problems_per_batch: float = B_P) -> float:
+def loss(truth: Truth, best: Optimum, compute: float, n: float, problems_per_batch: float = B_P) -> float:
     """Return the loss of this allocation against the best one."""
     return best.reward - float(truth(np.log2(n), np.log2(problems_per_batch), compute))

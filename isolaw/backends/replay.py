@@ -34,6 +34,7 @@ from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, Issue, SpecError
+from isolaw.files import sha256
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.read import survey
 from isolaw.readers.sources import is_table
@@ -146,7 +147,7 @@ class Replay(Backend):
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, starting after the state ``ctx.state``."""
         table = spec.content.get("table")
-        if table is not None and _digest(Path(spec.sources["source"])) != table:
+        if table is not None and sha256(spec.sources["source"]) != table:
             raise DataError(f"{spec.sources['source']}: the table changed since the sweep was planned")
         runs = _runs(spec)
         points = runs.points
@@ -194,6 +195,8 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
         from isolaw.readers.read import as_runs
 
         runs, notes = as_runs(source, **mapping), list[str]()
+    elif os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
+        raise SpecError([Issue("replay.source", "found a special file; expected a file or a folder", source)])
     elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
         return {**section, "source": os.fspath(source)}, None, []
     else:
@@ -236,17 +239,13 @@ def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict
         return {"runs": options.sha256}, {}, sources, _kept(options.source, options.sha256)
     path = Path(options.source).resolve()
     try:
-        digest = _digest(path)
+        digest = sha256(path)
     except (OSError, ValueError) as error:
         reason = f"{path}: {getattr(error, 'strerror', None) or error}"
         raise SpecError([Issue("replay.source", reason, found=options.source)]) from None
     mapping = options.mapping
     runs = _table(str(path), digest, canonical_json(mapping))
     return {"table": digest}, mapping, {"source": str(path), **mapping}, runs
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _runs(spec: RunSpec) -> Runs:

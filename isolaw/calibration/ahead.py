@@ -53,7 +53,7 @@ class RewardForecast:
 
     @property
     def best(self) -> BatchShape:
-        """The cell with the highest expected reward, which also has the least expected regret."""
+        """The cell with the highest expected reward, which also has the least expected loss."""
         return self.cells[int(self.final.mean(axis=0).argmax())]
 
 

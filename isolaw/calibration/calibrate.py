@@ -34,7 +34,6 @@ from isolaw.errors import InputError
 from isolaw.evidence import Simulated
 from isolaw.files import check_replaceable, replacing
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import Runs
 from isolaw.simulators import preset_file
 from isolaw.simulators.model import Floats
@@ -229,7 +228,6 @@ class Calibration(Shown):
         return toml_text(data)
 
 
-@renamed
 def calibrate(
     source: Any,
     *,

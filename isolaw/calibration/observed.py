@@ -13,10 +13,11 @@ from isolaw import metrics
 from isolaw.calibration import recorded
 from isolaw.calibration.simulation import Protocol, SimulatedCell
 from isolaw.calibration.space import Beforehand, Space
-from isolaw.errors import DataError, InputError, Refused, option
+from isolaw.commands import option
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import Configuration, configurations_of, differing, hold, measured_points
+from isolaw.fits.selection import Configuration, configurations_of, differing, measured_points, rows_with
 from isolaw.runs import Runs, full_names
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
@@ -83,7 +84,7 @@ def observe(
         raise InputError(f"metric: found {metric!r}; expected a mean of successes, e.g. avg@4")
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
-    table = hold(table, full_names(where or {}))
+    table = rows_with(table, full_names(where or {}))
     recorded.check(runs.source, table, points[points["run_id"].isin(table.index)])
     if names := [name for name in differing(table) if not _follows_batch(table, name)]:
         values = sorted({str(value) for value in table[names[0]]})

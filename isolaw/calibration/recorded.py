@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from isolaw import metrics
+from isolaw.commands import option
 from isolaw.config.run import EXPONENTS, REFERENCE_BATCH, lr_ratio
-from isolaw.errors import DataError, option
+from isolaw.errors import DataError
 from isolaw.fits.selection import Configuration
 from isolaw.runs import plain
 from isolaw.simulators.interference import SIZES

@@ -199,7 +199,7 @@ def _check(law: Law) -> None:
     document = law.document
     if (parsed := metrics.parse(document.metric)) is not None and parsed[0] != "avg":
         raise InputError(f"law: found the reward {document.metric}; expected a mean of successes, e.g. avg@4")
-    if document.setting != "fixed-b" and document.x.unit != "rollouts":
+    if document.hold != "B" and document.x.unit != "rollouts":
         raise InputError(f"law: found budgets in {document.x.unit}; expected a law in rollouts")
 
 

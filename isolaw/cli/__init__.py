@@ -13,9 +13,8 @@ import sys
 import click
 
 from isolaw import __version__
-from isolaw.cli.common import note, shown
+from isolaw.cli.common import shown
 from isolaw.cli.help import Commands
-from isolaw.cli.old_names import modern
 from isolaw.errors import IsolawError, at_command_line, options_here
 
 # Each command has the name of its module.
@@ -68,15 +67,13 @@ cli.add_command(_command("run_one"))  # cluster jobs call this command; --help d
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. User mistakes print one message and no traceback."""
-    options = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
     before, without = at_command_line.set(True), options_here.set(None)
     try:
-        words, warnings = modern(sys.argv[1:] if arguments is None else arguments, options)
-        for text in warnings:
-            note(f"warning: {text}; the next release removes the old name")
+        words = sys.argv[1:] if arguments is None else arguments
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
-        error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file name
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
+            error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file name
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):

@@ -6,7 +6,6 @@ import functools
 import importlib
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -17,34 +16,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.errors import IsolawError
+from isolaw.errors import IsolawError, lines_of, one_line
 from isolaw.evidence import Simulated
 
 if TYPE_CHECKING:
     from isolaw.report.document import Document
 
 _JSON = "isolaw --json"  # the key of the option's value in click's context
-_LONGEST = 100_000  # most characters to print of one line or message
+_LONGEST = 100_000  # most characters to print of one line
 # Without a terminal: seconds between two progress lines, and the longest silence while `repeated` is active.
 _EVERY, _SILENCE = 60.0, 300.0
-# Characters that a terminal would execute or cannot print: control characters, characters that change the
-# text direction, and lone surrogates. isolaw indents the line after each of its own line breaks, so any other
-# line break comes from a name.
-_UNSAFE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\n(?! )"
-)
 
 
 def shown(text: str) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
-    >>> print(shown("a\x1b[31m\n  b"))
-    a\u001b[31m
-      b
+    Only `MessageLines` keep their line breaks: any other line break comes from a name or another program.
+
+    >>> from isolaw.errors import MessageLines
+    >>> print(shown(MessageLines("a\x1b[31m\n  b", "  c")))
+    a\u001b[31m\u000a  b
+      c
     """
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} more characters)"
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return "\n".join(_cut(one_line(line)) for line in lines_of(text))
+
+
+def _cut(line: str) -> str:
+    more = len(line) - _LONGEST
+    return f"{line[:_LONGEST]} … ({more:,} more characters)" if more > 0 else line
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click.core import ParameterSource
 
+from isolaw import commands
 from isolaw.cli.common import announce_compilation, print_notes
 from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
 
@@ -323,7 +324,7 @@ def given(ctx: click.Context) -> dict[str, click.Parameter]:
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
     """Return the sources and the given `source_options` as arguments of another command."""
-    words = list(sources)
+    words = [commands.path(source) for source in sources]
     for name, option in given(ctx).items():
         if name in _OF_SOURCES:
             values = ctx.params[name]

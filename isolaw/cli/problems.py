@@ -126,10 +126,12 @@ def problems(
         return
     failures = 0
     if left:
-        draw = _load(model, work)
-        with closing(rewards.get(work.settings.reward)) as reward, progress_bar("sampling", left) as update:
-            for done, total in work.measure(draw, reward):
-                update(completed=done, total=total, description=f"{done:,} rollouts")
+        named = rewards.get(work.settings.reward, where="--reward", folder=os.getcwd())
+        with closing(named) as reward:
+            draw = _load(model, work)
+            with progress_bar("sampling", left) as update:
+                for done, total in work.measure(draw, reward):
+                    update(completed=done, total=total, description=f"{done:,} rollouts")
         failures = reward.failures
     report = work.write()
     result = {"directory": out, **report}

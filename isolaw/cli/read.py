@@ -95,7 +95,7 @@ def read(
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
         if not as_json():
-            fit, _ = fit_command(reading.runs, [str(out)], None, "law.json")
+            fit, _ = fit_command(reading.runs, [commands.path(out)], None, "law.json")
             print_lines([f"Runs: {out}." + (f" Next: {fit}" if fit else "")])
     if not reading.ready:
         note(f"isolaw: {none_fitted(reading)}")
@@ -164,7 +164,7 @@ def _is_table_of_runs(path: Path) -> bool:
 
 def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> bool:
     """Write ``isolaw.toml`` and return whether the user must fill in values."""
-    from isolaw.errors import DataError
+    from isolaw.errors import DataError, MessageLines
     from isolaw.files import check_destination
     from isolaw.readers.assignments import parse
     from isolaw.readers.mapping import read_mapping
@@ -185,14 +185,16 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     if options["settings_file"] is not None:
         rules = [*read_settings(options["settings_file"]), *rules]
     own = ReadingOptions(**{**keys, "files": files})
-    answer = str(commands.answer(sources, "<rollouts>"))
+    answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
     then = f"Next, with your budget for <rollouts>: {answer}"
     text, missing = draft(sources, own, rules, columns, reading.candidates, answer)
     check_destination(file)
     if os.path.lexists(file):
         raise DataError(
-            f"{file}: exists and stays unchanged. Add by hand what --save would write:\n"
-            + textwrap.indent("\n".join(line for line in text.splitlines() if line), "    ")
+            MessageLines(
+                f"{file}: exists and stays unchanged. Add by hand what --save would write:",
+                *(f"    {line}" for line in text.split("\n") if line),
+            )
         )
     _write_new(str(file), text)
     if missing:
@@ -228,7 +230,10 @@ def _write_settings(reading: Reading, file: str, command: str) -> None:
 
 def _write_new(file: str, text: str) -> None:
     from isolaw.errors import DataError
+    from isolaw.files import is_utf8
 
+    if not is_utf8(text):
+        raise DataError(f"{file}: not written, because a value or name is not UTF-8")
     try:
         with open(file, "x", encoding="utf-8") as out:  # not overwritten: it may have been edited
             out.write(text)

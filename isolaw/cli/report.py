@@ -15,7 +15,6 @@ from isolaw.cli.common import json_option, note, print_result
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.registry import traits
-from isolaw.renamed import HOLDS
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -250,8 +249,5 @@ def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
     if (d := study.document) is None:
         note(f"note: there is no law: {study.refused}")
     else:
-        note(
-            f"note: fitted {d.metric} on {d.eval_set}, with {HOLDS[d.setting]} held fixed and method "
-            f"{d.method}"
-        )
+        note(f"note: fitted {d.metric} on {d.eval_set}, with {d.hold} held fixed and method {d.method}")
     return study

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import click
 
-from isolaw.cli.common import handling, note
+from isolaw.cli.common import handling, note, print_lines
 from isolaw.cli.help import ShortHelp
 
 
@@ -46,7 +46,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
             nodes.follow()
             return 0
     if run.recorded().is_done(spec):
-        click.echo(f"{directory}: is done")
+        print_lines([f"{directory}: is done"])
         return 0
     run.proceed()
     with logged(run):
@@ -55,7 +55,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
         if event.kind == "warning":
             note(f"isolaw: {event.cause}")
     if last.kind == "done":
-        click.echo(f"{directory}: is done")
+        print_lines([f"{directory}: is done"])
     elif last.kind == "stopped":
         why = f" ({last.cause})" if last.cause else ""
         note(f"isolaw: {directory}: stopped{why}; the same command continues the run")

@@ -134,7 +134,8 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     else:
         print_result(result, _result_lines(plan, result, time.monotonic() - started))
     names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
-    note(*text.diverged(state), *text.failure_lines(state["failures"], names, out))
+    about = [*text.diverged(state), *text.note_lines(state["run_notes"])]
+    note(*about, *text.failure_lines(state["failures"], names, out))
     for failure in state["failures"]:
         failed.pop(failure["run_id"], None)
     for run_id, cause in failed.items():
@@ -321,4 +322,4 @@ def _fit(out: str) -> list[str]:
         options = choices.options(SweepStore(out).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([out], options, f'{out}/law.json', f'{out}/figures')}"]
+    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json', f'{out}/figures')}"]

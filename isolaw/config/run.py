@@ -26,7 +26,7 @@ def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
     (2.0, 2.0, 2.0)
     """
     alpha, beta = EXPONENTS[rule]
-    if alpha == beta:  # gives results that are bitwise equal to those of older versions
+    if alpha == beta:  # equal batches get the same rate, to the last bit
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
     own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
     return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)

@@ -286,7 +286,7 @@ class DesignSection(Section):
 
     A race (`isolaw.design.race`) compares configurations by ``metric`` on the validation set. ``spend``
     limits its rollouts: a value up to 1 is a share of the grid's rollouts, and a larger value is a number of
-    rollouts. The race ends when the expected regret at ``sweep.compute`` is at most ``tolerance`` (default:
+    rollouts. The race ends when the expected loss at ``sweep.compute`` is at most ``tolerance`` (default:
     0.001 of the metric's unit, which is 1 for shares and 100 for percent). ``start``
     is the B_p at which the race first compares different n (default: the middle B_p). The race always
     includes the [B_p, n] in ``pinned``, and never includes pairs in ``forbidden``.

@@ -80,6 +80,7 @@ class SweepSpec(_AllSections):
         If some keys are invalid, ``check`` still checks the spec without them, and the error also lists the
         issues that it finds.
         """
+        data = _with_modules(data, Path.cwd())
         try:
             return parse_section(cls, data)
         except SpecError as error:
@@ -110,10 +111,21 @@ class SweepSpec(_AllSections):
             data = base.model_dump(mode="json", exclude_unset=True)
         for setting in settings:
             _apply(data, setting)
+        # A sweep's directory is data: the modules that it names are only where it says.
+        folder = None if base is not None else Path.cwd() if path is None else Path(path).absolute().parent
+        data = _with_modules(data, folder)
         try:
             return cls.parse(data, check)
         except SpecError as error:
             raise (error if path is None else located(error, path, settings)) from None
+
+
+def _with_modules(data: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the data with the folder of the modules that ``[real]`` names, unless the data sets one."""
+    real = data.get("real")
+    if not real or not isinstance(real, Mapping):
+        return dict(data)
+    return {**data, "real": {"modules": folder and str(folder), **real}}
 
 
 def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ like recorded runs (`isolaw.costs.recorded`), with the same cross-validation.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from isolaw.config.sections import Count, Index, Positive, Rate, Section
 from isolaw.costs.recorded import Timed, fit
 from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import DataError, InputError, SpecError
+from isolaw.errors import DataError, InputError, MessageLines, SpecError
+from isolaw.files import open_file
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 _EVALUATE = "evaluate"
@@ -100,8 +102,8 @@ def read_step_times(path: str | Path) -> Cost | None:
 
     Raises a `DataError` that lists each wrong value with the line of the file.
     """
-    with Path(path).open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
+    with open_file(path) as file:
+        reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
         names = set(reader.fieldnames or ())
         if "step_s" not in names:
             return None
@@ -118,7 +120,7 @@ def read_step_times(path: str | Path) -> Cost | None:
             except ValueError:
                 wrong.append(f"{path}:{line}: found {', '.join(str(row[n]) for n in own)}; expected numbers")
     if wrong:
-        raise DataError("\n".join(wrong))
+        raise DataError(MessageLines(*wrong))
     return of_steps(rows, str(path))
 
 

@@ -4,9 +4,9 @@ isolaw draws the rewards r_d(a) of all cells a at C jointly from the fitted rewa
 (`isolaw.fits.surface.estimate`), so that effects shared by runs with the same seed cancel in differences. In
 draw d, cell a loses
 
-    regret_d(a) = max_b r_d(b) − r_d(a)
+    loss_d(a) = max_b r_d(b) − r_d(a)
 
-The probability of a cell is the share of draws in which its regret is at most ε. For this probability, each
+The probability of a cell is the share of draws in which its loss is at most ε. For this probability, each
 reward also gets a normal error with the standard deviation `MISFIT`, since the surface cannot follow every
 curve.
 """
@@ -31,28 +31,28 @@ DRAWS = 400
 
 @dataclass(frozen=True)
 class CellRewards:
-    """Comparison of K cells at one compute: mean rewards, D joint draws of the rewards, and regrets."""
+    """Comparison of K cells at one compute: mean rewards, D joint draws of the rewards, and losses."""
 
     cells: tuple[BatchShape, ...]  # (B_p, n)
     compute: int  # C at which the cells are compared
     reward: Floats  # mean over draws, of shape (K,)
     drawn: Floats  # drawn rewards, of shape (D, K)
-    regret: Floats  # expected regret, of shape (K,)
+    loss: Floats  # expected loss, of shape (K,)
     probability: Floats  # probability of being within ε of the best, of shape (K,)
     unit: float = 1.0  # the metric's unit (`isolaw.fits.reward_unit`)
 
     @property
     def best(self) -> int:
-        """Index of the cell with the least expected regret after rounding; the first one in a tie."""
-        return int(self.regret.round(9).argmin())
+        """Index of the cell with the least expected loss after rounding; the first one in a tie."""
+        return int(self.loss.round(9).argmin())
 
     @property
-    def expected_regret(self) -> float:
-        """The expected regret of the best cell."""
-        return float(self.regret[self.best])
+    def expected_loss(self) -> float:
+        """The expected loss of the best cell."""
+        return float(self.loss[self.best])
 
     def gains(self) -> Floats:
-        """Return how much each cell contributes to the expected regret of the best cell.
+        """Return how much each cell contributes to the expected loss of the best cell.
 
         The array has shape (K,). A cell contributes in the draws in which it has the highest reward:
 
@@ -76,8 +76,8 @@ def compare(
     u, v = np.array([Cell(*cell).place for cell in cells]).T
     drawn = surface.rewards(u, v, np.full(len(cells), float(compute)))
     mean, drawn = drawn[0], drawn[1:]
-    regret = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)
+    loss = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)
     rng = np.random.default_rng([seed, len(cells)])
     rough = drawn + MISFIT * unit * rng.standard_normal(drawn.shape)
     within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE * unit
-    return CellRewards(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0), unit)
+    return CellRewards(tuple(cells), compute, mean, drawn, loss, within.mean(axis=0), unit)

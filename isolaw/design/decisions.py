@@ -39,7 +39,7 @@ class CellVerdict(StrEnum):
 class Ending(StrEnum):
     """The reason why a design requests no more runs."""
 
-    CERTAIN = "certain"  # the expected regret is at most the tolerance
+    CERTAIN = "certain"  # the expected loss is at most the tolerance
     SPENT = "spent"  # the next runs would exceed the limit on the spend
     COMPLETE = "complete"  # no runs of the design are left to request
     FAILED = "failed"  # fewer than three configurations have results
@@ -70,7 +70,7 @@ class Standing(Cell):
 
     verdict: CellVerdict
     reward: float | None = None  #: mean reward over the draws
-    expected_regret: float | None = None  #: mean over draws of the best reward minus this reward
+    expected_loss: float | None = None  #: mean over draws of the best reward minus this reward
     probability: float | None = None  #: share of draws in which the reward is within ε of the best
 
 
@@ -80,7 +80,7 @@ class Decision(Encoded):
 
     ``compute`` is the C at which configurations were compared. ``spent`` counts the rollouts requested before
     this decision, and ``cost`` the rollouts that its own runs add. ``best`` is the best (B_p, n), with the
-    expected regret ``expected_regret``. The runs in ``failed`` did not reach their horizon: isolaw uses their
+    expected loss ``expected_loss``. The runs in ``failed`` did not reach their horizon: isolaw uses their
     measurements, but does not continue them.
     """
 
@@ -90,7 +90,7 @@ class Decision(Encoded):
     cost: int = 0
     compute: int | None = None
     best: tuple[int, int] | None = None
-    expected_regret: float | None = None
+    expected_loss: float | None = None
     standings: tuple[Standing, ...] = ()
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()

@@ -253,7 +253,7 @@ def state(store: SweepStore) -> dict[str, Any] | None:
         "spend": last.limits[0] if last.limits else None,
         "ending": last.ending,
         "best": last.best,
-        "expected_loss": last.expected_regret,
+        "expected_loss": last.expected_loss,
     }
 
 

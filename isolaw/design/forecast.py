@@ -3,10 +3,10 @@
 In each truth (`isolaw.design.truths`), each candidate design (`isolaw.design.candidate_sweeps`) chooses its
 runs, receives their simulated measurements, and recommends a cell (B_p, n). The loss of such a *play* is
 
-    regret = max over cells of the truth's reward at the target − the recommended cell's reward
+    loss = max over cells of the truth's reward at the target − the recommended cell's reward
 
-The expected regret is the weighted mean over truths and over repetitions with different seeds and noise. Its
-interval contains 90 % of the plays: among m plays, the i-th smallest regret is the quantile i / (m + 1).
+The expected loss is the weighted mean over truths and over repetitions with different seeds and noise. Its
+interval contains 90 % of the plays: among m plays, the i-th smallest loss is the quantile i / (m + 1).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
 from isolaw.children import each
+from isolaw.commands import option
 from isolaw.config import SweepSpec
 from isolaw.design import truths as library
 from isolaw.design import weights
@@ -29,7 +30,7 @@ from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
-from isolaw.errors import DataError, InputError, option
+from isolaw.errors import DataError, InputError
 from isolaw.evidence import Simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import choose
@@ -39,17 +40,16 @@ from isolaw.fits.selection import (
     Floats,
     configurations_of,
     differing,
-    hold,
     measured_points,
+    rows_with,
 )
 from isolaw.metrics import is_accuracy
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import Runs, full_names
 from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import HOUR_S
 
-ALIKE = 0.0005  # expected regrets that differ by less count as equal; the cheapest design wins
+ALIKE = 0.0005  # expected losses that differ by less count as equal; the cheapest design wins
 INTERVAL = (0.05, 0.95)
 FROM_RUNS = 4  # number of truths drawn from the surface of the user's runs
 FROM_RUNS_WEIGHT = 0.5  # total weight of the truths drawn from the user's runs
@@ -58,10 +58,10 @@ Progress = Callable[[float], None]
 
 
 class Play(NamedTuple):
-    """One play of a design in one truth: the spend, the recommended cell ``best``, and its regret."""
+    """One play of a design in one truth: the spend, the recommended cell ``best``, and its loss."""
 
     truth: int
-    regret: float
+    loss: float
     best: BatchShape | None
     rollouts: int
     runs: int
@@ -87,8 +87,8 @@ class DesignOutcome:
 
     candidate: CandidateSweep
     plays: tuple[Play, ...]
-    regret: Range
-    within: float  #: weighted share of plays whose regret is at most 0.005
+    loss: Range
+    within: float  #: weighted share of plays whose loss is at most 0.005
     rollouts: Range
     runs: Range
     work_s: Range | None  #: total seconds of all runs; None without a cost
@@ -114,7 +114,7 @@ class SweepForecast(Shown):
 
     @property
     def recommended(self) -> DesignOutcome | None:
-        """The design with the least expected regret within the hours; of nearly equal designs, the cheapest.
+        """The design with the least expected loss within the hours; of nearly equal designs, the cheapest.
 
         A design whose runs end before the target qualifies only if no design reaches the target.
         """
@@ -127,9 +127,9 @@ class SweepForecast(Shown):
         fits = [row for row in fits if not row.candidate.cut_short(self.question.target)] or fits
         if not fits:
             return None
-        least = min(row.regret.value for row in fits)
-        near = [row for row in fits if row.regret.value <= least + ALIKE]
-        return min(near, key=lambda row: (row.rollouts.value, row.regret.value))
+        least = min(row.loss.value for row in fits)
+        near = [row for row in fits if row.loss.value <= least + ALIKE]
+        return min(near, key=lambda row: (row.rollouts.value, row.loss.value))
 
     @property
     def effective_truths(self) -> float:
@@ -140,7 +140,7 @@ class SweepForecast(Shown):
         """Return each truth, its weight and the design's mean loss in it, largest weighted loss first."""
         out = []
         for i, truth in enumerate(self.truths):
-            own = [play.regret for play in row.plays if play.truth == i]
+            own = [play.loss for play in row.plays if play.truth == i]
             out.append((truth, float(self.weights[i]), float(np.mean(own))))
         return sorted(out, key=lambda item: -item[1] * item[2])
 
@@ -150,7 +150,6 @@ class SweepForecast(Shown):
         return self.question.budget.rollouts < self.question.unreliable_below
 
 
-@renamed
 @checked
 def plan(
     sweep: SweepSpec | Mapping[str, Any] | str | Path,
@@ -244,7 +243,7 @@ def plan(
         if less is not None:
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
             rows[i] = _row(less, own, weight)
-    ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
+    ordered = tuple(sorted(rows, key=lambda row: row.loss.value))
     return SweepForecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
 
 
@@ -261,7 +260,7 @@ def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration
     metric, eval_set, _ = choose(runs, None, None)
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
-    table = hold(table, full_names(where))
+    table = rows_with(table, full_names(where))
     if names := differing(table):
         values = sorted({str(value) for value in table[names[0]]})
         choice = option("where", names[0], values[0])
@@ -323,12 +322,12 @@ def played(
     for candidate in designs:
         history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)
         best = history[-1].best
-        # A design that recommends nothing has the mean regret of all cells.
-        regret = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
+        # A design that recommends nothing has the mean loss of all cells.
+        loss = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
         made = {request.run for decision in history for request in decision.runs}
         clock = asked.budget.clock
         time = clock.time(history) if clock else (None, None)
-        out.append(Play(index, regret, best, history[-1].spent, len(made), *time))
+        out.append(Play(index, loss, best, history[-1].spent, len(made), *time))
     return out
 
 
@@ -340,11 +339,11 @@ def _row(candidate: CandidateSweep, plays: Sequence[Play], of_truth: Floats) -> 
     def over(name: str) -> Range:
         return spread(np.array([getattr(play, name) for play in plays]), weight)
 
-    within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
+    within = min(float(weight @ np.array([play.loss <= TOLERANCE for play in plays])), 1.0)
     timed = plays[0].wall_s is not None
     work, wall = (over("work_s"), over("wall_s")) if timed else (None, None)
     own = tuple(plays)
-    return DesignOutcome(candidate, own, over("regret"), within, over("rollouts"), over("runs"), work, wall)
+    return DesignOutcome(candidate, own, over("loss"), within, over("rollouts"), over("runs"), work, wall)
 
 
 def spread(values: Floats, weight: Floats) -> Range:

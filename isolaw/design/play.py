@@ -1,4 +1,4 @@
-"""Play a design against a truth with known rewards, to measure its spend and regret before it executes."""
+"""Play a design against a truth with known rewards, to measure its spend and loss before it executes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, DecisionStage, Request
 from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
-from isolaw.errors import InputError, Issue, SpecError
+from isolaw.errors import InputError, Issue, MessageLines, SpecError
 from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
@@ -172,12 +172,13 @@ def _budget(
     grid = sum(run.rollouts for run in runs)
     in_hours = isinstance(spend, str) and is_hours(spend)
     if cost is None and in_hours:
-        raise InputError(
-            "--cost: missing; GPU hours become rollouts only with the cost of a step. Expected one of:\n"
-            "  --cost DIRECTORY: real runs that recorded their time (or a table of runs with wall_s)\n"
-            "  --cost isolaw-gpu-report.json: the report of isolaw doctor --gpu\n"
-            "  --cost throughput.toml: your own throughputs, as in examples/data/throughput.toml"
+        text = MessageLines(
+            "--cost: missing; GPU hours become rollouts only with the cost of a step. Expected one of:",
+            "  --cost DIRECTORY: real runs that recorded their time (or a table of runs with wall_s)",
+            "  --cost isolaw-gpu-report.json: the report of isolaw doctor --gpu",
+            "  --cost throughput.toml: your own throughputs, as in examples/data/throughput.toml",
         )
+        raise InputError(text)
     if cost is None:
         return Budget(_rollouts(spec.design.spend if spend is None else spend, grid))
     clock = _clock(read_cost(cost), runs, gpus)

@@ -7,7 +7,7 @@
 2. *Neighbours.* The grid neighbours of the best cell (B_p, n), along n and along B_p, run to C, too. This
    step repeats until all neighbours of the best cell are measured, for at most four rounds.
 3. *Seeds.* The best cell and its two strongest rivals run to C with their next seed, until the expected
-   regret is at most the tolerance or the spend is used up.
+   loss is at most the tolerance or the spend is used up.
 
 isolaw compares cells at a compute that all cells reached, and never extrapolates, since learning curves
 cross. Runs with the same seed share their problems, so even one seed shows much of the difference between two
@@ -37,7 +37,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration
 RUNGS = (8, 4, 2, 1)  # the horizon of each rung is the target divided by this factor
 LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start at a later rung
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
-TOLERANCE = 0.001  # default expected regret at which a race ends, in units of the metric
+TOLERANCE = 0.001  # default expected loss at which a race ends, in units of the metric
 ROUNDS = 4  # limit on the rounds of neighbours
 RIVALS = 2  # number of cells that get a seed together with the best cell
 
@@ -59,7 +59,7 @@ class Race:
     spend
         limit on the rollouts of all runs together.
     tolerance
-        expected regret, in reward, at which the race ends; None: `TOLERANCE` of the metric's unit
+        expected loss, in reward, at which the race ends; None: `TOLERANCE` of the metric's unit
         (`isolaw.fits.reward_unit`).
     seed
         random seed of the posterior draws.
@@ -168,7 +168,7 @@ class Race:
         ]  # fmt: skip
 
     def _one_more_seed(self, history: Sequence[Decision], found: CellRewards) -> Decision:
-        if found.expected_regret <= (self.tolerance or TOLERANCE * found.unit):
+        if found.expected_loss <= (self.tolerance or TOLERANCE * found.unit):
             return _end(Ending.CERTAIN, history)
         made, gains = horizons(history), found.gains()
         rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]
@@ -211,12 +211,12 @@ def _spent(history: Sequence[Decision]) -> int:
 
 def described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
     """Return a decision with the comparison of cells that led to it, in which only ``kept`` are not worse."""
-    rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
+    rows = zip(found.cells, found.reward, found.loss, found.probability, strict=True)
     return replace(
         decision,
         compute=found.compute,
         best=found.cells[found.best],
-        expected_regret=found.expected_regret,
+        expected_loss=found.expected_loss,
         standings=tuple(
             Standing(*cell, CellVerdict.KEPT if cell in kept else CellVerdict.WORSE, *map(float, own))
             for cell, *own in rows

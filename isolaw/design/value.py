@@ -74,8 +74,8 @@ def further(
     for i, truth in enumerate(truths):
         sample = Sample(truth, schedule, answers, (i,))
         new = compare(_joined(measured, sample, runs), found.cells, found.compute, seed=i)
-        after.append(new.expected_regret)
-    return Purchase(tuple(runs), found.expected_regret, float(np.mean(after)))
+        after.append(new.expected_loss)
+    return Purchase(tuple(runs), found.expected_loss, float(np.mean(after)))
 
 
 def _joined(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from isolaw.errors import InputError
+from isolaw.files import open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +39,9 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
     """Return the bytes of a file; raise `InputError` if it is missing, too large, or not a regular file."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # opening a pipe could block forever
-            kind = "a directory" if path.is_dir() else "a special file"
-            raise InputError(f"{path}: found {kind}; expected a file")
-        with path.open("rb") as file:
+        if path.is_dir():
+            raise InputError(f"{path}: found a directory; expected a file")
+        with open_file(path) as file:
             content = file.read(largest + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
@@ -108,11 +108,11 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > LARGEST_ARRAYS:
             raise InputError(f"{path}: found arrays of {size:,} bytes; expected at most {LARGEST_ARRAYS:,}")
-        with np.load(path, allow_pickle=False) as data:
+        with open_file(path) as file, np.load(file, allow_pickle=False) as data:
             return {name: np.asarray(data[name]) for name in data.files}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None

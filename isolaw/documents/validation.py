@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from isolaw.documents.reading import read_text
-from isolaw.errors import Issue, SpecError, nearest
+from isolaw.errors import MOST_ISSUES, Issue, SpecError, nearest
 
 # pydantic's names for the members of a union.
 _KINDS = {"str", "int", "bool", "float"}
@@ -31,7 +31,7 @@ def parse_section(
 
 def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Issue]:
     out: dict[tuple[str, str], Issue] = {}
-    for number, item in enumerate(error.errors()):
+    for number, item in enumerate(error.errors(include_url=False)):
         path = [str(part) for part in item["loc"] if not isinstance(part, int)]
         union = bool(path) and path[-1] in _KINDS  # none of several accepted types: report one issue
         if union:
@@ -40,7 +40,7 @@ def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list
         key = (where, "" if union else str(number))
         if item["type"] == "extra_forbidden":
             valid = _fields_at(model, path[:-1])
-            close = nearest(path[-1], valid)
+            close = nearest(path[-1], valid) if len(out) < MOST_ISSUES else ""
             accepted = "" if close else ", ".join(valid)
             out[key] = Issue(where, "unknown key", item["input"], accepted, close)
         elif item["type"] == "missing":
@@ -65,12 +65,14 @@ def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) ->
     Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line number.
     """
     text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
-    issues = []
+    issues, places = [], _places(text)
     for issue in error.issues:
         if any(f"{key}.".startswith(f"{issue.where}.") for key in keys):
             issues.append(replace(issue, where=f"{issue.where} (set by an option)"))
         else:
-            issues.append(_with_line(issue, text))
+            section, _, key = issue.where.rpartition(".")
+            where, line = places.get((section, key), (issue.where, issue.line))
+            issues.append(replace(issue, where=where, line=line))
     return SpecError(issues, str(path))
 
 
@@ -83,16 +85,17 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _with_line(issue: Issue, text: str) -> Issue:
-    """Return an issue with the line number at which the file sets its key, if the file sets it."""
-    *sections, key = issue.where.split(".")
+def _places(text: str) -> dict[tuple[str, str], tuple[str, int]]:
+    """Return, for each section and key that a file sets, its name in messages and its first line."""
+    places: dict[tuple[str, str], tuple[str, int]] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[\s*([\w.@\"-]+)\s*\]", line)
+        name, equals, _ = line.partition("=")
         if header:
             section = header[1]
-            if not sections and section == key:
-                return replace(issue, where=f"[{key}]", line=number)
-        elif re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line) and section == ".".join(sections):
-            return replace(issue, line=number)
-    return issue
+            places.setdefault(("", section), (f"[{section}]", number))
+        elif equals:
+            key = name.strip().removeprefix('"').removesuffix('"')
+            places.setdefault((section, key), (f"{section}.{key}" if section else key, number))
+    return places

@@ -111,9 +111,11 @@ def idle(chosen: ExecutorSection) -> list[str]:
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     """Raise `SpecError` if ``run`` cannot execute, before isolaw writes anything.
 
-    A run cannot execute if this machine cannot reach the cluster or, for local runs, if it has fewer GPUs
-    than ``command.gpus``.
+    A run cannot execute if its code has issues, if this machine cannot reach the cluster or, for local runs,
+    if it has fewer GPUs than ``command.gpus``.
     """
+    if issues := backends.get(run.backend).check_code(run):
+        raise SpecError(issues)
     if chosen.kind in ("inline", "processes") and traits(run.backend).by_command:
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())
         if gpus > there:

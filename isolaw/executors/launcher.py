@@ -98,7 +98,7 @@ class _Ranks:
 
     def __init__(self, meeting: dict[str, Any], node: int, store: socket.socket | None = None) -> None:
         here, (address, port) = meeting["here"], meeting["address"]
-        command = [sys.executable, "-m", meeting["module"], address, str(port)]
+        command = [sys.executable, "-P", "-m", meeting["module"], address, str(port)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failure = ""
         for place in range(here):

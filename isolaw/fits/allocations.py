@@ -12,7 +12,7 @@ from isolaw.errors import InputError
 from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Setting, varied
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Hold, varied
 from isolaw.step_cost import Cost
 
 # Multiples of the compute that three n reached. Past the first, n* of the method ``paper`` is only a bound.
@@ -126,37 +126,37 @@ def _kept(flag: Flag, document: LawDocument, sound: Sequence[GridEntry]) -> str:
 E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
-def _lines(entries: Iterable[E], setting: Setting) -> dict[int, list[E]]:
-    """Group entries by B_p (by B in ``fixed-b``, by n in ``fixed-n``) and sort each group along the axis."""
+def _lines(entries: Iterable[E], hold: Hold) -> dict[int, list[E]]:
+    """Group entries by B_p (by B in ``"B"``, by n in ``"n"``) and sort each group along the axis."""
     out: dict[int, list[E]] = {}
-    for e in sorted(entries, key=lambda e: e.level(varied(setting))):
-        held = {"fixed-b": e.batch_rollouts, "fixed-n": e.rollouts_per_problem}
-        out.setdefault(held.get(setting, e.problems_per_batch), []).append(e)
+    for e in sorted(entries, key=lambda e: e.level(varied(hold))):
+        held = {"B": e.batch_rollouts, "n": e.rollouts_per_problem}
+        out.setdefault(held.get(hold, e.problems_per_batch), []).append(e)
     return out
 
 
-def between(measured: list[CandidateAllocation], setting: Setting) -> list[CandidateAllocation]:
+def between(measured: list[CandidateAllocation], hold: Hold) -> list[CandidateAllocation]:
     """Return candidates with an unmeasured n = 2^k or 3 · 2^k between two measured n at the same B_p (or B).
 
-    In the setting ``fixed-n``, these values are B_p instead of n.
+    With ``hold="n"``, these values are B_p instead of n.
     """
     out = []
-    axis = varied(setting)
-    for held, line in _lines(measured, setting).items():
+    axis = varied(hold)
+    for held, line in _lines(measured, hold).items():
         for low, high in pairwise(line):
             ends = low.level(axis), high.level(axis)
             for n in sorted(f << k for f in (1, 3) for k in range(40) if ends[0] < f << k < ends[1]):
                 share = math.log(n / ends[0]) / math.log(ends[1] / ends[0])
                 cost = low.step_cost ** (1 - share) * high.step_cost**share
-                out += [CandidateAllocation(*key, cost, False) for key in _at(held, n, setting)]
+                out += [CandidateAllocation(*key, cost, False) for key in _at(held, n, hold)]
     return out
 
 
-def _at(held: int, value: int, setting: Setting) -> list[tuple[int, int]]:
+def _at(held: int, value: int, hold: Hold) -> list[tuple[int, int]]:
     """Return the (B_p, n) with this value on the axis, in a list that is empty if B_p would not be whole."""
-    if setting == "fixed-n":
+    if hold == "n":
         return [(value, held)]
-    if setting == "fixed-b":
+    if hold == "B":
         return [] if held % value else [(held // value, value)]
     return [(held, value)]
 
@@ -167,32 +167,32 @@ def beyond(
     """Return unmeasured candidates outside the measured range, up to a factor `REACH`.
 
     n is 2^k or 3 · 2^k at each B_p (or B). If B_p varies independently of n, candidates also extend beyond
-    the range of B_p, up to a factor `_REACH_B`. In the setting ``joint``, both n and B_p are powers of two,
+    the range of B_p, up to a factor `_REACH_B`. With ``hold="nothing"``, both n and B_p are powers of two,
     and B_p · n is at most a factor `REACH` · `_REACH_B` outside the measured sizes: a grid that is narrow in
     B_p · n has corners that are farther from its runs. Each candidate must fit within the cap, and the budget
     must buy `LEAST_STEPS` steps, since shorter runs learn almost nothing. n is at least 2, as GRPO's
     advantage requires. B_p does not extend past an end of its range where runs are unstable, and neither n
     nor B_p past an end where runs diverged.
     """
-    grid, held_b = document.grid, document.setting == "fixed-b"
+    grid, held_b = document.grid, document.hold == "B"
     n_of = sorted({e.rollouts_per_problem for e in grid})
-    if document.setting == "fixed-n":
+    if document.hold == "n":
         places = [(b, n_of[0]) for b in _batches_beyond(document, healthy, (1, 3))]
-    elif document.setting == "joint":
+    elif document.hold == "nothing":
         levels = sorted({c.rollouts_per_problem for c in healthy} | set(_outside(n_of, REACH, 2, (1,))))
         batches = {c.problems_per_batch for c in healthy} | set(_batches_beyond(document, healthy, (1,)))
         sizes = [e.batch_rollouts for e in grid]
         low, high = min(sizes) / (REACH * _REACH_B), max(sizes) * REACH * _REACH_B
         places = [(b, n) for b in sorted(batches) for n in levels if low <= b * n <= high]
     else:
-        lines = _lines(grid, document.setting)
+        lines = _lines(grid, document.hold)
         if not held_b:
             lines = {b: line for b, line in lines.items() if any(c.problems_per_batch == b for c in healthy)}
         places = [
             key
             for held, line in lines.items()
             for n in _outside([e.rollouts_per_problem for e in line], REACH, 2, (1, 3))
-            for key in _at(held, n, document.setting)
+            for key in _at(held, n, document.hold)
         ]
     there = {e.key for e in grid} | {c.key for c in healthy}
     out: list[CandidateAllocation] = []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from isolaw.errors import DataError, Refused
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import SETTINGS, differing, hold, select
+from isolaw.fits.selection import Hold, differing, rows_with, select
 from isolaw.metrics import is_accuracy
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 
@@ -34,16 +33,16 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
     measured = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
     fixed = _fixed(table[table.index.isin(measured)])
     refused: Refused | None = None
-    for setting in sorted(SETTINGS, key=lambda name: name != "fixed-bp"):
+    for hold in sorted(get_args(Hold), key=lambda name: name != "B_p"):
         try:
-            select(runs, metric, eval_set, setting, fixed)
+            select(runs, metric, eval_set, hold, fixed)
         except Refused as error:
             refused = refused or error
             continue
-        except DataError:  # runs still differ in a way that this setting does not hold fixed
+        except DataError:  # runs still differ in a way that this hold does not fix
             continue
         words += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
-        return [*words, *([] if setting == "fixed-bp" else ["--hold", HOLDS[setting]])]
+        return [*words, *([] if hold == "B_p" else ["--hold", hold])]
     raise refused or Refused("the runs differ in more than B_p, n and seed")
 
 
@@ -78,6 +77,6 @@ def _fixed(table: pd.DataFrame) -> dict[str, Any]:
         levels = known.groupby(known[name].astype(str))["rollouts_per_problem"].nunique()
         value = known[known[name].astype(str) == levels.idxmax()][name].iloc[0]
         held = {name: value}
-        table = hold(table, held)
+        table = rows_with(table, held)
         fixed |= held
     return fixed

@@ -109,7 +109,7 @@ class LawPosterior:
 
     @property
     def surface(self) -> Surface | None:
-        """The reward surface; None for the paper's method and for laws of version 1."""
+        """The reward surface; None for the paper's method."""
         return self.draws.surface
 
     @cached_property

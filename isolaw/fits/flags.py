@@ -117,8 +117,6 @@ class Code(StrEnum):
     BLOCKS = "blocks", "the runs are of several recipes, each with its own level in log N"
     BENT = "bent", "log loss bends in log X, although the model-size law is linear"
 
-    VERSION_1 = "version_1", "a warning of a law.json of version 1, which had no codes"
-
 
 @dataclass(frozen=True)
 class Flag:

@@ -1,6 +1,6 @@
 """Compute the compute-optimal frontier: the best n at each compute, and where one n overtakes another.
 
-In the setting ``fixed-n``, the axis is B_p, and "n" in this module means B_p (`isolaw.fits.cell.axis_of`).
+With ``hold="n"``, the axis is B_p, and "n" in this module means B_p (`isolaw.fits.cell.axis_of`).
 
 A curve competes only at computes at which its configuration was measured. n* is *censored* (only a bound) at
 the grid's edges, and where a neighbouring n on the grid was not measured.
@@ -219,7 +219,7 @@ def crossovers(
     """Return the crossover of every pair of n.
 
     ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p in the
-    setting ``joint``). ``first`` is the compute at which the frontier begins.
+    hold ``joint``). ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)

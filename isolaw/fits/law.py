@@ -26,7 +26,7 @@ from isolaw.fits.draws import Draws, LawPosterior
 from isolaw.fits.laws.formula import equation
 from isolaw.fits.predict import Prediction, predict
 from isolaw.fits.quantity import Interval, Quantity, number
-from isolaw.parquet import read_parquet
+from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost
 
@@ -43,7 +43,7 @@ class Law(Shown, LawPosterior):
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
-    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
+    <Law: B_p, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
     'isolaw estimates the variation between runs from their scatter about a smooth function of n'
     """
@@ -56,7 +56,7 @@ class Law(Shown, LawPosterior):
         fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
         symbol = "M" if d.x.name == "steps" else "C"
         n = f"n in {self.levels[0]}..{self.levels[-1]}"
-        parts = f"{d.setting}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
+        parts = f"{d.hold}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
         return f"<Law: {d.simulated.title(parts)}>"
 
     @checked
@@ -256,7 +256,7 @@ class Law(Shown, LawPosterior):
         path = Path(path)
         document = files.load(path)
         file = path.with_name(document.bootstrap.file) if document.bootstrap.file else None
-        table = read_parquet(file).to_pandas() if file is not None and file.is_file() else None
+        table = frame_of(read_parquet(file), file) if file is not None and file.is_file() else None
         try:
             return cls(document, Draws.from_table(document, table))
         except Malformed as error:

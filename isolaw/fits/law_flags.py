@@ -59,7 +59,7 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
 
 
 def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator[Flag]:
-    symbol = "M" if document.setting == "fixed-b" else "C"
+    symbol = "M" if document.hold == "B" else "C"
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
         text = (

@@ -6,7 +6,8 @@ import re
 
 import pandas as pd
 
-from isolaw.errors import DataError, InputError, offers, option
+from isolaw.commands import option
+from isolaw.errors import DataError, InputError, offers
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed

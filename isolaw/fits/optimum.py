@@ -47,7 +47,7 @@ def optimum(
     levels = np.unique([e.level(document.axis) for e in candidates]) if paper else None
     far = factor > FAR
     bound = paper and factor > INTERVALS
-    along = cut.log2_b if document.setting == "fixed-n" else cut.log2_n
+    along = cut.log2_b if document.hold == "n" else cut.log2_n
     star = _star(np.where(flat, np.nan, along[best]), along, far, bound, levels)
     if not paper:
         star = _to_measured(star, document)
@@ -58,15 +58,15 @@ def optimum(
         batch = math.log2(budget) - np.log2([c.step_cost for c in candidates])
     steps = batch[best]
     counted = hours or document.x.unit in ("rollouts", "steps")
-    if document.setting in ("fixed-n", "fixed-bp"):
-        value = float(document.fixed[HELD[document.setting]])
+    if document.hold in ("n", "B_p"):
+        value = float(document.fixed[HELD[document.hold]])
         held, m_star = Quantity(value), REFUSED
         if hours:
             m_star = _star(steps, batch, far, bound)
         elif counted and value:
             m_star = _over(budget / value, star)
-        return (star, held, m_star) if document.setting == "fixed-bp" else (held, star, m_star)
-    if document.setting == "fixed-b":
+        return (star, held, m_star) if document.hold == "B_p" else (held, star, m_star)
+    if document.hold == "B":
         held = Quantity(float(np.exp2(steps[0]) if hours else budget / document.fixed["batch_rollouts"]))
         return star, _over(document.fixed["batch_rollouts"], star), held
     at_end = np.zeros(best.size, dtype=bool)
@@ -195,10 +195,10 @@ def may_be_outside(cut: Slices) -> bool:
 def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
     """Return powers of two beyond the measured n, up to the median n* of the draws with n* beyond them.
 
-    The list is empty if few draws have n* beyond the measured n. In the setting ``fixed-n``, it contains
+    The list is empty if few draws have n* beyond the measured n. With ``hold="n"``, it contains
     values of B_p.
     """
-    along = cut.log2_b if document.setting == "fixed-n" else cut.log2_n
+    along = cut.log2_b if document.hold == "n" else cut.log2_n
     measured = [e.level(document.axis) for e in document.grid]
     best = along[cut.best[:, 0]]
     best = best[1:] if best.size > 1 else best
@@ -218,7 +218,7 @@ def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:
     document = law.document
     name = document.comparison.preferred
     theta = None if name is None else law.theta(name)
-    x = float(budget // document.fixed["batch_rollouts"] if document.setting == "fixed-b" else budget)
+    x = float(budget // document.fixed["batch_rollouts"] if document.hold == "B" else budget)
     if name is None or theta is None or x < 1:
         return REFUSED
     if LAWS[name].turns and budget > max(e.end for e in document.grid):

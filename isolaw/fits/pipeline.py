@@ -53,13 +53,11 @@ from isolaw.fits.selection import (
     Selection,
     X,
     select,
-    setting_of,
     varied,
 )
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
@@ -68,7 +66,6 @@ _MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not
 UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
 
 
-@renamed
 @checked
 def fit(
     runs: Source,
@@ -132,9 +129,9 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width, setting = _checked(method, curve, records), setting_of(hold)
+    width = _checked(method, curve, records)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
-    selection = select(runs, metric, eval_set, setting, where, x)
+    selection = select(runs, metric, eval_set, hold, where, x)
     selection.flags[:0] = flags
     if method == "surface":
         selection = collapses.steady(selection)
@@ -153,10 +150,10 @@ def fit(
             curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
             surface = searching.result() if searching is not None else None
         low, high = frontiers.supported_range(configurations)
-        scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
+        scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-        abscissa = compute * scale if setting == "fixed-b" else np.log10(compute)
+        abscissa = compute * scale if hold == "B" else np.log10(compute)
         laws: dict[str, Fitted] = {}
         if surface is None:
             frontier = frontiers.trace(configurations, curves, compute, unit_of_reward)
@@ -173,11 +170,11 @@ def fit(
             path = frontiers.ridge_path(cut, configurations, reach)
             rewards = frontiers.between(frontier, low)
             logistic = _fit_law(path, abscissa)
-            laws = fit_laws(cut, path, abscissa) if setting != "joint" else {}
+            laws = fit_laws(cut, path, abscissa) if hold != "nothing" else {}
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
     of_law: list[Flag] = []
     parameters = doc.parameters(path, abscissa, logistic, comparison, of_law)
-    selection.flags.extend(Flag(own.code, about(own.text, varied(setting))) for own in of_law)
+    selection.flags.extend(Flag(own.code, about(own.text, varied(hold))) for own in of_law)
     fitted = runs.select(selection.run_ids)
     health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(
@@ -185,9 +182,9 @@ def fit(
         for b in health.batches
         if b.reason
     )
-    name: Literal[X, "steps"] = "steps" if setting == "fixed-b" else x
+    name: Literal[X, "steps"] = "steps" if hold == "B" else x
     document = LawDocument(
-        setting=setting,
+        hold=hold,
         fixed=selection.fixed,
         metric=metric,
         eval_set=eval_set,
@@ -195,7 +192,7 @@ def fit(
         curve=curve,  # type: ignore[arg-type]
         records=width,
         robust=robust,
-        x=Axis(name, UNITS[name], setting != "fixed-b", (low * scale, high * scale)),
+        x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
         n_train_problems=selection.n_train_problems,

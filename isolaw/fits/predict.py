@@ -1,17 +1,17 @@
-"""`predict`: recommend the allocation with the smallest expected regret for a budget.
+"""`predict`: recommend the allocation with the smallest expected loss for a budget.
 
 The reward is flat near the optimum, so n* is often poorly identified. This does no harm, since only the loss
 of reward matters. Let r_d(a) be the reward of allocation a at the budget C in draw d:
 
-    expected regret of a = mean_d [ max r_d − r_d(a) ]
+    expected loss of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε    (ε: the law's tolerance)
 
-isolaw recommends the affordable configuration with the smallest expected regret. For ``paper``, it must be
+isolaw recommends the affordable configuration with the smallest expected loss. For ``paper``, it must be
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
 or the best n or B_p could be, more candidates compete, with rewards from the pool
 (`isolaw.fits.surface.pool`). The n of these candidates extends from a quarter of the smallest to four times
 the largest measured n. If B_p varies independently, B_p extends from half to twice the measured range. Each
-doubling past the measured range then adds `_RISK` to the regret by which candidates are ranked.
+doubling past the measured range then adds `_RISK` to the loss by which candidates are ranked.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -85,7 +85,7 @@ def predict(
     candidates = affordable(document, budget, max_batch_rollouts, flags)
     if law.surface is not None:
         diverged = {cell.key for cell in document.diverged}
-        candidates += [c for c in between(candidates, document.setting) if c.key not in diverged]
+        candidates += [c for c in between(candidates, document.hold) if c.key not in diverged]
     outer = [] if law.surface is None else beyond(document, candidates, budget, max_batch_rollouts)
     if seconds is not None and cost is not None:
         budget = int(seconds)
@@ -122,7 +122,7 @@ def predict(
         flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
     return Prediction(
         budget,
-        "seconds" if asked else "rollouts" if document.setting == "fixed-b" else document.x.unit,
+        "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit,
         options,
         n_star,
         b_star,
@@ -135,7 +135,7 @@ def predict(
         cost,
         checked_price(price),
         (min(n), max(n)),
-        (min(b), max(b)) if document.setting == "joint" and min(b) < max(b) else None,
+        (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
         models,
         run_first if options else [],
         document,
@@ -217,21 +217,21 @@ def options_of(
     most: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the best candidate, and all others that lose at most ``most``, in order of expected regret.
+    """Return the best candidate, and all others that lose at most ``most``, in order of expected loss.
 
-    Each doubling past the measured range adds `_RISK` to the regret that determines the order. ``cut``
+    Each doubling past the measured range adds `_RISK` to the loss that determines the order. ``cut``
     contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's
     unit.
     """
     reward = cut.reward[:, 0]
-    regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
-    drawn = regret[1:] if len(regret) > 1 else regret
+    loss = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
+    drawn = loss[1:] if len(loss) > 1 else loss
     out = [
         Option(
             Allocation(*e.key, int(budget // e.step_cost)),
             estimated(reward[:, at], "not_identified" if unsure else "ok"),
             float(own.mean()),
-            float(np.mean(own <= TOLERANCE * unit)) if len(regret) > 1 else None,
+            float(np.mean(own <= TOLERANCE * unit)) if len(loss) > 1 else None,
             e.step_cost,
             e.measured,
             e.beyond,
@@ -254,7 +254,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     document = law.document
     out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
     batches = sorted({e.problems_per_batch for e in candidates if e.measured})
-    if options and document.setting == "joint":  # with fixed B, B_p follows from n
+    if options and document.hold == "nothing":  # with fixed B, B_p follows from n
         chosen = options[0].allocation.problems_per_batch
         smallest, largest = batches[0], batches[-1]
         if smallest < largest and (chosen >= largest or chosen <= smallest > 1):

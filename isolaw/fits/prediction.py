@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +31,6 @@ class Option:
     step_cost: float  #: cost of one step, in the unit of the budget
     measured: bool = True  #: whether the runs include it
     beyond: float = 0.0  #: number of doublings past the measured n and B_p
-
-    @property
-    def expected_regret(self) -> float:
-        """The former name of ``expected_loss``, for one more minor release."""
-        warnings.warn("Option: expected_regret is now expected_loss", DeprecationWarning, stacklevel=2)
-        return self.expected_loss
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -71,7 +64,7 @@ class Prediction(Shown):
     #: Allocations in order of expected loss, the recommended allocation first; empty if nothing can be
     #: compared. A law leaves out allocations with an expected loss above its tolerance.
     options: list[Option]
-    #: The n, B_p and M with the highest reward at the budget. A value that the setting fixes has no interval.
+    #: The n, B_p and M with the highest reward at the budget. What the law holds fixed has no interval.
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity

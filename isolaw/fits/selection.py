@@ -1,11 +1,11 @@
 """Select the runs that a fit uses, and group them into one `Configuration` for each (B_p, n).
 
-A setting determines the quantity that a law holds fixed:
+``hold`` is the quantity that a law holds fixed:
 
-    fixed-bp   B_p is fixed; n varies                      x = C
-    fixed-b    B = B_p · n is fixed; n trades with B_p     x = M = C / B
-    fixed-n    n is fixed; B_p varies and takes the place of n in the law     x = C
-    joint      B_p and n vary                              x = C
+    B_p        n varies                                          x = C
+    B          B = B_p · n is fixed; n trades with B_p           x = M = C / B
+    n          B_p varies and takes the place of n in the law    x = C
+    nothing    B_p and n vary                                    x = C
 
 C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw rejects runs that differ
 in any other setting (problem set, algorithm, lr, …) until one value is chosen.
@@ -16,30 +16,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, offers, option, shown, unknown
+from isolaw.commands import option
+from isolaw.errors import DataError, InputError, Refused, offers, shown, unknown
 from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
-Setting = Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
 Hold = Literal["B_p", "B", "n", "nothing"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
-SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "fixed-n", "joint")
-# The quantity that each setting holds fixed.
+# The column that a law keeps fixed for each ``hold``.
 HELD: dict[str, str] = {
-    "fixed-bp": "problems_per_batch",
-    "fixed-b": "batch_rollouts",
-    "fixed-n": "rollouts_per_problem",
+    "B_p": "problems_per_batch",
+    "B": "batch_rollouts",
+    "n": "rollouts_per_problem",
 }
 LEAST_CURVES = 3
 LEAST_CHECKPOINTS = 5
@@ -131,12 +129,12 @@ def select(
     runs: Runs,
     metric: str,
     eval_set: str,
-    setting: Setting,
+    hold: Hold,
     fixed: Mapping[str, Any] | None = None,
     x: X = "compute",
     few: bool = False,
 ) -> Selection:
-    """Select the runs of a setting (see the module's docstring).
+    """Select the runs of a hold (see the module's docstring).
 
     ``fixed`` selects runs by the values of columns or attributes, such as ``{"B_p": 32}`` or
     ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute``
@@ -149,20 +147,20 @@ def select(
     Refused
         there are too few curves; the message lists the runs to add.
     """
-    for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
+    for name, value, accepted in (("hold", hold, get_args(Hold)), ("x", x, XS)):
         if value not in accepted:
             raise InputError(f"{name}: found {shown(value)}; expected {', '.join(accepted)}")
-    if x != "compute" and setting == "fixed-b":
+    if x != "compute" and hold == "B":
         raise InputError(f"x: found {x!r}; expected compute: where B is fixed the law is in steps")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     flags = [Flag(Code.AS_READ, note) for note in runs.notes]
     held = full_names(fixed or {})
-    table = whole = hold(table, held)
-    axis = HELD.get(setting)
+    table = whole = rows_with(table, held)
+    axis = HELD.get(hold)
     if axis is not None and axis not in held:
-        held[axis] = _most_levels(table, axis, varied(setting), flags)
+        held[axis] = _most_levels(table, axis, varied(hold), flags)
         table = table[table[axis] == held[axis]]
     for name in differing(table.drop(columns="batch_rollouts")):
         values = sorted({str(v) for v in table[name]})
@@ -174,7 +172,7 @@ def select(
     configurations = configurations_of(points, table, flags, x)
     diverged = _diverged(runs, points, table, metric, eval_set, flags)
     if not few:
-        _refuse_too_few(configurations, setting, flags, whole)
+        _refuse_too_few(configurations, hold, flags, whole)
     elif not configurations:
         raise Refused("no configuration has a curve: " + "; ".join(flag.text for flag in flags))
     seen, size = _epochs(configurations, table)
@@ -208,29 +206,6 @@ def _diverged(
             cells += [cell] if 2 * lost >= len(members) else []
     flags.append(Flag(Code.DIVERGED, f"the reward became NaN in {listed(named, _NAMED, '; ')}"))
     return tuple(cells)
-
-
-def setting_of(hold: str) -> Setting:
-    """Return the setting in which a law holds ``hold`` fixed: B_p, B, n or nothing.
-
-    Raises `InputError` for any other value.
-
-    >>> setting_of("nothing")
-    'joint'
-    """
-    for setting in SETTINGS:
-        if HOLDS[setting] == hold:
-            return setting
-    raise InputError(f"hold: found {hold!r}; expected {', '.join(HOLDS.values())}")
-
-
-def hold_of(setting: str) -> Hold:
-    """Return the quantity that a law of this setting holds fixed.
-
-    >>> hold_of("fixed-b")
-    'B'
-    """
-    return cast(Hold, HOLDS[setting])
 
 
 def differing(table: pd.DataFrame) -> list[str]:
@@ -274,7 +249,7 @@ def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
     return points
 
 
-def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
+def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     """Return the runs of ``table`` with the values in ``held``.
 
     The values in ``held`` are replaced with the table's values, which have the right type.
@@ -292,9 +267,9 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     return table
 
 
-def varied(setting: Setting) -> AxisName:
-    """Return the axis of a law of this setting: n, or B_p."""
-    return "problems_per_batch" if setting == "fixed-n" else "rollouts_per_problem"
+def varied(hold: Hold) -> AxisName:
+    """Return the axis of a law with this ``hold``: n, or B_p."""
+    return "problems_per_batch" if hold == "n" else "rollouts_per_problem"
 
 
 def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]) -> int:
@@ -357,17 +332,17 @@ def _without_copies(
 
 
 def _refuse_too_few(
-    configurations: list[Configuration], setting: Setting, flags: list[Flag], table: pd.DataFrame
+    configurations: list[Configuration], hold: Hold, flags: list[Flag], table: pd.DataFrame
 ) -> None:
-    axis = varied(setting)
+    axis = varied(hold)
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
-        where = f" at one {HELD[setting]}" if setting in HELD else ""
+        where = f" at one {HELD[hold]}" if hold in HELD else ""
         found = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
         raise Refused(
             about(f"n*(C) needs curves of at least {LEAST_CURVES} different ", axis)
             + f"{axis}{where}; found {len(levels)} ({found}). {about('Add runs with other n', axis)}"
-            + _another(table, setting)
+            + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
@@ -382,14 +357,14 @@ def _refuse_too_few(
         raise Refused(f"{about(text, axis)} ({ranges}). {about(rest, axis)}")
 
 
-def _another(table: pd.DataFrame, setting: Setting) -> str:
-    """Return a hint at a setting that fits these runs, or an empty string if there is none."""
+def _another(table: pd.DataFrame, hold: Hold) -> str:
+    """Return a hint at a hold that fits these runs, or an empty string if there is none."""
     if not offers("--hold"):
         return ""
     one_n = table["rollouts_per_problem"].nunique() == 1
-    if one_n and setting != "fixed-n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
+    if one_n and hold != "n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
         return ", or use --hold n"
-    return ", or use --hold nothing" if setting in ("fixed-b", "fixed-n") and not one_n else ""
+    return ", or use --hold nothing" if hold in ("B", "n") and not one_n else ""
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:

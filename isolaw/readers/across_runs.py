@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.commands import Placeholder
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED, SPLIT
@@ -124,7 +125,8 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
             for run in runs:
                 if run.facts.pop(name, None):
                     run.notes.append(
-                        f"{name} is not known for every run, so isolaw left it out; --set {name}=… keeps it"
+                        f"{name} is not known for every run, so isolaw left it out; it is kept with "
+                        f"{option('', name, Placeholder('value'))}"
                     )
 
 
@@ -241,7 +243,7 @@ def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
     return (
         f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If the runs are "
         "repetitions, set their seeds. If they differ in a value that no log records, set that value: "
-        f"{option(only(names[-1], names), '<name>', '<value>')}"
+        f"{option(only(names[-1], names), Placeholder('name'), Placeholder('value'))}"
     )
 
 

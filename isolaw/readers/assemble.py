@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import commands
+from isolaw.commands import Placeholder
 from isolaw.errors import DataError, nearest
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import SPLIT, Rule, applying
@@ -146,7 +147,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
         groups = {own: parts for name, parts in groups.items() for own, parts in _by_framework(name, parts)}
     if lacking and not groups:
         run = next(iter(lacking.values()))
-        raise DataError(f"{run.name}: {run.message}")
+        raise DataError(f"{run.name}: " + run.message)
     return groups, list(lacking.values())
 
 
@@ -188,7 +189,7 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
     text = (
         f"no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
-        f"{option('', 'framework', '<name>')}"
+        f"{option('', 'framework', Placeholder('name'))}"
     )
     if container != "jsonl":  # other containers do not contain tables
         return text

@@ -9,7 +9,6 @@ without a glob. If two assignments are equally specific, the later one applies.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from isolaw.errors import InputError
+from isolaw.errors import InputError, nearest
 from isolaw.readers.literals import parse_number
 from isolaw.readers.raw_log import whole
 from isolaw.runs import COLUMNS, SYMBOLS
@@ -127,19 +126,18 @@ def settings_of(data: Mapping[str, Any], path: str | Path) -> list[Assignment]:
     A table ``["GLOB"]`` contains values such as ``n = 8``; values before any table apply to all runs.
     Raises `InputError` for values that cannot be set.
     """
-    out: list[Assignment] = []
+    out: dict[tuple[str, str], Assignment] = {}
     for glob, own in data.items():
         settings = own if isinstance(own, dict) else {glob: own}
         for name, value in settings.items():
             if not isinstance(value, bool | int | float | str):
                 raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
             one = assignment(name, str(value), glob if settings is own else "", f"{path}: {name}")
-            twice = next((o for o in out if (o.name, o.glob) == (one.name, one.glob)), None)
-            if twice is not None and twice.value != one.value:
+            twice = out.setdefault((one.name, one.glob), one)
+            if twice.value != one.value:
                 both = f"found {twice.value!r} and {one.value!r} under two names of {one.name}"
                 raise InputError(f"{path}: {glob if settings is own else name}: {both}; expected one")
-            out.append(one)
-    return out
+    return [*out.values()]
 
 
 def settable(name: str, where: str) -> str:
@@ -148,9 +146,8 @@ def settable(name: str, where: str) -> str:
     if name in _MEASURED:
         raise InputError(f"{where}: {name} comes from the log and cannot be set")
     known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    if name not in known and close:
-        raise InputError(f"{where}: unknown name {name!r}; did you mean {close[0]!r}?")
+    if name not in known and (close := nearest(name, known, cutoff=0.8)):
+        raise InputError(f"{where}: unknown name {name!r}; did you mean {close!r}?")
     return name
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError
+from isolaw.errors import DataError, MessageLines, NoHistory, NotInstalled, StoreError
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import Assignment, Rule, applying
@@ -27,7 +27,7 @@ from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
 # Appended to errors about files that are neither a table nor a known log.
-_NO_LOG = "\n  The file is not a known log either; expected {}"
+_NO_LOG = "  The file is not a known log either; expected {}"
 _OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 _Rows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
@@ -68,7 +68,8 @@ class Collector:
         except TableNeeds as error:
             run = _name(found.path)
             nothing = len(error.needs) >= _OF_A_TABLE and not columns
-            self.in_full[run] = f"{error}{_NO_LOG.format(expected_formats()) if nothing else ''}"
+            more = [_NO_LOG.format(expected_formats())] if nothing else []
+            self.in_full[run] = MessageLines(str(error), *more)
             self._heed(run, [path])
             if self.wanted.keeps(run, [path]):
                 needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
@@ -106,7 +107,7 @@ class Collector:
         except DataError as error:
             if columns or found.ours or isinstance(error, TableNeeds):
                 raise
-            raise DataError(f"{error}{_NO_LOG.format(expected_formats())}") from None
+            raise DataError(MessageLines(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, found, given)
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from isolaw import commands
 from isolaw.errors import DataError, NotInstalled, at_command_line, nearest
+from isolaw.files import Walk
 from isolaw.runs import listed
 
 PREFIX = "hf://"
@@ -66,7 +67,7 @@ def local(source: str | Path) -> str | Path:
     except Exception as error:  # errors of the network, and of whichever library accesses it
         raise DataError(f"{source}: {_reason(error, repo, revision)}") from None
     place = os.path.join(folder, path) if path else folder
-    if os.path.isdir(place) and any(Path(place).rglob("sweep.json")):
+    if os.path.isdir(place) and any(path.name == "sweep.json" for path in Walk(Path(place))):
         return _copy(place)
     if os.path.lexists(place):
         return place

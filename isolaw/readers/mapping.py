@@ -29,9 +29,10 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
+from isolaw.commands import option
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import DataError, InputError, SpecError, option, unknown
+from isolaw.errors import DataError, InputError, SpecError, unknown
 from isolaw.metrics import is_accuracy
 from isolaw.readers.assignments import ALIASES
 from isolaw.readers.measures import named_percent

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, option
+from isolaw.commands import option
+from isolaw.errors import DataError
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 from isolaw.readers.names import MAYBE, guess

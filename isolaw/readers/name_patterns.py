@@ -22,12 +22,14 @@ from functools import cached_property
 from pathlib import PurePath
 
 from isolaw.errors import InputError
+from isolaw.readers import limits
 from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, assignment, settable
 from isolaw.readers.names import written
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # not part of a longer number
-_VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
+_FIELD_OR_ANY = re.compile(r"(\{\w+\}|\*)")
+_DIGIT, _DIGIT_OR_POINT, _IN_VALUE = map(re.compile, ("[0-9]+", "[0-9.]+", "[^-_/ ]+"))
+_MOST_PARTS = 40  # values and * in a pattern
 _SETTING = re.compile(
     r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
 )
@@ -48,6 +50,9 @@ class NamePattern:
         names = [settable(name, str(self)) for name in _FIELD.findall(self.text)]
         if not names or len(set(names)) < len(names):
             raise InputError(f"{self}: expected each value once, as in 's{{seed}}-p{{B_p}}-n{{n}}-*'")
+        if len(self._parts) // 2 > _MOST_PARTS:
+            found = f"found {len(self._parts) // 2:,} values and *"
+            raise InputError(f"{str(self)[:200]}: {found}; expected at most {_MOST_PARTS}")
 
     def __str__(self) -> str:
         return f"--name-pattern {self.text!r}"
@@ -63,28 +68,91 @@ class NamePattern:
 
     def values(self, name: str) -> dict[str, str]:
         """Return the values in a name; raise `InputError` if the name is ambiguous."""
+        if len(name) > limits.LONGEST_NAME or any(text not in name for text in self._parts[::2]):
+            return {}
         # If a * can match more or less of the name, both readings must give the same values.
-        one, other = (
-            match.groupdict() if (match := pattern.fullmatch(name)) else {} for pattern in self._expressions
-        )
+        one, other = self._readings(name)
         if one != other:
             values = " or ".join(", ".join(f"{k} = {v}" for k, v in own.items()) for own in (one, other))
             raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
         return one
 
     @cached_property
-    def _expressions(self) -> list[re.Pattern[str]]:
+    def _parts(self) -> list[str]:
+        """The pattern, split: texts at even places, ``*`` and the names of values between them."""
+        parts = _FIELD_OR_ANY.split(self.text)
+        return [settable(part[1:-1], str(self)) if _FIELD.fullmatch(part) else part for part in parts]
+
+    def _readings(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the values if each ``*`` matches as much as possible, and if it matches as little.
+
+        A regular expression would try all combinations of matches. Here, the time is proportional to the
+        length of the name times the number of parts.
+        """
+        spans = _Spans(name)
+        ends = [
+            [spans.of(part, at, is_text=i % 2 == 0) for at in range(len(name) + 1)]
+            for i, part in enumerate(self._parts)
+        ]
+        # For each part and each place in the name: the last place up to there from which the rest fits.
+        fits = [[-1] * len(name) + [len(name)]]
+        for of_part in reversed(ends):
+            after, last, own = fits[-1], -1, []
+            for at, found in enumerate(of_part):
+                last = at if any(after[high] >= low for low, high in found) else last
+                own.append(last)
+            fits.append(own)
+        fits.reverse()
+        readings = []
+        for most in (True, False):
+            at, values = 0, dict[str, str]()
+            for i, part in enumerate(self._parts if fits[0][0] == 0 else ()):
+                after = fits[i + 1]
+                low, high = next(own for own in ends[i][at] if after[own[1]] >= own[0])
+                end = after[high]
+                if part == "*" and not most:
+                    end = next(place for place in range(low, high + 1) if after[place] == place)
+                if i % 2 and part != "*":
+                    values[part] = name[at:end]
+                at = end
+            readings.append(values)
+        return readings[0], readings[1]
+
+
+class _Spans:
+    """Finds where a part of a pattern can end in a name, as ranges of places, the preferred range first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._digits, self._number, self._word = (
+            _run_ends(name, characters) for characters in (_DIGIT, _DIGIT_OR_POINT, _IN_VALUE)
+        )
+
+    def of(self, part: str, at: int, is_text: bool) -> list[tuple[int, int]]:
+        """Return the ranges of the ends of ``part`` if it starts at ``at``."""
+        name = self._name
+        if is_text:
+            return [(at + len(part),) * 2] if name.startswith(part, at) else []
+        if part == "*":
+            return [(at, len(name))]
+        if part in WHOLE:  # a whole number, and not a part of a longer one
+            inside = at > 0 and self._digits[at - 1] >= at
+            return [(self._digits[at],) * 2] if self._digits[at] > at and not inside else []
         out = []
-        for anything in (".*", ".*?"):
-            text = ""
-            for i, part in enumerate(_FIELD.split(self.text)):
-                if i % 2 == 0:
-                    text += anything.join(re.escape(piece) for piece in part.split("*"))
-                    continue
-                name = settable(part, str(self))
-                text += f"(?P<{name}>{_COUNT if name in WHOLE else _VALUE})"
-            out.append(re.compile(text, re.S))
-        return out
+        exponent = self._number[at]
+        if exponent > at and name.startswith("e", exponent):  # such as 1e-6, which contains a "-"
+            start = exponent + (2 if name.startswith("-", exponent + 1) else 1)
+            if self._digits[start] > start:
+                out.append((start + 1, self._digits[start]))
+        return [*out, (at + 1, self._word[at])] if self._word[at] > at else out
+
+
+def _run_ends(name: str, characters: re.Pattern[str]) -> list[int]:
+    """Return, for each place in a name, the end of the run of these characters that starts there."""
+    out = list(range(len(name) + 2))
+    for run in characters.finditer(name):
+        out[run.start() : run.end()] = [run.end()] * (run.end() - run.start())
+    return out
 
 
 def ending(path: str, parts: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from isolaw.arguments import checked
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError, InputError, at_command_line
+from isolaw.errors import DataError, InputError, MessageLines, at_command_line
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
@@ -202,7 +202,8 @@ def survey(
             )
     reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:
-        raise DataError("\n  ".join(_unused(rule, found.found) for rule in unused))
+        first, *others = (_unused(rule, found.found) for rule in unused)
+        raise DataError(MessageLines(first, *(f"  {text}" for text in others)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.read_as = [file.note(given, rules, columns) for file in beside]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from isolaw import commands
-from isolaw.errors import DataError, offers
+from isolaw.errors import DataError, MessageLines, offers
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading_draft import place
@@ -130,21 +129,25 @@ class Reading:
     def none_ready(self) -> str:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
-        texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
+        texts = [f"{listed(group.runs, _SHOWN)}: " + group.message for group in problems]
         lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
         # The message about a single table already contains the command that reads it.
         options = [] if lone else settling(self.candidates, self.sources)
+        words = [commands.path(source) for source in self.sources]
         if options:
             if offers("--name-pattern"):
-                texts[-1] += f"\n  Add {shlex.join(options)}"
+                texts[-1] = MessageLines(texts[-1], f"  Add {commands.quoted(options)}")
             else:  # for a command without reading options
-                again = commands.read_again(self.sources, [*options, "--out", "points.parquet"])
-                texts[-1] += f"\n  This command makes a table of the logs; then use {again}"
+                again = commands.read_again(words, [*options, "--out", "points.parquet"])
+                texts[-1] = MessageLines(
+                    texts[-1], f"  This command makes a table of the logs; then use {again}"
+                )
         elif options is None:
-            texts[-1] += f"\n  {self.to_fill_in(self.sources)}"
+            texts[-1] = MessageLines(texts[-1], f"  {self.to_fill_in(words)}")
         if len(problems) == 1:
             return texts[0]
-        return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])
+        head = f"none of {len(self.candidates)} logs can be fitted"
+        return MessageLines(head, *("  - " + text for text in texts))
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.config.writing import toml_key, toml_value
-from isolaw.errors import DataError, InputError
+from isolaw.errors import DataError, InputError, one_line
 from isolaw.readers.assignments import Assignment
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.hub import PREFIX
@@ -117,6 +117,7 @@ def _missing(candidates: Sequence[FoundLog], sources: Sequence[str]) -> dict[str
         elif option == "--metric":
             out.setdefault("", []).append(f"# metric = {toml_value(text)}")
         else:
+            before, _, value = text.partition("=")
             title = _HEADINGS[{"--column": "columns", "--constant": "constants"}.get(option, "derive")]
             out.setdefault(title, []).append(f"# {toml_key(before)} = {toml_value(value)}")
     return dict(sorted(out.items(), key=lambda pair: pair[0] not in ("", "[set]")))
@@ -165,8 +166,9 @@ def draft_mapping(path: str | Path, name: str = "mapping.toml") -> str:
     {'step': 'step', 'rollouts_per_problem': 'rollout_n'}
     """
     frame = load(path)
+    table = one_line(Path(path).name)
     lines = [
-        f"# Draft: how isolaw reads the columns of {Path(path).name}, with guesses. Correct it, then run",
+        f"# Draft: how isolaw reads the columns of {table}, with guesses. Correct it, then run",
         f"#     {commands.read_mapped(str(path), name)}",
         "#",
         *_described(frame),

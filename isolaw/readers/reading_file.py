@@ -43,6 +43,7 @@ from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.sources import READING_FILE
 
 PARTS = ("columns", "derive", "constants", "metrics")  # keys of a mapping
+_MOST, _MOST_PATTERNS = 1_000, 20  # items of a list: each is compared with the name of each run
 
 
 class ReadingOptions(BaseModel):
@@ -50,12 +51,12 @@ class ReadingOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    files: list[str] = Field(default_factory=list)
+    files: list[str] = Field(default_factory=list, max_length=_MOST)
     format: str = "auto"
     group_by: str | None = None
-    only: list[str] = Field(default_factory=list)
-    exclude: list[str] = Field(default_factory=list)
-    name_pattern: list[str] = Field(default_factory=list)
+    only: list[str] = Field(default_factory=list, max_length=_MOST)
+    exclude: list[str] = Field(default_factory=list, max_length=_MOST)
+    name_pattern: list[str] = Field(default_factory=list, max_length=_MOST_PATTERNS)
     metric: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
 

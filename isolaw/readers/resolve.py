@@ -8,13 +8,14 @@ sets two of the three.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import PurePath
 from typing import Any
 
+from isolaw import commands
+from isolaw.commands import Placeholder, Word, word
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.names import SYMBOL
@@ -109,16 +110,14 @@ def option(glob: str, name: str, value: object) -> str:
     """Return the ``--set`` option for the runs that match ``glob``, as typed in a shell.
 
     >>> option("", "n", 8), option("runs/a", "seed", 1)
-    ('--set n=8', "--set 'runs/a:seed=1'")
+    ('--set n=8', '--set runs/a:seed=1')
     """
-    text = setting(glob, name, value)
-    quoted = shlex.quote(text)
-    return f"--set {quoted if quoted != text or not glob else repr(text)}"
+    return commands.quoted(["--set", setting(glob, name, value)])
 
 
-def setting(glob: str, name: str, value: object) -> str:
+def setting(glob: str, name: str, value: object) -> Word:
     """Return the value of a ``--set`` option for the runs that match ``glob``."""
-    return f"{glob}:{name}={value}" if glob else f"{name}={value}"
+    return word(glob, ":", name, "=", value) if glob else word(name, "=", value)
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:
@@ -158,7 +157,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         out.needs.append(symbol)
         apart = "put each run in a file of its own" if one_file else "--group-by file"
         out.problems.append(
-            f"{both}. If they are several runs: {apart}; if not, {option('', symbol, '<value>')}"
+            f"{both}. If they are several runs: {apart}; if not, {option('', symbol, Placeholder('value'))}"
         )
     else:
         out.notes.append(f"{both}; isolaw kept the first")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from isolaw.commands import Placeholder, word
 from isolaw.documents.reading import read_toml
+from isolaw.errors import lines_of, one_line
 from isolaw.metrics import is_reward
 from isolaw.readers.assignments import ALIASES, ASSUMED, NAME_PATTERN, Assignment, settings_of
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -14,15 +16,15 @@ from isolaw.readers.resolve import ALGORITHMS, only, setting
 
 _MOST_OPTIONS = 12  # with more options, a file is easier to fill in
 _VALUES = {
-    "percent": "<true|false>",
-    "on_policy": "<true|false>",
-    "problem_set": "<name>",
-    "algorithm": "<name>",
+    "percent": Placeholder("true|false"),
+    "on_policy": Placeholder("true|false"),
+    "problem_set": Placeholder("name"),
+    "algorithm": Placeholder("name"),
 }
 
 
 def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> list[str] | None:
-    """Return the options that would make all runs ready, as words, with ``<number>`` for the user to fill in.
+    """Return the options that would make all runs ready, as words, with placeholders for the user to fill in.
 
     ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
     there would be too many options; `draft` then writes a file instead.
@@ -38,15 +40,17 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
         given = ["seed"] if pattern else []
     out = []
     names = [own.run for own in candidates]
-    offered: dict[str, None] = {}
+    offered: dict[tuple[str, str], None] = {}
     for need in (need for need in _needs(needing) if need not in given):
         lacking = [own for own in needing if need in own.needs]
-        if options := {own.offered[need] for own in lacking if own.offered.get(need)}:
-            offered |= dict.fromkeys(
-                options if len(options) == 1 else [f"{options.pop().partition('=')[0]}=<column>"]
-            )
+        if options := {offered_by for run in lacking if (offered_by := run.offered.get(need))}:
+            ((flag, value), *others) = sorted(options)
+            if others:  # the tables differ
+                column = Placeholder("column")
+                flag, value = (flag, column) if flag == "--metric" else ("--column", word(need, "=", column))
+            offered[flag, value] = None
             continue
-        value = _framework(lacking) if need == "framework" else _VALUES.get(need, "<number>")
+        value = _framework(lacking) if need == "framework" else _VALUES.get(need, Placeholder("number"))
         if need == "seed":
             out += _seeds([own for own in lacking if not own.final], candidates)
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
@@ -56,12 +60,12 @@ def settling(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> lis
             out += [setting(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
     if len(out) + bool(pattern) > _MOST_OPTIONS:
         return None
-    words = [word for own in offered for word in own.split("=", 1)]
+    words = [each for own in offered for each in own]
     words += ["--name-pattern", pattern] if pattern else []
-    return [*words, *(word for own in out for word in ("--set", own))]
+    return [*words, *(each for own in out for each in ("--set", own))]
 
 
-def _framework(runs: Sequence[FoundLog]) -> str:
+def _framework(runs: Sequence[FoundLog]) -> str | Placeholder:
     """Return the only framework that fits all these logs and is in their names, otherwise all candidates.
 
     A name is no proof, so the user has to confirm the choice.
@@ -69,7 +73,7 @@ def _framework(runs: Sequence[FoundLog]) -> str:
     named = {name for own in runs for name in own.frameworks if name.lower() in own.run.lower()}
     in_all = [name for name in named if all(name.lower() in own.run.lower() for own in runs)]
     choice = dict.fromkeys(name for own in runs for name in own.frameworks)
-    return in_all[0] if len(named) == len(in_all) == 1 else f"<{'|'.join(choice)}>"
+    return in_all[0] if len(named) == len(in_all) == 1 else Placeholder("|".join(choice))
 
 
 def _folder(runs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:
@@ -116,10 +120,12 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> list[str]:
         rewards = {frozenset(filter(is_reward, own.metrics.get("train", ()))) for own in group}
         given = fact is not None and fact.origin in ("--set", NAME_PATTERN)
         if words or len(rewards) > 1 or given:  # not repetitions, or the user has set their seed
-            for glob, word in zip(globs, words or [""] * len(globs), strict=False):
-                algorithm = word.lower() in ALGORITHMS
+            for glob, differing in zip(globs, words or [""] * len(globs), strict=False):
+                algorithm = differing.lower() in ALGORITHMS
                 out.append(
-                    setting(glob, "algorithm" if algorithm else "<name>", word if algorithm else "<value>")
+                    setting(glob, "algorithm", differing)
+                    if algorithm
+                    else setting(glob, Placeholder("name"), Placeholder("value"))
                 )
             continue
         out += [setting(glob, "seed", first + i) for i, glob in enumerate(globs) if i]
@@ -155,11 +161,11 @@ def needed(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> dict[
     out: dict[str, list[str]] = {}
     for own in needing:
         lines = out.setdefault(only(own.run), [])
-        lines += [f"# {part}" for part in own.message.split("\n")]
+        lines += [f"# {one_line(part)}" for part in lines_of(own.message)]
         carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
         for need in dict.fromkeys([*own.needs, *(["seed"] if "seed" in carried else [])]):
             name = ALIASES.get(need, need)
-            found = f"{carried[name]}  # in the run's name" if name in carried else ""
+            found = f"{one_line(str(carried[name]))}  # in the run's name" if name in carried else ""
             lines.append(f"# {need} = {found}".rstrip())
     return out
 

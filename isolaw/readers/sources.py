@@ -2,22 +2,22 @@
 
 A directory can be an isolaw sweep or one log (an MLflow run, an offline W&B run); isolaw searches all others.
 It counts and lists files that are not logs, but does not read them, since runs share folders with checkpoints
-and code. It follows links last, and only to places not searched yet.
+and code. It follows links last, and only to places in the directory that are not searched yet.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import re
 import stat
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, MessageLines
+from isolaw.files import Walk, is_utf8, natural
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
 from isolaw.readers.assignments import SPLIT
@@ -31,9 +31,7 @@ from isolaw.readers.table_needs import absent
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
-_DEEPEST = 24
 _CONSOLES = {".log", ".out", ".txt"}
-_SKIPPED = {"__pycache__", "node_modules"}
 READING_FILE = "isolaw.toml"  # defines how isolaw reads the folder (`isolaw.readers.reading_file`)
 _MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
@@ -71,48 +69,16 @@ class Search:
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
-        """Search a directory, each place once and links last; raise `DataError` if it is too large."""
-        seen: set[tuple[int, int]] = set()
-        places, links = [(top, 0)], list[tuple[Path, int]]()
-        while places or links:
-            path, depth = places.pop() if places else links.pop(0)
-            try:
-                status = path.stat()
-            except OSError:  # a dangling link
-                continue
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            if stat.S_ISREG(status.st_mode):  # opening a pipe could block forever
-                self._add_file(path)
-            elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path):
-                entries = self._entries(path) if depth <= _DEEPEST else []
-                if depth > _DEEPEST:
-                    self.notes.append(
-                        f"isolaw did not search directories deeper than {_DEEPEST} levels: {path}"
-                    )
-                links += [(Path(entry.path), depth + 1) for entry in entries if entry.is_symlink()]
-                places += [(Path(e.path), depth + 1) for e in reversed(entries) if not e.is_symlink()]
-            if len(seen) + len(places) > limits.MOST_FILES:
-                raise DataError(
-                    f"{top}: over {limits.MOST_FILES:,} files and directories; name the files with the logs, "
-                    f"e.g. '{top}/**/*.jsonl'"
-                )
+        """Search a directory; raise `DataError` if it is too large."""
+        walk = Walk(top, lambda path: not self._is_whole(path), limits.MOST_FILES)
+        for path in walk:
+            self._add_file(path)
             if len(self.found) > limits.MOST_LOGS:
                 raise DataError(
                     f"{top}: over {limits.MOST_LOGS:,} logs; name the logs to read, e.g. "
                     f"'{top}/**/metrics.jsonl'"
                 )
-
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(folder) as inside:
-                entries = list(islice(inside, limits.MOST_FILES + 1))
-        except OSError as error:
-            self.notes.append(f"isolaw did not search {folder}: {error.strerror or error}")
-            return []
-        visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
-        return sorted(visible, key=lambda entry: natural(entry.name))
+        self.notes += walk.notes
 
     def _is_whole(self, path: Path) -> bool:
         """Add a directory that is one log or a sweep, and return whether it is."""
@@ -211,7 +177,7 @@ def search(
         out.containers = list(candidates(how)) if out.columns is None else []
         found, passed = len(out.found), out.passed.total()
         out.tables, out.incomplete = [], []
-        for path in _expanded(source):
+        for path in _expanded(source, out.notes):
             if path.is_dir():
                 out.add_directory(path)
             else:
@@ -225,7 +191,7 @@ def search(
                 f"searched); expected {out.expected()}"
             )
     if not out.found:
-        raise DataError("\n  ".join(without))
+        raise DataError(MessageLines(without[0], *(f"  {text}" for text in without[1:])))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
 
@@ -253,20 +219,45 @@ def is_table(source: str | Path) -> bool:
     return mapped or _classified(path, head, list(candidates())).container is None
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in names by value."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
-
-
-def _expanded(source: str | Path) -> list[Path]:
+def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
     if not str(source).strip():  # an unset variable; as a path it would be the current directory
         raise DataError(f"source: found {str(source)!r}; expected a file, a directory or a glob")
+    if not is_utf8(str(source)):
+        raise DataError(f"{source}: found a name that is not UTF-8; expected UTF-8, as in files. Rename it")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
         return [Path(source)]
-    found = sorted(glob.glob(str(source), recursive=True), key=natural)
-    if not found:
+    before, stars, after = str(source).partition("**")
+    if stars and (not before or before.endswith("/")) and after[:1] in ("", "/"):
+        paths = [path for top in glob.glob(before or ".") for path in _below(Path(top), after, notes)]
+    else:
+        paths = [Path(name) for name in glob.glob(str(source))]
+    if not paths:
         raise DataError(f"{source}: no file matches this glob")
-    return [Path(name) for name in found]
+    return sorted(dict.fromkeys(paths), key=lambda path: natural(str(path)))
+
+
+def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
+    """Yield what matches ``**`` and the ``rest`` of a glob below a folder, without leaving the folder."""
+    folders: list[Path] = []
+
+    def enters(path: Path) -> bool:
+        folders.append(path)
+        return True
+
+    walk = Walk(top, enters, limits.MOST_FILES)
+    files = list(walk)
+    notes += walk.notes
+    globs = ["**", *filter(None, rest.split("/"))]
+    yield from (path for path in (*folders, *files) if _matches(path.relative_to(top).parts, globs))
+
+
+def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
+    """Return whether the parts of a path match globs, of which ``**`` stands for any number of parts."""
+    if not globs:
+        return not parts
+    if globs[0] == "**":
+        return any(_matches(parts[i:], globs[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _matches(parts[1:], globs[1:])
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, option
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError
 from isolaw.readers.assignments import SPLIT
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
@@ -92,7 +93,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
         raise DataError(
             f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then C "
             f"is not B_p · n · step; keep the rows of one {SYMBOL[name]}. If these are several runs, name "
-            f"the column that distinguishes them: {option('columns', 'run_id', '<column>')}"
+            f"the column that distinguishes them: {option('columns', 'run_id', Placeholder('column'))}"
         )
 
 

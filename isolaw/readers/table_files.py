@@ -15,7 +15,7 @@ import orjson
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.parquet import column_names, read_parquet
+from isolaw.parquet import column_names, frame_of, read_parquet
 from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
@@ -92,7 +92,7 @@ def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
 def _read_parquet(path: Path) -> pd.DataFrame:
     table = read_parquet(path)
     left_out = [name for name in column_names(path) if name not in table.column_names]
-    frame = _not_empty(path, table.to_pandas())
+    frame = _not_empty(path, frame_of(table, path))
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
     frame.attrs["notes"] = [f"isolaw left out columns of lists: {', '.join(left_out)}"] if left_out else []
     return frame

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from isolaw import commands
-from isolaw.errors import DataError, at_command_line, nearest, option
+from isolaw.commands import Placeholder, option, word
+from isolaw.errors import DataError, MessageLines, at_command_line, nearest
 from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
@@ -24,23 +25,17 @@ _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_p
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 
 
-class _Blank(str):
-    """A value that only the user knows, formatted so that neither Python nor a shell accepts it unchanged."""
-
-    __slots__ = ()
-
-
-_COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
+_COLUMN, _NUMBER = Placeholder("column"), Placeholder("number")
 
 
 class TableNeeds(DataError):
     """Raised for a table that lacks B_p, n, its steps or its reward.
 
-    ``needs`` maps each missing value to the option that supplies it, such as ``--metric=val_acc``, or to ""
-    if no column looks suitable. ``short`` is the message without the command that reads this table.
+    ``needs`` maps each missing value to the option that supplies it and its value, or to None if no column
+    looks suitable. ``short`` is the message without the command that reads this table.
     """
 
-    def __init__(self, message: str, needs: Mapping[str, str], short: str) -> None:
+    def __init__(self, message: str, needs: Mapping[str, tuple[str, str] | None], short: str) -> None:
         super().__init__(message)
         self.needs, self.short = dict(needs), short
 
@@ -59,7 +54,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     guesses = {**maybe_shape(frame, [name for name in free if name not in sure.values()]), **sure}
     there = {*columns, *mapping.names}
     lines = []
-    needs: dict[str, str] = {}
+    needs: dict[str, tuple[str, str] | None] = {}
     for name, column in mapping.columns.items():
         if column not in columns:
             fitting = numeric if name in _NUMBERS else columns
@@ -70,11 +65,14 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
             lines.append(f"metric {name!r}: {absent(own.column, numeric)}")
             mended["columns"][name] = nearest(own.column, numeric) or _COLUMN
     for name, text in mapping.derive.items():
-        for word in _words(text):
-            if word not in there and ALIASES.get(word) not in there:
-                lines.append(f"{_named(name)}: {text!r}: {absent(word, [*numeric, *mapping.names])}")
-                text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, numeric) or _COLUMN, text)
-                mended["derive"][name] = text
+        mends: dict[str, str] = {}
+        for column in _words(text):
+            if column not in there and ALIASES.get(column) not in there:
+                lines.append(f"{_named(name)}: {text!r}: {absent(column, [*numeric, *mapping.names])}")
+                mends[column] = nearest(column, numeric) or _COLUMN
+        if mends:
+            parts = re.split(rf"\b({'|'.join(map(re.escape, mends))})\b", text)
+            mended["derive"][name] = word(*(mends.get(part, part) for part in parts))
     wrong = bool(lines)
     split = [name for name in SPLIT if name in there]
     lacking = [name for name in SPLIT[:2] if len(split) < 2 and name not in there]
@@ -82,7 +80,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     for name in lacking:
         if _short(name) in carried:
             lines.append(f"{_named(name)}: found no column and no value; the run names may contain the value")
-            needs[_short(name)] = f"--name-pattern={pattern}"
+            needs[_short(name)] = "--name-pattern", pattern
         else:
             close = guesses.get(name, "")
             lines.append(
@@ -91,7 +89,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
             if close and name == SPLIT[0] and name not in sure:
                 lines[-1] += f"; if it counts rollouts: {option('columns', SYMBOL[SPLIT[2]], close)}"
             mended["columns" if close else "constants"][name] = close or _NUMBER
-            needs[_short(name)] = f"--column={_short(name)}={close}" if close else ""
+            needs[_short(name)] = ("--column", word(_short(name), "=", close)) if close else None
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         close = guesses.get(name, "")
@@ -107,7 +105,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
                 )
                 break
         mended["columns"][name] = close or _COLUMN
-        needs[name] = f"--column={name}={close or _COLUMN}"
+        needs[name] = "--column", word(name, "=", close or _COLUMN)
     named = {"metric", "value"} <= there or "value" in mapping.names or value_alone(frame, mapping, metric)
     wide = not mapping.metrics and not named
     if wide and (metric or "avg@4") not in there:
@@ -121,18 +119,18 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
         lines.append(f"the reward: found no column {name!r}{hint if close else ''}")
         metric = close or _COLUMN
-        needs["metric"] = f"--metric={metric}"
+        needs["metric"] = "--metric", metric
     if lines:
         head = f"{source}: {lines[0]}"
         if len(lines) > 1:
-            head = "\n  - ".join([f"{source}: {len(lines)} columns or values are missing", *lines])
+            count = f"{source}: {len(lines)} columns or values are missing"
+            head = MessageLines(count, *(f"  - {line}" for line in lines))
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
-        call = reading(source, mended, metric, mapping, pattern)
-        fill = commands.blanks(call)
+        call, fill = reading(source, mended, metric, mapping, pattern)
         right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
-        shown = f"\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
-        text = f"{head}{shown}  This command reads the table, {right} names are right:\n    {call}"
-        raise DataError(text) if wrong else TableNeeds(text, needs, f"{head}{shown}".rstrip())
+        short = MessageLines(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
+        text = MessageLines(short, f"  This command reads the table, {right} names are right:", f"    {call}")
+        raise DataError(text) if wrong else TableNeeds(text, needs, short)
 
 
 def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
@@ -161,8 +159,11 @@ def reading(
     metric: str | None,
     mapping: ColumnMapping,
     pattern: str = "",
-) -> str:
-    """Return the Python call, or at the command line the command, that reads a table with these keywords."""
+) -> tuple[str, list[str]]:
+    """Return the Python call, or at the command line the command, that reads a table with these keywords.
+
+    Also returns the placeholders to fill in.
+    """
     file = any(name not in parts["columns"] for name in mapping.metrics)
     if file:  # options and keywords only change the file's mapping
         parts = {
@@ -170,12 +171,13 @@ def reading(
             for part, own in parts.items()
         }
     if at_command_line.get() and source != SOURCE:
-        words = ["--mapping", "<mapping>"] if file else []
+        words = ["--mapping", Placeholder("mapping")] if file else []
         for part, values in parts.items():
-            option = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
-            words += [word for k, v in values.items() for word in (option, f"{_short(k)}={v}")]
+            flag = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
+            words += [each for k, v in values.items() for each in (flag, word(_short(k), "=", v))]
         words += ["--name-pattern", pattern] if pattern else []
-        return str(commands.read_table(source, [*words, *(["--metric", metric] if metric else [])]))
+        command = commands.read_table(source, [*words, *(["--metric", metric] if metric else [])])
+        return str(command), command.placeholders
     keywords = ['mapping="FILE"'] if file else []
     keywords += [
         f"{part}={{{', '.join(f'{_literal(_short(k))}: {_literal(v)}' for k, v in values.items())}}}"
@@ -184,7 +186,9 @@ def reading(
     ]
     keywords += [f"name_pattern={_literal(pattern)}"] if pattern else []
     keywords += [f"metric={_literal(metric)}"] if metric else []
-    return f"isolaw.read({', '.join(['df' if source == SOURCE else _literal(source), *keywords])})"
+    arguments = ["df" if source == SOURCE else _literal(source), *keywords]
+    given = [value for values in parts.values() for value in values.values()]
+    return f"isolaw.read({', '.join(arguments)})", commands.placeholders([*given, metric])
 
 
 def _named(name: str) -> str:
@@ -197,7 +201,7 @@ def _short(name: str) -> str:
 
 def _literal(value: Any) -> str:
     if isinstance(value, str):
-        return value if isinstance(value, _Blank) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, Placeholder) else json.dumps(value, ensure_ascii=False)
     return repr(value)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, nearest, option
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
 from isolaw.readers import table_segments
@@ -334,7 +335,8 @@ def read_points(
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
         numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
-        options = " ".join(f"--column {name}={nearest(name, numeric) or '<column>'}" for name in missing)
+        values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
+        options = " ".join(option("columns", name, value) for name, value in values)
         raise DataError(
             f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with {options}; "
             f"columns: {', '.join(columns)}"

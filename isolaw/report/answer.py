@@ -30,7 +30,6 @@ from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.registry import traits
-from isolaw.renamed import renamed
 from isolaw.report.study import Study
 from isolaw.report.text.answer import answer_lines, backtest_failed
 from isolaw.report.text.prediction import largest_with_recommendation
@@ -156,7 +155,6 @@ class Answer:
         }
 
 
-@renamed
 @checked
 def answer(
     source: Source | Law,

@@ -18,7 +18,7 @@ from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import Hold, hold, hold_of, select
+from isolaw.fits.selection import Hold, rows_with, select
 from isolaw.fits.studies.backtest import backtest
 from isolaw.runs import Runs
 
@@ -77,7 +77,7 @@ class Study:
         needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the fit uses no other metric
         largest = max(g.measured[1] for g in d.grid)
         own = {
-            "metric": self.metric, "eval_set": self.eval_set, "hold": hold_of(d.setting), "where": d.fixed,
+            "metric": self.metric, "eval_set": self.eval_set, "hold": d.hold, "where": d.fixed,
             "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws),
         }  # fmt: skip
         runs = Runs(points[needed], self.held.attributes, self.held.source)
@@ -102,7 +102,7 @@ class Study:
         table = self.runs.table()
         fixed = {**(self.document.fixed if self.document else {}), **self.fixed}
         fixed = {k: v for k, v in fixed.items() if k in table and k != "problems_per_batch"}
-        return self.runs.select(hold(table, fixed).index) if fixed else self.runs
+        return self.runs.select(rows_with(table, fixed).index) if fixed else self.runs
 
     @cached_property
     def levels(self) -> list[int]:
@@ -198,7 +198,7 @@ def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
     ``nothing``.
     """
     table = runs.table()
-    table = hold(table, {name: value for name, value in (where or {}).items() if name in table})
+    table = rows_with(table, {name: value for name, value in (where or {}).items() if name in table})
     if table["problems_per_batch"].nunique() == 1:
         return "B_p"
     one_batch = (table["problems_per_batch"] * table["rollouts_per_problem"]).nunique() == 1
@@ -210,7 +210,7 @@ def is_of(law: Law, runs: Runs) -> bool:
     d = law.document
     x = "compute" if d.x.name == "steps" else d.x.name
     try:
-        selection = select(runs, d.metric, d.eval_set, d.setting, d.fixed, x)
+        selection = select(runs, d.metric, d.eval_set, d.hold, d.fixed, x)
     except (IsolawError, KeyError):
         return False
     found = [

@@ -19,6 +19,7 @@ from typing import Any
 
 from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError, nearest
+from isolaw.files import open_file
 from isolaw.simulators import preset_file
 from isolaw.simulators.preset_file import FORMAT
 
@@ -116,7 +117,7 @@ def _shipped(name: str) -> Preset:
 def is_preset(path: Path) -> bool:
     """Return whether a file is a preset file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return FORMAT.encode() in file.read(2000)
     except OSError:
         return False

@@ -104,6 +104,11 @@ class Lines:
         return [f"{crc:08x}" for crc in self.crcs]
 
     @property
+    def notes(self) -> list[dict[str, Any]]:
+        """The notes of all checkpoints (`isolaw.backend.RunNote`)."""
+        return [note for checkpoint in self.checkpoints for note in checkpoint.get("notes", ())]
+
+    @property
     def reached(self) -> int:
         """Number of rollouts that the run has generated so far."""
         return int(self.checkpoints[-1]["compute"]) if self.checkpoints else 0

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
-from isolaw.documents.reading import parse_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.files import check_destination
@@ -26,7 +25,7 @@ from isolaw.store.states import WHERE, ExternalStates
 if TYPE_CHECKING:
     from isolaw.runs import Runs
 
-FORMAT = "isolaw.sweep/2"
+FORMAT = "isolaw.sweep/1"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 DECISIONS = "decisions.jsonl"  # the decisions of a race
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
@@ -138,11 +137,6 @@ class SweepStore:
         try:
             document = checksums.read(self.root, SPEC)
         except Damaged as error:
-            if self._is_unsealed():
-                raise StoreError(
-                    f"{path}: written by an older isolaw, without checksums. isolaw fit accepts its "
-                    f"{POINTS}; only that isolaw can continue the sweep"
-                ) from None
             raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
             raise Damaged(f"{path}: missing. {self._remedy}")
@@ -166,12 +160,6 @@ class SweepStore:
             again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
             return f"This command rewrites the file with the sweep's options: {again}"
         return "Repeat the sweep's own command, with its options, to rewrite the file"
-
-    def _is_unsealed(self) -> bool:
-        with contextlib.suppress(ValueError):
-            document = parse_json(self.root.read(SPEC) or b"")
-            return document.get("format") == "isolaw.sweep/1" and "crc" not in document
-        return False
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
         """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; create the folder for states."""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.config import RunSpec
-from isolaw.errors import Damaged, NoHistory, NotOurs
+from isolaw.errors import Damaged, MessageLines, NoHistory, NotOurs
 from isolaw.registry import traits
 from isolaw.runs import Runs, after_last_value
 from isolaw.store.check import POINTS, PROBLEMS, RECORDED
@@ -49,6 +49,7 @@ def collect(store: RecordedSweep) -> Runs:
     unfinished = 0
     specs, damaged = store.specs()
     notes = [f"isolaw left out {cause}" for cause in damaged.values()]
+    noted: dict[str, list[str]] = {}
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
@@ -65,17 +66,25 @@ def collect(store: RecordedSweep) -> Runs:
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"isolaw left out the per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
+            for note in recorded.notes:
+                noted.setdefault(note["code"], []).append(f"run {run_id}: {note['text']}")
             unfinished += not recorded.is_done(spec)
     if not records:
         about = [*_failures(store, list(specs)), *notes]
         text = f"{store.directory}: no checkpoint has been recorded yet"
-        raise NoHistory("\n  - ".join([text, *about]))
+        raise NoHistory(MessageLines(text, *(f"  - {own}" for own in about)))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
+    for first, *others in noted.values():
+        notes.append(f"{first} ({len(others):,} more such notes)" if others else first)
     single = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
     if (holes := table["value"].isna()).any():  # a diverged run ends in NaN; any other NaN was not measured
         table = table[~holes | after_last_value(table)]
+    if table.empty:
+        raise NoHistory(
+            f"{store.directory}: all values that its runs recorded are NaN, so the training failed"
+        )
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 

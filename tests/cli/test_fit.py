@@ -23,7 +23,7 @@ Tree = Callable[[Path], dict[str, bytes | None]]
 LEVELS = [8, 32, 128, 512]
 QUICK = ("--draws", "8")
 LAW_KEYS = {
-    "format", "setting", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
+    "format", "hold", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
     "frontier", "crossovers", "curves", "bootstrap", "comparison", "warnings",
 }  # fmt: skip
 
@@ -283,9 +283,9 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame], bytes], list[str]]] = {
     "a word for a number": (lambda t: text(changed(t, accuracy="high")), ["value is not a number", "'high'"]),
     "a repeated step": (
         lambda t: text(pd.concat([t, t.iloc[[7]]])),
-        ["repeated (run, step)", "--column seed="],
+        ["repeated (run, step)", "--column 'seed="],
     ),
-    "runs that were not told apart": (lambda t: text(t.drop(columns="seed")), ["--column seed="]),
+    "runs that were not told apart": (lambda t: text(t.drop(columns="seed")), ["--column 'seed="]),
     "empty": (lambda t: b"", ["the file is empty"]),
     "blank": (lambda t: b"\n \n", ["the file is empty"]),
     "only a header": (lambda t: text(t.iloc[:0]), ["a header but no rows"]),
@@ -355,7 +355,7 @@ def test_points(isolaw: Call, tmp_path: Path) -> None:
     assert code == 0
     assert document == strict(out.read_text())
     assert (document["format"], document["method"], document["sources"]) == (
-        "isolaw.law/2",
+        "isolaw.law/1",
         "points",
         [str(path)],
     )

@@ -35,14 +35,14 @@ def file(tmp_path: Path) -> Path:
 
 def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.toml"
-    words = ["plan", file, "--target", "2e5", "--spend", "50%", "--repetitions", "1"]
+    words = ["plan", file, "--compute", "2e5", "--spend", "50%", "--repetitions", "1"]
     code, stdout, stderr = isolaw(*words, "--out", out, "--json")
     assert code == 0
     assert f"next: isolaw sweep {out}" in stderr
     assert "compute = 200000" in out.read_text()
     data = json.loads(stdout)
     assert data["simulated"] is True
-    assert data["sweep"]["real"] == {"model": "nowhere"}
+    assert data["sweep"]["real"]["model"] == "nowhere"
     assert {own["name"].split()[0] for own in data["truths"]} == {"hard", "published-hard"}
 
 

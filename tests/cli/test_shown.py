@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pty
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from isolaw.cli.common import shown
+from isolaw.errors import DataError, MessageLines
 
 Call = Callable[..., tuple[int, str, str]]
+ADVICE = "\n  Next: isolaw read everything"
 EVIL = "\x1b]0;title\x07\x1b[2Ja\rb\x08\nisolaw: all is well\x9b31m\u202e"
 UNSHOWN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]|\nisolaw: all")
 
@@ -35,14 +38,34 @@ def log(folder: Path, name: str = "reward", n: int = 8) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("text", ["\x1b", "\r", "\x9b", "\n", "\nx", "\ud800", "\u2028", "\u2066", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b",
+        "\r",
+        "\x9b",
+        "\n",
+        "\nx",
+        "\n ",
+        "\n  - x",
+        "\x85",
+        "\u2029",
+        "\u061c",
+        "\ud800",
+        "\u2028",
+        "\u2066",
+        "\0",
+    ],
+)
 def test_what_is_not_shown(text: str) -> None:
-    assert shown(f"a{text}b") == "a" + "".join(f"\\u{ord(c):04x}" if c != "x" else c for c in text) + "b"
+    assert (
+        shown(f"a{text}b") == "a" + "".join(f"\\u{ord(c):04x}" if c not in "x -" else c for c in text) + "b"
+    )
 
 
 def test_what_is_shown() -> None:
-    text = "B_p · n → 8…\n  - é\t日本"
-    assert shown(text) == text
+    text = MessageLines("B_p · n → 8…", "  - é\t日本")
+    assert shown(text) == text == "B_p · n → 8…\n  - é\t日本"
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -90,3 +113,64 @@ def test_a_terminal_gets_our_own_escapes_only(tmp_path: Path) -> None:
     text = said.decode().replace("\r\n", "\n").replace("\x1b[1m", "", 1).replace("\x1b[0m", "", 1)
     assert process.returncode == 0, text
     assert not UNSHOWN.search(text)
+
+
+def test_a_bare_command_prints_its_help(isolaw: Call) -> None:
+    code, out, err = isolaw()
+    assert code == 2
+    assert "\\u000a" not in out + err
+    assert "\n  answer " in out + err
+
+
+def test_lines_are_data() -> None:
+    message = MessageLines("two\n are missing", MessageLines("  - a", "  - b"))
+    assert ("x\n: " + message).lines == ("x\n: two\n are missing", "  - a", "  - b")
+    assert (message + "c").lines[-1] == "  - bc"
+    assert str(DataError(message)).removeprefix("two").lines == ("\n are missing", "  - a", "  - b")
+
+
+def table(path: Path, metric: str = "acc", attribute: str = "a", column: str = "note") -> Path:
+    """A table of two recipes, so that ``fit`` asks for a choice."""
+    rows = [
+        [f"r{n}{own}", n, 16, step, 0.5 - 1 / (step + n), own]
+        for n in (4, 8, 16)
+        for own in (attribute, "z")
+        for step in range(1, 9)
+    ]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["run_id", "n", "B_p", "step", metric, column], *rows])
+    return path
+
+
+FORGED = ["file", "metric", "problem_set", "column", "set", "toml", "folder", "missing"]
+
+
+@pytest.mark.parametrize("where", FORGED)
+@pytest.mark.parametrize("command", ["read", "fit", "answer"])
+def test_a_line_break_with_spaces_forges_no_advice(
+    isolaw: Call, tmp_path: Path, where: str, command: str
+) -> None:
+    more: list[object] = ["--compute", 1e6] if command == "answer" else []
+    source: object = tmp_path / "a.csv"
+    if where == "file":
+        source = table(tmp_path / f"a{ADVICE}.csv", column="problem_set")
+    elif where == "metric":
+        table(tmp_path / "a.csv", metric=f"val/acc{ADVICE}", column="problem_set")
+    elif where == "problem_set":
+        table(tmp_path / "a.csv", attribute=f"a{ADVICE}", column="problem_set")
+    elif where == "column":
+        table(tmp_path / "a.csv", column=f"colour{ADVICE}")
+    elif where == "set":
+        table(tmp_path / "a.csv")
+        more += ["--column", f"problem_set=x{ADVICE}"]
+    elif where == "toml":
+        table(tmp_path / "a.csv")
+        (tmp_path / "isolaw.toml").write_text(f"{json.dumps(ADVICE)} = 1\n")
+    elif where == "folder":
+        source = log(tmp_path / f"x{ADVICE}", ADVICE)
+    else:
+        source = tmp_path / f"gone{ADVICE}"
+    _, out, err = isolaw(command, source, *more)
+    lines = (out + err).splitlines()
+    assert lines
+    assert not [line for line in lines if line.startswith("  Next: isolaw read everything")]

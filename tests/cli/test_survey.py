@@ -221,7 +221,6 @@ def test_settings_are_drafted_edited_and_passed_back(isolaw: Call, tmp_path: Pat
     file = tmp_path / "runs.toml"
     code, out, err = isolaw("read", tmp_path / "runs", "--write-settings", file)
     assert code == 0
-    assert "--write-settings is replaced by --save" in err
     command = f"isolaw read {tmp_path}/runs --settings {file}"
     assert out.strip() == f"Settings: {file}. Edit it, then: {command}"
     text = file.read_text()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isolaw import costs, engine
+from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
-OLD = Path(__file__).parents[1] / "data" / "0.1.0"
 ROOT = Path(__file__).parents[2]
 COST = Cost(
     {"step": StepPart(3.0, 0.5)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=4, evaluation_s=7.0, start_s=100.0
@@ -84,21 +82,6 @@ def test_hours_so_far() -> None:
     assert sweeps.so_far([]) is None
 
 
-def test_an_old_real_sweep_has_hours_but_no_gpu_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
-    shutil.copytree(OLD / "real", tmp_path / "real")
-    state = engine.status(tmp_path / "real")
-    assert state["spent"]["gpu_hours"] is None
-    assert state["spent"]["hours"] == pytest.approx(25.64456 / 3600, rel=0.2)
-    code, out, _ = isolaw("status", tmp_path / "real")
-    assert code == 0
-    assert "hours of run time so far (start 9" in out
-    cost = costs.read(tmp_path / "real")
-    assert (cost.gpus, cost.runs, cost.unit) == (None, 1, "tokens")
-    # A simulated sweep's time is that of the simulator.
-    shutil.copytree(OLD / "bandit", tmp_path / "bandit")
-    assert engine.status(tmp_path / "bandit")["spent"] is None
-
-
 @pytest.mark.real
 def test_a_dry_run_says_what_is_left(
     isolaw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +123,3 @@ def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> N
     said = next(line for line in out.splitlines() if line.startswith("Cost: "))
     assert said.endswith(f"from 36 recorded runs ({recorded}; GPUs not recorded).")
     assert page.read_text().count(said.removeprefix("Cost: ")) == 2  # in the text, and at the slider's stop
-    shutil.copytree(OLD / "real", tmp_path / "real")
-    code, out, _ = isolaw("report", tmp_path / "real", "-o", page)
-    assert code == 0
-    assert "hours of run time so far (start 9" in page.read_text()

@@ -202,7 +202,7 @@ def test_what_more_spend_would_buy_is_known_once_a_race_has_ended(raced: Path, t
     history = read(store)
     bought = ahead(store, history)
     assert bought is not None
-    assert bought.before == pytest.approx(history[-1].expected_regret, abs=1e-3)
+    assert bought.before == pytest.approx(history[-1].expected_loss, abs=1e-3)
     assert all(
         run.compute == 100_000 and run.seed not in (0, 1)
         for run in bought.runs
@@ -264,13 +264,13 @@ def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
     """With a checksum that is right: the results do not say so."""
     history = read(SweepStore(copy))
     ids = _ids(copy)
-    forged = [*history[:-1], replace(history[-1], expected_regret=1e-9)]
+    forged = [*history[:-1], replace(history[-1], expected_loss=1e-9)]
     lines = [
         canonical_json(seal.sealed(own.to_dict(), f"{directory._owner(forged[: i + 1], ids)} {i}"))
         for i, own in enumerate(forged)
     ]
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    assert read(SweepStore(copy))[-1].expected_regret == 1e-9
+    assert read(SweepStore(copy))[-1].expected_loss == 1e-9
     newer = {**forged[-1].to_dict(), "note": "of a newer version"}
     line = canonical_json(seal.sealed(newer, f"{directory._owner(forged, ids)} {len(forged) - 1}"))
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in [*lines[:-1], line]))

@@ -151,7 +151,7 @@ def test_a_plan_is_deterministic_in_any_number_of_processes() -> None:
     found = plan()
     best = found.recommended
     assert best is not None
-    assert best.regret.low <= best.regret.value <= best.regret.high
+    assert best.loss.low <= best.loss.value <= best.loss.high
     assert best.rollouts.high <= found.question.budget.rollouts
     again = plan(jobs=2)
     assert [row.plays for row in again.rows] == [row.plays for row in found.rows]

@@ -125,7 +125,7 @@ def test_no_run_is_asked_for_twice_and_the_spend_holds(
     assert total == history[-1].spent <= rule.spend
     ending = history[-1].ending
     if ending is Ending.CERTAIN:
-        assert history[-1].expected_regret <= tolerance
+        assert history[-1].expected_loss <= tolerance
     elif ending is Ending.COMPLETE:
         assert len({seed for _, _, seed in asked}) == seeds
 
@@ -144,7 +144,7 @@ def test_percent_change_no_decision() -> None:
     assert [(own.stage, own.runs, own.ending) for own in percent] == [
         (own.stage, own.runs, own.ending) for own in usual()
     ]
-    assert percent[-1].expected_regret == pytest.approx(100 * usual()[-1].expected_regret, rel=1e-6)
+    assert percent[-1].expected_loss == pytest.approx(100 * usual()[-1].expected_loss, rel=1e-6)
     # An earlier version stored the default as a number: its ended races do not continue.
     assert race().limits == race(tolerance=0.001).limits
 

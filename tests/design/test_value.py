@@ -64,7 +64,7 @@ def test_the_loss_after_is_one_that_the_estimator_would_state(bought) -> None:
                 )
             )
         found = compare(runs, CELLS, TARGET)
-        losses.append(found.regret[found.best])
+        losses.append(found.loss[found.best])
     assert promised.after / 2 < np.mean(losses) + 1e-4
     assert np.mean(losses) < 2 * promised.after + 1e-3
 
@@ -72,6 +72,6 @@ def test_the_loss_after_is_one_that_the_estimator_would_state(bought) -> None:
 def test_nothing_is_promised_where_nothing_competes_or_rewards_are_no_shares(bought) -> None:
     own, _ = bought
     found = compare(own, CELLS, TARGET)
-    sure = replace(found, drawn=np.tile([0.1, 0.2, 0.3], (10, 1)), regret=np.array([0.2, 0.1, 0.0]))
+    sure = replace(found, drawn=np.tile([0.1, 0.2, 0.3], (10, 1)), loss=np.array([0.2, 0.1, 0.0]))
     assert further(own, sure, (0, 1), TARGET, 1200) is None
     assert further([replace(c, reward=c.reward - 2) for c in own], found, (0, 1), TARGET, 1200) is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden.outputs import in_turn
 
-from isolaw.fits.selection import Configuration, Setting, select
+from isolaw.fits.selection import Configuration, Hold, select
 from isolaw.runs import Runs
 
 
@@ -33,8 +33,8 @@ def smooth(b: Any, n: Any, compute: Any) -> Any:
 def measured(synthetic: Callable[..., Runs]) -> Callable[..., list[Configuration]]:
     """What a fit makes of synthetic runs (see ``synthetic``); their truth is `smooth`."""
 
-    def make(pairs: Any, reward: Any = smooth, setting: Setting = "fixed-bp", **options: Any) -> Any:
-        return select(synthetic(pairs, reward, **options), "avg@4", "validation", setting).configurations
+    def make(pairs: Any, reward: Any = smooth, hold: Hold = "B_p", **options: Any) -> Any:
+        return select(synthetic(pairs, reward, **options), "avg@4", "validation", hold).configurations
 
     return make
 

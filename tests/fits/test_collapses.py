@@ -32,7 +32,7 @@ def collapsing(runs: Runs, *, at: float = 3e5, keep: float = 0.1, **where: Any) 
 
 
 def configurations(runs: Runs) -> list[Configuration]:
-    return list(select(runs, "avg@4", "validation", "fixed-bp").configurations)
+    return list(select(runs, "avg@4", "validation", "B_p").configurations)
 
 
 @settings(max_examples=settings().max_examples // 4)

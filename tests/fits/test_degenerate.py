@@ -22,7 +22,6 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.usefixtures("rough_predictions")
@@ -34,9 +33,9 @@ SEVEN = [8, 16, 32, 64, 128, 256, 512]
 METHODS = ("surface", "paper")
 STATUSES = {"ok", "lower_bound", "upper_bound", "not_identified", "refused"}
 SETTINGS: dict[str, list[tuple[int, int]]] = {
-    "fixed-bp": [(32, n) for n in LEVELS],
-    "fixed-b": [(4096 // n, n) for n in LEVELS],
-    "joint": [(b, n) for b in (16, 32) for n in LEVELS],
+    "B_p": [(32, n) for n in LEVELS],
+    "B": [(4096 // n, n) for n in LEVELS],
+    "nothing": [(b, n) for b in (16, 32) for n in LEVELS],
 }
 
 
@@ -181,11 +180,11 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
             continue
         assert prediction.allocation.compute <= budget
         assert prediction.unspent >= 0
-        regrets = [o.expected_loss for o in prediction.options]
+        losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to those measured comes first.
-        risked = np.array(regrets) + [0.0005 * o.beyond for o in prediction.options]
+        risked = np.array(losses) + [0.0005 * o.beyond for o in prediction.options]
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
-        assert min(regrets) >= 0
+        assert min(losses) >= 0
         assert all(o.probability is None or 0 <= o.probability <= 1 for o in prediction.options)
 
 
@@ -207,7 +206,7 @@ def outcome(runs: Runs, **options: Any) -> Law | None:
     return law
 
 
-# Each kind of data by each method, in one setting after the other.
+# Each kind of data by each method, in one hold after the other.
 _IN_TURN = [
     (name, method, list(SETTINGS)[(i + j) % len(SETTINGS)])
     for i, name in enumerate(ODD)
@@ -215,14 +214,14 @@ _IN_TURN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "method", "setting"), _IN_TURN)
-def test_odd_data(synthetic: Make, name: str, method: Any, setting: Any) -> None:
+@pytest.mark.parametrize(("name", "method", "hold"), _IN_TURN)
+def test_odd_data(synthetic: Make, name: str, method: Any, hold: Any) -> None:
     """At fixed B_p by the surface: forty draws and seven n, so that laws are compared and misfit is drawn."""
     reward, options = ODD[name]
-    whole = method == "surface" and setting == "fixed-bp"
-    pairs = [(32, n) for n in SEVEN] if whole else SETTINGS[setting]
+    whole = method == "surface" and hold == "B_p"
+    pairs = [(32, n) for n in SEVEN] if whole else SETTINGS[hold]
     runs = synthetic(pairs, reward, **options)
-    outcome(runs, method=method, hold=HOLDS[setting], draws=40 if whole else 8)
+    outcome(runs, method=method, hold=hold, draws=40 if whole else 8)
 
 
 _CURVES = [
@@ -242,7 +241,7 @@ def test_odd_data_by_any_curve(
     synthetic: Make, tmp_path: Path, name: str, method: Any, curve: str, records: Any, robust: bool
 ) -> None:
     reward, options = ODD[name]
-    runs = synthetic(SETTINGS["fixed-bp"], reward, **options)
+    runs = synthetic(SETTINGS["B_p"], reward, **options)
     law = outcome(runs, method=method, curve=curve, records=records, robust=robust, draws=10)
     if law is not None:
         again = Law.load(law.save(tmp_path / "law.json"))
@@ -255,11 +254,11 @@ def test_odd_data_by_any_curve(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["all rewards equal", "all rewards zero", "all rewards one"])
 def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str) -> None:
-    runs = synthetic(SETTINGS["fixed-bp"], ODD[name][0], noise=0.0)
+    runs = synthetic(SETTINGS["B_p"], ODD[name][0], noise=0.0)
     law = isolaw.fit(runs, method=method, records="off", draws=60)
     assert {p.n_star.status for p in law.document.frontier} == {"not_identified"}
     comparison = law.document.comparison
-    assert comparison.constant.max_regret == 0
+    assert comparison.constant.max_loss == 0
     # Runs without noise are copies of one another, which count once.
     assert (comparison.verdict, comparison.refused, comparison.seeds) == (None, "few_seeds", 1)
     assert law.logistic is None
@@ -272,9 +271,7 @@ def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str
 @pytest.mark.parametrize("method", METHODS)
 def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any) -> None:
     """Flat curves: the chosen n is expected to lose next to nothing, and most n are within 0.005."""
-    law = isolaw.fit(
-        synthetic(SETTINGS["fixed-bp"], level, noise=0.005), method=method, records="off", draws=60
-    )
+    law = isolaw.fit(synthetic(SETTINGS["B_p"], level, noise=0.005), method=method, records="off", draws=60)
     assert law.document.comparison.verdict == "constant"
     assert law.params["saturation"].status != "ok"
     p = law.predict(5e5)
@@ -284,7 +281,7 @@ def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_n_star_is_called_constant(synthetic: Make, method: Any) -> None:
-    law = isolaw.fit(synthetic(SETTINGS["fixed-bp"], constant_n, noise=0.005), method=method, draws=30)
+    law = isolaw.fit(synthetic(SETTINGS["B_p"], constant_n, noise=0.005), method=method, draws=30)
     assert {p.n_star_strict for p in law.document.frontier} == {32}
     assert law.document.comparison.verdict == "constant"
     # By the surface n may lie between measured ones: of 8, 32 and 128 none tells where the peak is.
@@ -296,7 +293,7 @@ def test_a_constant_n_star_is_called_constant(synthetic: Make, method: Any) -> N
 @pytest.mark.parametrize("method", METHODS)
 def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
     percent, share = ODD["percent"], (rising, {"noise": 0.005})
-    laws = [isolaw.fit(synthetic(SETTINGS["fixed-bp"], r, **o), method=method, records="off", draws=20)
+    laws = [isolaw.fit(synthetic(SETTINGS["B_p"], r, **o), method=method, records="off", draws=20)
             for r, o in (percent, share)]  # fmt: skip
     assert having(laws[0].document.flags, Code.REWARD_SCALE)
     assert not having(laws[1].document.flags, Code.REWARD_SCALE)
@@ -309,8 +306,8 @@ def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
 def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
     reward, options = ODD[name]
     scale = 1e9 if name == "huge" else 1e-9
-    odd = isolaw.fit(synthetic(SETTINGS["fixed-bp"], reward, **options), curve="exp", draws=10)
-    plain = synthetic(SETTINGS["fixed-bp"], rising, noise=options["noise"] / scale)
+    odd = isolaw.fit(synthetic(SETTINGS["B_p"], reward, **options), curve="exp", draws=10)
+    plain = synthetic(SETTINGS["B_p"], rising, noise=options["noise"] / scale)
     same = isolaw.fit(plain, curve="exp", draws=10)
     for a, b in zip(odd.document.frontier, same.document.frontier, strict=True):
         assert a.n_star.value == pytest.approx(b.n_star.value, rel=1e-3)
@@ -320,7 +317,7 @@ def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rng", range(2))
 def test_a_narrow_range_of_compute_shows_no_saturation(synthetic: Make, method: Any, rng: int) -> None:
-    runs = synthetic(SETTINGS["fixed-bp"], rising, noise=0.005, start=6e5, zero=False, rng=rng)
+    runs = synthetic(SETTINGS["B_p"], rising, noise=0.005, start=6e5, zero=False, rng=rng)
     law = outcome(runs, method=method, draws=60)
     if law is not None:
         assert law.params["saturation"].status != "ok"
@@ -330,7 +327,7 @@ def test_falling_rewards_are_not_called_rising(synthetic: Make) -> None:
     reward, options = ODD["falling rewards"]
     for method in METHODS:
         law = isolaw.fit(
-            synthetic(SETTINGS["fixed-bp"], reward, **options), method=method, records="off", draws=10
+            synthetic(SETTINGS["B_p"], reward, **options), method=method, records="off", draws=10
         )
         assert not having(law.document.flags, Code.STILL_RISING)
 
@@ -346,24 +343,24 @@ TOO_LITTLE: dict[str, tuple[Callable[[Make], Runs], str]] = {
     "one configuration": (lambda make: make([(32, 8)]), r"1 \(n = 8\)\. Add runs with other n"),
     "two n": (lambda make: make([(32, 8), (32, 64)]), r"2 \(n = 8, 64\)\. Add runs with other n"),
     "one n at three B_p": (lambda make: make([(b, 8) for b in (16, 32, 64)]), "Add runs with other n"),
-    "two points": (lambda make: make(SETTINGS["fixed-bp"], checkpoints=2, zero=False), "a curve needs 5"),
-    "step 0 and one more": (lambda make: make(SETTINGS["fixed-bp"], checkpoints=1), "a curve needs 5"),
+    "two points": (lambda make: make(SETTINGS["B_p"], checkpoints=2, zero=False), "a curve needs 5"),
+    "step 0 and one more": (lambda make: make(SETTINGS["B_p"], checkpoints=1), "a curve needs 5"),
     "no compute in common": (
         lambda make: make(
-            SETTINGS["fixed-bp"], start=lambda b, n: 3e4 * n, compute=lambda b, n: 5e4 * n, zero=False
+            SETTINGS["B_p"], start=lambda b, n: 3e4 * n, compute=lambda b, n: 5e4 * n, zero=False
         ),
         "Run the smaller n for more steps",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("setting", ["fixed-bp", "joint"])
+@pytest.mark.parametrize("hold", ["B_p", "nothing"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", TOO_LITTLE)
-def test_too_little_says_which_runs_to_add(synthetic: Make, name: str, method: Any, setting: Any) -> None:
+def test_too_little_says_which_runs_to_add(synthetic: Make, name: str, method: Any, hold: Any) -> None:
     make, words = TOO_LITTLE[name]
     with pytest.raises(Refused, match=words):
-        isolaw.fit(make(synthetic), method=method, hold=HOLDS[setting])
+        isolaw.fit(make(synthetic), method=method, hold=hold)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -386,14 +383,14 @@ def test_some_curves_too_short_are_left_out(synthetic: Make, method: Any) -> Non
 
 
 def test_a_checkpoint_twice_is_an_error(synthetic: Make) -> None:
-    table = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.005))
+    table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.005))
     with pytest.raises(DataError, match="repeated"):
         Runs(pd.concat([table, table.iloc[[7]]], ignore_index=True))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_an_error(synthetic: Make, value: float) -> None:
-    table = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.005))
+    table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.005))
     table.loc[5, "value"] = value
     with pytest.raises(DataError, match="not finite"):
         Runs(table)
@@ -402,7 +399,7 @@ def test_what_is_no_number_is_an_error(synthetic: Make, value: float) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_copies_of_one_run_are_not_several_seeds(synthetic: Make, method: Any) -> None:
     """The same log under three seeds has no variation between seeds: it counts once, and that is said."""
-    one = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.01, seeds=1))
+    one = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.01, seeds=1))
     copies = Runs(pd.concat([one.assign(seed=s, run_id=one["run_id"] + f"copy{s}") for s in range(3)]))
     laws = [outcome(runs, method=method, draws=20) for runs in (copies, Runs(one))]
     assert laws[0] is not None
@@ -450,23 +447,23 @@ _WHICH_SEEDS = {
 
 
 @pytest.mark.parametrize(
-    ("seeds", "method", "setting"),
+    ("seeds", "method", "hold"),
     [
         (name, method, list(SETTINGS)[(i + j) % len(SETTINGS)])
         for i, name in enumerate(_WHICH_SEEDS)
         for j, method in enumerate(METHODS)
     ],
 )
-def test_seeds_that_differ(synthetic: Make, seeds: str, method: Any, setting: Any) -> None:
-    table = table_of(synthetic(SETTINGS[setting], rising, seeds=4, noise=0.005, between=0.01))
-    law = outcome(some_seeds(table, _WHICH_SEEDS[seeds]), method=method, hold=HOLDS[setting], draws=15)
+def test_seeds_that_differ(synthetic: Make, seeds: str, method: Any, hold: Any) -> None:
+    table = table_of(synthetic(SETTINGS[hold], rising, seeds=4, noise=0.005, between=0.01))
+    law = outcome(some_seeds(table, _WHICH_SEEDS[seeds]), method=method, hold=hold, draws=15)
     assert law is not None
     assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
-    table = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.005))
+    table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.005))
     died = (table["rollouts_per_problem"] == 32) & (table["seed"] == 1)
     for keep in (~died | (table["step"] == 0), ~died | (table["compute"] <= 2e5), ~died):
         law = outcome(Runs(table[keep]), method=method, draws=15)
@@ -479,7 +476,7 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, method: Any) -> None:
     """Every run has tokens of its own; its intervals are like those in rollouts."""
-    table = table_of(synthetic(SETTINGS["fixed-bp"], rising, noise=0.003, between=0.01))
+    table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.003, between=0.01))
     rng = np.random.default_rng(0)
     pace = {run: 100 * rng.uniform(0.9, 1.1) for run in table["run_id"].unique()}
     spent = table["compute"] * table["run_id"].map(pace)
@@ -507,14 +504,14 @@ VALUES = [
 
 
 @st.composite
-def tables(draw: st.DrawFn, setting: str) -> pd.DataFrame:
+def tables(draw: st.DrawFn, hold: str) -> pd.DataFrame:
     """A few n, each with seeds, checkpoints and rewards of its own; now and then too few checkpoints."""
     levels = draw(st.lists(st.sampled_from([4, 8, 16, 32, 64, 256]), min_size=3, max_size=5, unique=True))
     pairs = {
-        "fixed-bp": [(8, n) for n in levels],
-        "fixed-b": [(1024 // n, n) for n in levels],
-        "joint": [(b, n) for b in (8, 16) for n in levels],
-    }[setting]
+        "B_p": [(8, n) for n in levels],
+        "B": [(1024 // n, n) for n in levels],
+        "nothing": [(b, n) for b in (8, 16) for n in levels],
+    }[hold]
     values = draw(st.sampled_from(VALUES))
     parts = []
     for b, n in pairs:
@@ -545,15 +542,13 @@ def tables(draw: st.DrawFn, setting: str) -> pd.DataFrame:
     st.floats(1, 8),
 )
 def test_whatever_the_runs(
-    data: st.DataObject, setting: Any, method: Any, curve: str, records: Any, draws: int, budget: float
+    data: st.DataObject, hold: Any, method: Any, curve: str, records: Any, draws: int, budget: float
 ) -> None:
     """A law that holds what every law holds, or an error of ours that says something."""
-    table = data.draw(tables(setting))
+    table = data.draw(tables(hold))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        law, said = fitted(
-            Runs(table), hold=HOLDS[setting], method=method, curve=curve, records=records, draws=draws
-        )
+        law, said = fitted(Runs(table), hold=hold, method=method, curve=curve, records=records, draws=draws)
         if law is None:
             assert len(said) > 20
         else:

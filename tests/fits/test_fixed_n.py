@@ -1,4 +1,4 @@
-"""Laws of B_p at one n: the setting ``fixed-n``."""
+"""Laws of B_p at one n: the hold ``"n"``."""
 
 from __future__ import annotations
 

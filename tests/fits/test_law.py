@@ -17,7 +17,6 @@ from isolaw.fits.document.files import check_writable, save
 from isolaw.fits.draws import Draws
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 pytestmark = [
@@ -40,15 +39,15 @@ def other(synthetic: Make) -> Law:
 
 
 @pytest.mark.parametrize("method", ["surface", "paper"])
-@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b", "joint"])
-def test_round_trip(synthetic: Make, tmp_path: Path, setting: Any, method: Any) -> None:
+@pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
+def test_round_trip(synthetic: Make, tmp_path: Path, hold: Any, method: Any) -> None:
     pairs = {
-        "fixed-bp": [(32, n) for n in LEVELS],
-        "fixed-b": [(1024 // n, n) for n in LEVELS],
-        "joint": [(b, n) for b in (16, 32) for n in LEVELS],
-    }[setting]
+        "B_p": [(32, n) for n in LEVELS],
+        "B": [(1024 // n, n) for n in LEVELS],
+        "nothing": [(b, n) for b in (16, 32) for n in LEVELS],
+    }[hold]
     runs = synthetic(pairs, noise=0.005)
-    before = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=8)
+    before = isolaw.fit(runs, hold=hold, method=method, draws=8)
     path = before.save(tmp_path / "law.json")
     after = Law.load(path)
     assert after.document == before.document
@@ -77,7 +76,7 @@ def test_round_trip_of_a_refused_law(synthetic: Make, tmp_path: Path) -> None:
 def test_what_is_on_disk(law: Law, tmp_path: Path) -> None:
     path = law.save(tmp_path / "deep" / "down" / "law.json")
     document = json.loads(path.read_text())
-    assert document["format"] == "isolaw.law/2"
+    assert document["format"] == "isolaw.law/1"
     names = sorted(p.name for p in path.parent.iterdir())
     assert names == sorted(["law.json", document["bootstrap"]["file"]])
     draws = pd.read_parquet(path.with_name(document["bootstrap"]["file"]))
@@ -136,15 +135,15 @@ def test_two_laws_in_one_folder(law: Law, other: Law, tmp_path: Path) -> None:
     assert Law.load(b).predict(5e5) == other.predict(5e5)
 
 
-@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b", "joint"])
-def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, setting: Any) -> None:
+@pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
+def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, hold: Any) -> None:
     """Draw by draw, at any allocation and budget; from the document alone its most likely mean."""
     pairs = {
-        "fixed-bp": [(32, n) for n in LEVELS],
-        "fixed-b": [(1024 // n, n) for n in LEVELS],
-        "joint": [(b, n) for b in (16, 32) for n in LEVELS],
-    }[setting]
-    before = isolaw.fit(synthetic(pairs, noise=0.005, between=0.01), hold=HOLDS[setting], draws=25)
+        "B_p": [(32, n) for n in LEVELS],
+        "B": [(1024 // n, n) for n in LEVELS],
+        "nothing": [(b, n) for b in (16, 32) for n in LEVELS],
+    }[hold]
+    before = isolaw.fit(synthetic(pairs, noise=0.005, between=0.01), hold=hold, draws=25)
     path = before.save(tmp_path / "law.json")
     after = Law.load(path)
     at = (np.array([3.0, 4.4, 9.0]), np.full(3, 4.5), np.array([3e4, 5e5, 3e6]))
@@ -160,7 +159,7 @@ def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, setting: Any) -
     np.testing.assert_allclose(bare.mode, before.surface.mode)
     assert bare.bounds == before.surface.bounds == (0.0, 1.0)
     assert bare.misfit == before.surface.misfit
-    assert isolaw.fit(synthetic(pairs), hold=HOLDS[setting], method="paper", draws=5).surface is None
+    assert isolaw.fit(synthetic(pairs), hold=hold, method="paper", draws=5).surface is None
 
 
 def test_draws_without_their_surface_are_those_of_an_older_law(law: Law, tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_draws_without_their_surface_are_those_of_an_older_law(law: Law, tmp_pat
         b"notes\n",
         b"{}",
         b"[]",
-        b'"isolaw.law/2"',
+        b'"isolaw.law/1"',
         b'{"format": "isolaw.law/3"}',
         b"\xff\xfe\x00\x01",
         b"{",
@@ -215,7 +214,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 def test_other_formats_are_named(law: Law, tmp_path: Path) -> None:
     path = tmp_path / "law.json"
     path.write_text(json.dumps({**law.to_dict(), "format": "isolaw.law/3"}))
-    accepted = r"found 'isolaw\.law/3'; expected 'isolaw\.law/2' or 'isolaw\.law/1'"
+    accepted = r"found 'isolaw\.law/3'; expected 'isolaw\.law/1'"
     with pytest.raises(DataError, match=accepted):
         Law.load(path)
 
@@ -298,4 +297,4 @@ def test_curves_and_levels(law: Law) -> None:
 
 
 def test_repr(law: Law) -> None:
-    assert repr(law) == "<Law: fixed-bp, problems_per_batch = 32, n in 8..512, C in 16,384..1e6>"
+    assert repr(law) == "<Law: B_p, problems_per_batch = 32, n in 8..512, C in 16,384..1e6>"

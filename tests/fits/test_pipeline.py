@@ -1,4 +1,4 @@
-"""The whole way from runs to a law: known truths come back, by either method, in every setting."""
+"""The whole way from runs to a law: known truths come back, by either method, in every hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import isolaw
 from isolaw.errors import InputError
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -93,9 +92,9 @@ def certain(law: Law) -> list[str]:
 
 
 SETTINGS: dict[str, Any] = {
-    "fixed-bp": {"pairs": [(32, n) for n in LEVELS], "compute": 1e7},
-    "fixed-b": {"pairs": [(4096 // n, n) for n in LEVELS], "compute": 4096 * 3000},
-    "joint": {"pairs": [(b, n) for b in (16, 32, 64) for n in LEVELS], "compute": 1e7},
+    "B_p": {"pairs": [(32, n) for n in LEVELS], "compute": 1e7},
+    "B": {"pairs": [(4096 // n, n) for n in LEVELS], "compute": 4096 * 3000},
+    "nothing": {"pairs": [(b, n) for b in (16, 32, 64) for n in LEVELS], "compute": 1e7},
 }
 
 
@@ -104,26 +103,26 @@ def known(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law]:
     """The paper's law of curves with a known truth and hardly any noise."""
     own = SETTINGS[request.param]
     runs = synthetic(own["pairs"], level_off, noise=2e-4, compute=own["compute"], checkpoints=40)
-    return request.param, isolaw.fit(runs, hold=HOLDS[request.param], method="paper", draws=40)
+    return request.param, isolaw.fit(runs, hold=request.param, method="paper", draws=40)
 
 
-def truth_of(setting: str, law: Law) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def truth_of(hold: str, law: Law) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute, x and true n* along the law's frontier."""
     x = column(law, "x")
-    compute = x * 4096 if setting == "fixed-b" else x
+    compute = x * 4096 if hold == "B" else x
     return (
         compute,
-        x if setting == "fixed-b" else np.log10(x),
-        best_n(level_off, SETTINGS[setting]["pairs"], compute),
+        x if hold == "B" else np.log10(x),
+        best_n(level_off, SETTINGS[hold]["pairs"], compute),
     )
 
 
 def test_the_best_n_comes_back(known: tuple[str, Law]) -> None:
-    setting, law = known
+    hold, law = known
     check_document(law)
-    compute, _, expected = truth_of(setting, law)
+    compute, _, expected = truth_of(hold, law)
     found = column(law, "n_star_strict")
-    pairs = SETTINGS[setting]["pairs"]
+    pairs = SETTINGS[hold]["pairs"]
     # Within 2 % of a change of n* either side of it is right.
     steady = np.array(
         [len(set(best_n(level_off, pairs, c * np.array([0.98, 1, 1.02])))) == 1 for c in compute]
@@ -139,9 +138,9 @@ def test_the_best_n_comes_back(known: tuple[str, Law]) -> None:
 
 def test_the_law_comes_back(known: tuple[str, Law]) -> None:
     """As scipy fits it to the true n* at the same budgets."""
-    setting, law = known
-    _, x, expected = truth_of(setting, law)
-    steep = 10 / np.ptp(x) if setting == "fixed-b" else 7
+    hold, law = known
+    _, x, expected = truth_of(hold, law)
+    steep = 10 / np.ptp(x) if hold == "B" else 7
     middle = np.median(x[expected == 32])
     best, _ = curve_fit(logistic, x, np.log2(expected), [4, 3, steep, middle])
     found = [law.params[name].value for name in ("b", "L", "k", "x0")]
@@ -159,23 +158,23 @@ def test_saturation_is_stated_where_it_lies_inside_the_grid(known: tuple[str, La
 
 
 def test_x_is_named(known: tuple[str, Law]) -> None:
-    setting, law = known
+    hold, law = known
     x = law.document.x
-    if setting == "fixed-b":
+    if hold == "B":
         assert law.document.fixed == {"batch_rollouts": 4096}
         assert (x.name, x.unit, x.log10) == ("steps", "steps", False)
         assert x.range == (1.0, 3000.0)
     else:
         assert (x.name, x.unit, x.log10) == ("compute", "rollouts", True)
-        assert x.range[0] == (64 if setting == "joint" else 32) * 512
+        assert x.range[0] == (64 if hold == "nothing" else 32) * 512
     assert column(law, "x")[[0, -1]] == pytest.approx(x.range)
     assert len(law.document.frontier) == 50
 
 
 def test_crossovers_come_back(known: tuple[str, Law]) -> None:
-    setting, law = known
-    pairs = SETTINGS[setting]["pairs"]
-    scale = 1 / 4096 if setting == "fixed-b" else 1.0
+    hold, law = known
+    pairs = SETTINGS[hold]["pairs"]
+    scale = 1 / 4096 if hold == "B" else 1.0
     checked = 0
     for c in law.document.crossovers:
 
@@ -184,7 +183,7 @@ def test_crossovers_come_back(known: tuple[str, Law]) -> None:
             return own[large] - own[small]
 
         if c.supported and c.from_ >= 16 and c.to <= 128:
-            root = brentq(lead, 2e4, SETTINGS[setting]["compute"])
+            root = brentq(lead, 2e4, SETTINGS[hold]["compute"])
             assert c.x == pytest.approx(root * scale, rel=0.01)
             assert c.interval[0] <= c.x <= c.interval[1]
             checked += 1
@@ -192,11 +191,11 @@ def test_crossovers_come_back(known: tuple[str, Law]) -> None:
 
 
 def test_the_contract_of_the_document(known: tuple[str, Law]) -> None:
-    setting, law = known
+    hold, law = known
     d = law.to_dict()
-    keys = "format setting fixed metric eval_set method x grid sources params frontier crossovers curves "
+    keys = "format hold fixed metric eval_set method x grid sources params frontier crossovers curves "
     assert set((keys + "bootstrap comparison warnings").split()) <= set(d)
-    assert (d["format"], d["setting"], d["method"]) == ("isolaw.law/2", setting, "paper")
+    assert (d["format"], d["hold"], d["method"]) == ("isolaw.law/1", hold, "paper")
     assert (d["metric"], d["eval_set"]) == ("avg@4", "validation")
     for point in d["frontier"]:
         assert {"x", "n_star", "n_star_strict", "n_star_tolerance", "reward", "censored"} <= set(point)
@@ -207,7 +206,7 @@ def test_the_contract_of_the_document(known: tuple[str, Law]) -> None:
     for q in d["params"].values():
         assert set(q) == {"value", "interval", "status"}
     assert {"unit", "draws", "failed"} <= set(d["bootstrap"])
-    assert len(d["curves"]) == len(d["grid"]) == len(SETTINGS[setting]["pairs"])
+    assert len(d["curves"]) == len(d["grid"]) == len(SETTINGS[hold]["pairs"])
 
 
 # The surface
@@ -220,9 +219,9 @@ def smooth(b: Any, n: Any, compute: Any) -> Any:
     return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * 2 ** (0.7 * u)))
 
 
-def true_ridge(setting: str, compute: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def true_ridge(hold: str, compute: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log2 of the best n between 8 and 512 (at the best B_p), by brute force, and its reward."""
-    n, b = 2 ** np.linspace(3, 9, 601), {"fixed-bp": 32.0, "joint": 45.0}.get(setting)
+    n, b = 2 ** np.linspace(3, 9, 601), {"B_p": 32.0, "nothing": 45.0}.get(hold)
     values = np.array([smooth(4096 / n if b is None else b, n, c) for c in compute])
     return np.log2(n[values.argmax(axis=1)]), values.max(axis=1)
 
@@ -231,7 +230,7 @@ def true_ridge(setting: str, compute: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def surface(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law]:
     own = SETTINGS[request.param]
     runs = synthetic(own["pairs"], smooth, noise=1e-3, compute=own["compute"], checkpoints=40)
-    return request.param, isolaw.fit(runs, hold=HOLDS[request.param], draws=80)
+    return request.param, isolaw.fit(runs, hold=request.param, draws=80)
 
 
 def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
@@ -239,19 +238,19 @@ def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
 
     Over a plane n* moves along with B_p.
     """
-    setting, law = surface
+    hold, law = surface
     check_document(law)
     assert (law.document.method, law.document.curve, law.document.records) == ("surface", "exp", None)
     x = column(law, "x")
-    compute = x * 4096 if setting == "fixed-b" else x
-    truth, best = true_ridge(setting, compute)
+    compute = x * 4096 if hold == "B" else x
+    truth, best = true_ridge(hold, compute)
     found = np.array([p.n_star.value for p in law.document.frontier])
     error = np.log2(found) - truth
     assert np.abs(error).max() <= 0.5 + 1e-9
     assert np.abs(error).mean() < 0.2
     rewards = np.array([p.reward.value for p in law.document.frontier])
     np.testing.assert_allclose(rewards, best, atol=0.015)
-    b = {"fixed-bp": 32, "fixed-b": 4096 / found, "joint": 45}[setting]
+    b = {"B_p": 32, "B": 4096 / found, "nothing": 45}[hold]
     assert (best - smooth(b, found, compute)).max() < 0.003
     inside = (found > 8.1) & (found < 511)
     assert inside.sum() >= 25
@@ -276,25 +275,25 @@ def test_an_end_of_the_grid_is_a_bound(surface: tuple[str, Law]) -> None:
 
 def test_the_laws_are_compared(surface: tuple[str, Law]) -> None:
     """n* rises all along, so that a constant is beaten; not over a plane."""
-    setting, law = surface
+    hold, law = surface
     comparison = law.document.comparison
     assert comparison.monotone
-    if setting == "joint":
+    if hold == "nothing":
         assert (comparison.laws, comparison.preferred, comparison.verdict) == ({}, None, None)
         return
     assert {"constant", "power", "linear", "non-monotone", "logistic"} == set(comparison.laws)
     assert comparison.preferred == comparison.verdict
     assert comparison.preferred not in ("constant", None)
     best, constant = (comparison.laws[name] for name in (comparison.preferred, "constant"))
-    assert best.mean_regret < 0.2 * constant.mean_regret
+    assert best.mean_loss < 0.2 * constant.mean_loss
     assert best.better["constant"] >= 0.95
 
 
 def test_where_the_ridge_levels_off(surface: tuple[str, Law]) -> None:
     """At fixed B the true ridge rests at 156, or a bound near it is said; else n* may be at the edge."""
-    setting, law = surface
+    hold, law = surface
     saturation = law.params["saturation"]
-    if setting == "fixed-b":
+    if hold == "B":
         assert saturation.status in ("ok", "lower_bound")
         assert saturation.value == pytest.approx(156, rel=0.25)
     else:

@@ -1,4 +1,4 @@
-"""Predictions: never over budget, the least expected regret first, and nothing that is not known."""
+"""Predictions: never over budget, the least expected loss first, and nothing that is not known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
@@ -43,23 +42,23 @@ def rewards(b: int, n: int, compute: Any) -> Any:
 
 
 GRIDS: dict[str, tuple[Places, dict[str, Any]]] = {
-    "fixed-bp": ([(32, n) for n in LEVELS], {**NOISE, "attributes": {"n_train_problems": 2000}}),
-    "fixed-b": ([(1024 // n, n) for n in LEVELS], NOISE),
-    "joint": ([(b, n) for b in (16, 32, 64) for n in LEVELS], NOISE),
+    "B_p": ([(32, n) for n in LEVELS], {**NOISE, "attributes": {"n_train_problems": 2000}}),
+    "B": ([(1024 // n, n) for n in LEVELS], NOISE),
+    "nothing": ([(b, n) for b in (16, 32, 64) for n in LEVELS], NOISE),
 }
 METHODS = ("surface", "paper")
-CASES = [f"{method} {setting}" for method in METHODS for setting in (*GRIDS, "equal")]
+CASES = [f"{method} {hold}" for method in METHODS for hold in (*GRIDS, "equal")]
 
 
 @pytest.fixture(scope="module")
 def laws(synthetic: Make) -> dict[str, Law]:
-    """One law of each method and setting, and one of rewards that never change."""
+    """One law of each method and hold, and one of rewards that never change."""
     out = {}
     equal = synthetic([(32, n) for n in LEVELS], lambda b, n, c: 0.1 + 0.2 + 0 * c, noise=0)
     for method in METHODS:
-        for setting, (pairs, options) in GRIDS.items():
+        for hold, (pairs, options) in GRIDS.items():
             runs = synthetic(pairs, rewards, **options)
-            out[f"{method} {setting}"] = isolaw.fit(runs, hold=HOLDS[setting], method=method, draws=50)
+            out[f"{method} {hold}"] = isolaw.fit(runs, hold=hold, method=method, draws=50)
         out[f"{method} equal"] = isolaw.fit(equal, method=method, records="off", draws=50)
     return out
 
@@ -90,11 +89,13 @@ def test_the_budget_is_kept(laws: dict[str, Law], case: str, budget: float, cap:
         assert o.measured == ((b, n) in measured)
         assert n in (WIDER if "surface" in case else LEVELS)
         assert n in BETWEEN or (p.models is not None and o.allocation.steps >= 20)
-        beside = {8, 128} if "joint" in case and p.models is not None and o.allocation.steps >= 20 else set()
-        assert b in {own for own, _ in measured} | beside or "fixed-b" in case.split()
-    if "fixed-b" in case.split():
+        beside = (
+            {8, 128} if "nothing" in case and p.models is not None and o.allocation.steps >= 20 else set()
+        )
+        assert b in {own for own, _ in measured} | beside or "B" in case.split()
+    if "B" in case.split():
         assert a.batch_rollouts == 1024
-    if "fixed-bp" in case.split():
+    if "B_p" in case.split():
         assert a.problems_per_batch == 32
 
 
@@ -109,8 +110,8 @@ def by_hand(law: Law, budget: float) -> tuple[Places, np.ndarray, np.ndarray, np
         curves = np.array([law.curves(b, n)(int(budget))[1:, 0] for b, n in places])
         n = np.array([n for _, n in places])
         return places, curves, curves.max(axis=0), n[curves.argmax(axis=0)]
-    fixed_b, beyond = law.document.setting == "fixed-b", law.predict(budget).models is not None
-    joint = law.document.setting == "joint"  # there only powers of two compete beyond the runs
+    fixed_b, beyond = law.document.hold == "B", law.predict(budget).models is not None
+    joint = law.document.hold == "nothing"  # there only powers of two compete beyond the runs
     if joint and beyond:
         wider = [n for n in [*BETWEEN, *WIDER] if n in BETWEEN or n & (n - 1) == 0]
         places += [(b, n) for b in (8, 128) for n in wider if b * n * 20 <= budget and 16 <= b * n <= 2**18]
@@ -168,15 +169,15 @@ def test_regret_by_hand(laws: dict[str, Law], hand: Any, case: str, budget: floa
         assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
     risk = {n: 0.0005 * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
-    of_batch = {8: 0.0005, 128: 0.0005} if law.document.setting == "joint" else {}
+    of_batch = {8: 0.0005, 128: 0.0005} if law.document.hold == "nothing" else {}
     least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
     first = p.options[0]
     assert first.expected_loss + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
-    assert all(regret <= TOLERANCE for regret in list(listed.values())[1:])
-    regrets = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
-    assert np.all(np.diff(regrets) >= -1e-12)
-    assert min(regrets) >= 0
+    assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
+    losses = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
+    assert np.all(np.diff(losses) >= -1e-12)
+    assert min(losses) >= 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
@@ -200,14 +201,14 @@ def test_n_star_by_hand(laws: dict[str, Law], hand: Any, case: str, budget: floa
         assert {end for end in q.interval if end is not None} <= set(LEVELS)
 
 
-@pytest.mark.parametrize("setting", GRIDS)
+@pytest.mark.parametrize("hold", GRIDS)
 @pytest.mark.parametrize("budget", [5e4, 2e5, 9e5])
-def test_what_is_recommended_is_good(laws: dict[str, Law], setting: str, budget: float) -> None:
+def test_what_is_recommended_is_good(laws: dict[str, Law], hold: str, budget: float) -> None:
     """By the truth: it loses 0.01 at most, and its reward is in its interval, or near."""
-    p = laws[f"surface {setting}"].predict(budget)
+    p = laws[f"surface {hold}"].predict(budget)
     assert p.allocation is not None
-    own = {"fixed-bp": lambda n: [32], "fixed-b": lambda n: [1024 // n], "joint": lambda n: [16, 32, 64]}
-    best = max(float(rewards(b, n, budget)) for n in WIDER for b in own[setting](n) if b * n * 20 <= budget)
+    own = {"B_p": lambda n: [32], "B": lambda n: [1024 // n], "nothing": lambda n: [16, 32, 64]}
+    best = max(float(rewards(b, n, budget)) for n in WIDER for b in own[hold](n) if b * n * 20 <= budget)
     truth = float(rewards(p.allocation.problems_per_batch, p.allocation.rollouts_per_problem, budget))
     assert best - truth < 0.01
     assert p.reward.interval is not None
@@ -218,7 +219,7 @@ def test_what_is_recommended_is_good(laws: dict[str, Law], setting: str, budget:
 def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
     """B_p = 16 costs 0.02; 32 costs 0.002, which is within tolerance of 64."""
     for method in METHODS:
-        p = laws[f"{method} joint"].predict(1e6)
+        p = laws[f"{method} nothing"].predict(1e6)
         assert p.allocation.problems_per_batch in (32, 64)
         beyond = {128} if method == "surface" else set()  # not measured, so it may be as good as 64
         assert {o.allocation.problems_per_batch for o in p.options} <= {32, 64} | beyond
@@ -252,7 +253,7 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fixed_b_trades_n_for_problems(laws: dict[str, Law], method: str) -> None:
-    seen = {laws[f"{method} fixed-b"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
+    seen = {laws[f"{method} B"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
     assert len({a.rollouts_per_problem for a in seen}) > 1
     assert all(a.problems_per_batch * a.rollouts_per_problem == 1024 for a in seen)
 
@@ -262,7 +263,7 @@ def test_fixed_b_trades_n_for_problems(laws: dict[str, Law], method: str) -> Non
 
 @pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
 def test_at_a_fixed_b_p_m_star_follows_from_n_star(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface fixed-bp"].predict(budget)
+    p = laws["surface B_p"].predict(budget)
     assert (p.b_star.value, p.b_star.interval, p.b_star.status) == (32, None, "ok")
     assert p.m_star.value == pytest.approx(budget / (32 * p.n_star.value))
     flipped = {"ok": "ok", "lower_bound": "upper_bound", "upper_bound": "lower_bound"}
@@ -277,14 +278,14 @@ def test_at_a_fixed_b_p_m_star_follows_from_n_star(laws: dict[str, Law], budget:
 
 @pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
 def test_at_a_fixed_b_b_p_star_is_b_over_n_star(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface fixed-b"].predict(budget)
+    p = laws["surface B"].predict(budget)
     assert p.b_star.value == pytest.approx(1024 / p.n_star.value)
     assert (p.m_star.value, p.m_star.interval, p.m_star.status) == (pytest.approx(budget / 1024), None, "ok")
 
 
 @pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
 def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface joint"].predict(budget)
+    p = laws["surface nothing"].predict(budget)
     assert p.n_star.value * p.b_star.value * p.m_star.value == pytest.approx(budget)
     assert 16 <= p.b_star.value <= 64
     for q in (p.n_star, p.b_star, p.m_star):
@@ -404,8 +405,6 @@ def test_accuracies_stay_between_0_and_1(synthetic: Make) -> None:
             values = [o.reward.value, *(o.reward.interval or ())]
             assert all(0 <= v <= 1 for v in values)
         assert 0 <= p.options[0].expected_loss <= 1
-    with pytest.warns(DeprecationWarning, match="expected_regret is now expected_loss"):
-        assert p.options[0].expected_regret == p.options[0].expected_loss
     for point in law.document.frontier:
         assert all(0 <= v <= 1 for v in (point.reward.value, *(point.reward.interval or ())))
 
@@ -524,7 +523,7 @@ def told(law: Law, budget: float, code: Code) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_flags(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} fixed-bp"]
+    law = laws[f"{method} B_p"]
     assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith(
@@ -543,7 +542,7 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} fixed-bp"]
+    law = laws[f"{method} B_p"]
     free, capped = law.predict(8e6), law.predict(8e6, max_batch_rollouts=4096)
     assert free.allocation.rollouts_per_problem > 128 >= capped.allocation.rollouts_per_problem
     assert having(capped.flags, Code.LIMITED)
@@ -557,7 +556,7 @@ def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law], method: str) ->
 
 @pytest.mark.parametrize("method", METHODS)
 def test_epochs(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} fixed-bp"]
+    law = laws[f"{method} B_p"]
     assert law.document.epochs_seen == pytest.approx(32 * (1_000_000 // 256) / 2000)
     p = law.predict(5e5)
     assert p.epochs == pytest.approx(p.allocation.problems_per_batch * p.allocation.steps / 2000)
@@ -566,20 +565,20 @@ def test_epochs(laws: dict[str, Law], method: str) -> None:
     assert few.epochs == pytest.approx(p.epochs * 200)
     assert having(few.flags, Code.EPOCHS)
     assert having(few.flags, Code.FEWER_PROBLEMS)
-    unknown = laws[f"{method} joint"].predict(5e5)
+    unknown = laws[f"{method} nothing"].predict(5e5)
     assert unknown.epochs is None
     assert unknown.to_dict()["epochs"] is None
-    assert having(laws[f"{method} joint"].predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
+    assert having(laws[f"{method} nothing"].predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
 
 
 @pytest.mark.parametrize("budget", [math.nan, math.inf, 0, 0.5, -1e6])
 def test_no_budget(laws: dict[str, Law], budget: float) -> None:
     with pytest.raises(InputError, match="expected a number of rollouts from 1 to 1e"):
-        laws["surface fixed-bp"].predict(budget)
+        laws["surface B_p"].predict(budget)
 
 
 def test_what_cannot_be_afforded(laws: dict[str, Law]) -> None:
-    law = laws["surface fixed-bp"]
+    law = laws["surface B_p"]
     with pytest.raises(InputError, match=r"a budget of 255 .* 256 rollouts"):
         law.predict(255)
     with pytest.raises(InputError, match=r"max_batch_rollouts = 255 .* 256 rollouts"):
@@ -633,7 +632,7 @@ def cost_of(step_s: float, rollout_s: float, **more: Any) -> Cost:
     return Cost(parts, 1.0, "rollouts", CostOrigin.TABLE, **{"gpus": 8, "batches": (128, 32_768)} | more)
 
 
-@pytest.mark.parametrize("case", ["paper fixed-bp", "paper joint", "surface fixed-b", "surface joint"])
+@pytest.mark.parametrize("case", ["paper B_p", "paper nothing", "surface B", "surface nothing"])
 def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(
     laws: dict[str, Law], case: str
 ) -> None:
@@ -651,7 +650,7 @@ def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(
 
 
 def test_a_step_of_any_size_that_takes_time_favours_large_batches(laws: dict[str, Law]) -> None:
-    law, seconds = laws["surface joint"], 3600.0
+    law, seconds = laws["surface nothing"], 3600.0
     cheap, dear = cost_of(0.0, 0.02), cost_of(20.0, 0.002)
     for cost in (cheap, dear):
         p = law.predict("1h", cost=cost, price=2.5)
@@ -675,7 +674,7 @@ def test_a_step_of_any_size_that_takes_time_favours_large_batches(laws: dict[str
 
 
 def test_budgets_in_hours_that_cannot_be_answered(laws: dict[str, Law]) -> None:
-    law = laws["surface fixed-bp"]
+    law = laws["surface B_p"]
     with pytest.raises(InputError, match="requires the cost of a step"):
         law.predict("8gpuh")
     with pytest.raises(InputError, match="384gpuh"):

@@ -36,8 +36,8 @@ SWEEP = SweepSpec.parse(
 )
 QWEN = [str(DATA / "tan_rollout_n_base.csv"), "--mapping", str(DATA / "tan_rollout_n_base.toml")]
 FITS = {
-    "fixed-bp": ["{sweep}", "--where", "problems_per_batch=32"],
-    "fixed-b": ["{sweep}", "--hold", "B"],
+    "B_p": ["{sweep}", "--where", "problems_per_batch=32"],
+    "B": ["{sweep}", "--hold", "B"],
     "joint": ["{sweep}", "--hold", "nothing"],
     "paper": ["{sweep}", "--method", "paper", "--where", "problems_per_batch=32"],
     "joint paper": ["{sweep}", "--method", "paper", "--hold", "nothing"],

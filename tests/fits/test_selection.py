@@ -20,8 +20,8 @@ Make = Callable[..., Runs]
 N = [8, 16, 32, 64]
 
 
-def chosen(runs: Runs, setting: Any = "fixed-bp", fixed: dict[str, Any] | None = None) -> Selection:
-    return select(runs, "avg@4", "validation", setting, fixed)
+def chosen(runs: Runs, hold: Any = "B_p", fixed: dict[str, Any] | None = None) -> Selection:
+    return select(runs, "avg@4", "validation", hold, fixed)
 
 
 def pairs(selection: Selection) -> list[tuple[int, int]]:
@@ -63,16 +63,16 @@ def test_one_batch_size_needs_no_word(synthetic: Make) -> None:
 
 def test_fixed_b_keeps_the_product(synthetic: Make) -> None:
     runs = synthetic([(b, n) for b in (8, 16, 32, 64) for n in N])
-    selection = chosen(runs, "fixed-b")
+    selection = chosen(runs, "B")
     assert selection.fixed == {"batch_rollouts": 512}
     assert pairs(selection) == [(8, 64), (16, 32), (32, 16), (64, 8)]
     assert {b * n for b, n in pairs(selection)} == {512}
-    assert pairs(chosen(runs, "fixed-b", {"batch_rollouts": 1024})) == [(16, 64), (32, 32), (64, 16)]
+    assert pairs(chosen(runs, "B", {"batch_rollouts": 1024})) == [(16, 64), (32, 32), (64, 16)]
 
 
 def test_joint_keeps_everything(synthetic: Make) -> None:
     runs = synthetic([(b, n) for b in (16, 32) for n in N])
-    selection = chosen(runs, "joint")
+    selection = chosen(runs, "nothing")
     assert selection.fixed == {}
     assert pairs(selection) == [(b, n) for b in (16, 32) for n in N]
 
@@ -118,14 +118,14 @@ def test_other_mixtures_are_refused_too(synthetic: Make, column: str) -> None:
 def test_names_that_do_not_exist(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N])
     with pytest.raises(DataError, match=r"no metric 'avg@8'.*did you mean 'avg@4'"):
-        select(runs, "avg@8", "validation", "fixed-bp")
+        select(runs, "avg@8", "validation", "B_p")
     with pytest.raises(DataError, match=r"no evaluation set 'validaton'.*did you mean 'validation'"):
-        select(runs, "avg@4", "validaton", "fixed-bp")
+        select(runs, "avg@4", "validaton", "B_p")
     with pytest.raises(DataError, match=r"problem_per_batch.*did you mean 'problems_per_batch'"):
         chosen(runs, fixed={"problem_per_batch": 32})
     with pytest.raises(DataError, match=r'"problems_per_batch": 33.*existing values: 32'):
         chosen(runs, fixed={"problems_per_batch": 33})
-    with pytest.raises(InputError, match="found 'fixed'; expected fixed-bp, fixed-b, fixed-n, joint"):
+    with pytest.raises(InputError, match="found 'fixed'; expected B_p, B, n, nothing"):
         chosen(runs, "fixed")
 
 
@@ -138,7 +138,7 @@ def test_two_n_are_too_few(synthetic: Make) -> None:
 
 def test_fixed_b_points_to_joint(synthetic: Make) -> None:
     with pytest.raises(Refused, match="--hold nothing"):
-        chosen(synthetic([(32, n) for n in N]), "fixed-b")
+        chosen(synthetic([(32, n) for n in N]), "B")
 
 
 def test_a_curve_of_four_checkpoints_is_left_out(synthetic: Make) -> None:
@@ -201,21 +201,21 @@ def in_tokens(synthetic: Make, rate: Callable[[int], float] = lambda seed: 100.0
 @pytest.mark.parametrize("x", ["tokens", "wall_s"])
 def test_another_unit_of_compute(synthetic: Make, x: Any) -> None:
     table = in_tokens(synthetic)
-    selection = select(Runs(table), "avg@4", "validation", "fixed-bp", x=x)
+    selection = select(Runs(table), "avg@4", "validation", "B_p", x=x)
     for c in selection.configurations:
         own = table[table["rollouts_per_problem"] == c.rollouts_per_problem]
         assert sorted(c.compute) == sorted(own[x])
         assert c.checkpoints[0] == 0
         ends = own.sort_values("step").groupby("run_id").last()
         assert c.step_cost == pytest.approx(ends[x].sum() / ends["step"].sum())
-    rollouts = select(Runs(table), "avg@4", "validation", "fixed-bp")
+    rollouts = select(Runs(table), "avg@4", "validation", "B_p")
     assert [c.step_cost for c in rollouts.configurations] == [32.0 * n for n in N]
 
 
 def test_step_zero_costs_nothing(synthetic: Make) -> None:
     table = in_tokens(synthetic).astype({"tokens": "Int64"})
     table.loc[table["step"] == 0, "tokens"] = pd.NA
-    selection = select(Runs(table), "avg@4", "validation", "fixed-bp", x="tokens")
+    selection = select(Runs(table), "avg@4", "validation", "B_p", x="tokens")
     assert all(c.checkpoints[0] == 0 for c in selection.configurations)
 
 
@@ -224,22 +224,22 @@ def test_what_was_not_recorded_is_named(synthetic: Make) -> None:
     missing = (table["run_id"] == "32x16s0") & (table["step"] > 100)
     some = Runs(table.assign(tokens=table["tokens"].mask(missing)))
     with pytest.raises(DataError, match="tokens was not recorded in run '32x16s0', step "):
-        select(some, "avg@4", "validation", "fixed-bp", x="tokens")
+        select(some, "avg@4", "validation", "B_p", x="tokens")
     none = synthetic([(32, n) for n in N])
     with pytest.raises(DataError, match="wall_s was not recorded"):
-        select(none, "avg@4", "validation", "fixed-bp", x="wall_s")
+        select(none, "avg@4", "validation", "B_p", x="wall_s")
 
 
 def test_what_stands_still_is_named(synthetic: Make) -> None:
     table = in_tokens(synthetic)
     table["wall_s"] = table["wall_s"].clip(upper=5.0)
     with pytest.raises(DataError, match=r"wall_s does not grow at step \d+ of run '32x"):
-        select(Runs(table), "avg@4", "validation", "fixed-bp", x="wall_s")
+        select(Runs(table), "avg@4", "validation", "B_p", x="wall_s")
 
 
 def test_units_that_do_not_go_together(synthetic: Make) -> None:
     runs = Runs(in_tokens(synthetic))
     with pytest.raises(InputError, match="found 'dollars'; expected compute, tokens, wall_s"):
-        select(runs, "avg@4", "validation", "fixed-bp", x="dollars")  # type: ignore[arg-type]
+        select(runs, "avg@4", "validation", "B_p", x="dollars")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="where B is fixed the law is in steps"):
-        select(runs, "avg@4", "validation", "fixed-b", x="tokens")
+        select(runs, "avg@4", "validation", "B", x="tokens")

@@ -446,3 +446,43 @@ def test_large_files(tmp_path: Path, case: str) -> None:
     assert match in said
     assert seconds < SECONDS + (3 if case == "state" else 0)
     assert megabytes < MEGABYTES
+
+
+def pandas_says(**keys: object) -> bytes:
+    sound = {"index_columns": [], "column_indexes": [], "columns": [], "pandas_version": "2.2.0"}
+    return json.dumps(sound | keys).encode()
+
+
+FALSE = {
+    "index": pandas_says(index_columns=["gone"]),
+    "no JSON": b"{",
+    "a list": b"[1]",
+    "range": pandas_says(
+        index_columns=[{"kind": "range", "name": None, "start": 0, "stop": 9**18, "step": 1}]
+    ),
+    "column indexes": pandas_says(
+        column_indexes=[{"name": "x", "pandas_type": "odd", "numpy_type": "odd"}] * 3
+    ),
+    "columns": pandas_says(
+        columns=[{"name": "n", "pandas_type": "datetimetz", "metadata": {"timezone": "x/y"}}]
+    ),
+    "not UTF-8": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("kind", FALSE)
+def test_what_parquet_says_to_pandas_does_not_count(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t.parquet"
+    rows = {"run_name": ["a", "a"], "timestamp": ["", ""], "step": [1, 2], "n": [8, 8], "avg@4": [0.5, 0.25]}
+    pq.write_table(pa.table(rows).replace_schema_metadata({b"pandas": FALSE[kind]}), path)
+    assert load(path)["step"].to_list() == [1, 2]
+    (log,) = containers.get("trackio").read(path)
+    assert list(log.series["avg@4"].value) == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("zone", ["nowhere/at-all", "\x00", "+99:99"])
+def test_values_that_pandas_has_not_are_a_message(tmp_path: Path, zone: str) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"step": pa.array([1], pa.timestamp("us", zone))}), path)
+    with pytest.raises(DataError, match=r"t\.parquet: not a readable Parquet file"):
+        load(path)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isolaw.errors import InputError
-from isolaw.readers.assignments import applying, parse
-from isolaw.readers.name_patterns import NamePattern, offer
+from isolaw.readers.assignments import WHOLE, applying, parse, settable
+from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
 
 RUNS = ["GRPO-s21-p8-n128-m32-ga4", "GRPO-s22-p8-n32-m32-ga4", "GRPO-s21-p8-n8-m32-ga4"]
 
@@ -73,3 +78,64 @@ def test_what_is_offered_reads_the_names() -> None:
 )
 def test_nothing_is_offered_that_is_not_clear(runs: list[str], needs: list[str]) -> None:
     assert offer(runs, needs) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*a*a*a*a*a*aX{n}", "a" * 60),
+        ("*a*a*a*a*a*a*a*aX{n}", "X1" + "a" * 900),
+        ("*{n}*{lr}*{seed}*{kl}X", "1e1-" * 250),
+        ("{lr}{kl}{tau}{beta}{eps}X*", "1" * 999),
+        ("*1*1*1*1*1*1*1*1{n}*X{seed}", "1-" * 480 + "X"),
+        ("*/*/*/*/*/*/*/*/n{n}", "a/" * 480 + "n"),
+    ],
+)
+def test_a_pattern_takes_no_time_that_grows_with_its_stars(pattern: str, name: str) -> None:
+    began = time.process_time()
+    assert NamePattern(pattern).values(name) == {}
+    assert time.process_time() - began < 2
+
+
+def test_a_pattern_has_a_limit() -> None:
+    with pytest.raises(InputError, match=r"found 51 values and .*; expected at most 40"):
+        NamePattern("*a" * 50 + "{n}")
+    assert NamePattern("*n{n}*").values("x" * 1_000 + "n8") == {}  # no log has so long a name
+
+
+@pytest.mark.parametrize("unit", ["a_", "a1", "a-", "1", "a", "-lr1e", "run", " "])
+def test_an_offer_takes_no_time_that_grows_with_names(unit: str) -> None:
+    began = time.process_time()
+    names = [unit * 2_000 + end for end in ("n8", "n16", "n32")]
+    offer(names, ["n", "B_p", "seed"])
+    offer_setting(names)
+    words_that_differ(names)
+    assert time.process_time() - began < 2
+
+
+def as_expression(pattern: str, name: str, anything: str) -> dict[str, str]:
+    """What a regular expression reads, which tries all combinations."""
+    text = ""
+    for i, part in enumerate(re.split(r"\{(\w+)\}", pattern)):
+        if i % 2 == 0:
+            text += anything.join(map(re.escape, part.split("*")))
+        else:
+            whole = settable(part, "") in WHOLE
+            kind = "(?<![0-9])[0-9]+(?![0-9])" if whole else "[0-9.]+e-?[0-9]+|[^-_/ ]+"
+            text += f"(?P<{settable(part, '')}>{kind})"
+    found = re.fullmatch(text, name, re.S)
+    return found.groupdict() if found else {}
+
+
+@given(
+    st.lists(st.sampled_from(["*", "-", "a", "1", "e", "{n}", "{lr}", "{kl}", "*-"]), min_size=1, max_size=7),
+    st.text("12.eaan-_ 0s", max_size=14),
+)
+def test_a_pattern_reads_as_a_regular_expression_would(parts: list[str], name: str) -> None:
+    text = "".join(dict.fromkeys(parts)) + "{seed}*"
+    most, least = (as_expression(text, name, anything) for anything in (".*", ".*?"))
+    if most != least:
+        with pytest.raises(InputError, match="include more of the name"):
+            NamePattern(text).values(name)
+    else:
+        assert NamePattern(text).values(name) == most

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw as library
+from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
 from isolaw.readers.assignments import parse
 from isolaw.readers.mapping import ColumnMapping
@@ -254,3 +257,84 @@ def test_globs_hold_however_the_source_is_spelled(
     named = str(logs) if source == "absolute" else source.format(name=logs.parent.name)
     points = survey([named]).runs.points
     assert set(points.groupby("rollouts_per_problem")["seed"].first().items()) == {(8, 3), (32, 0)}
+
+
+def many(line: str, number: int) -> str:
+    return "".join(line.format(i) + "\n" for i in range(number))
+
+
+MISTAKES = {
+    "unknown keys": (many("key{0} = 1", 2_000), "2,000 issues"),
+    "tables": (many("[table{0}]\nx = 1", 9_000), "9,000 issues"),
+    "columns": ("[columns]\n" + many("k{0} = 1", 15_000), "15,000 issues"),
+    "metrics": (many("[metrics.a{0}]\nx = 1", 6_000), "12,000 issues"),
+    "globs": ("only = [" + "'*a*a*a*a*b'," * 5_000 + "]", "at most 1,?000 items"),
+    "patterns": ("name_pattern = [" + "'*{n}'," * 5_000 + "]", "at most 20 items"),
+    "a long key": ("a" * 200_000 + " = 1", "unknown key"),
+    "nesting": ("a = " + "[" * 200_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_without_number_are_one_short_message(tmp_path: Path, kind: str) -> None:
+    text, match = MISTAKES[kind]
+    path = tmp_path / "isolaw.toml"
+    path.write_text(text)
+    began = time.process_time()
+    with pytest.raises(InputError, match=match) as caught:
+        read_reading_file(path)
+    assert time.process_time() - began < 5  # a tenth of it where nothing else runs
+    assert len(str(caught.value)) < 10_000
+
+
+def test_settings_without_number_are_read_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "isolaw.toml"
+    path.write_text("[set]\n" + many("key{0} = 1", 15_000))
+    began = time.process_time()
+    read_reading_file(path)
+    assert time.process_time() - began < 5
+
+
+def test_a_sweep_file_with_thousands_of_mistakes(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[sweep]\n" + many("key{0} = 1", 9_000))
+    began = time.process_time()
+    with pytest.raises(InputError, match=r"(?s)9,000 issues.*sweep.toml:2: sweep.key0.*and 8,980 more"):
+        SweepSpec.read(path)
+    assert time.process_time() - began < 5
+
+
+def raw_folder(tmp_path: Path, parent: bytes = b"logs", name: bytes = b"t\xe9.csv") -> str:
+    """A table whose path is not UTF-8."""
+    folder = os.fsencode(tmp_path) + b"/" + parent
+    os.makedirs(folder, exist_ok=True)
+    rows = "".join(f"r{n},{n},8,{s},0.{s}\n" for n in (4, 8) for s in range(1, 9))
+    with open(folder + b"/" + name, "w") as file:
+        file.write("run_id,group,bp,it,acc\n" + rows)
+    return os.fsdecode(folder + b"/" + name)
+
+
+@pytest.mark.parametrize("options", [["--save"], ["--out", "o.parquet"], ["--json"], ["--verbose"]])
+@pytest.mark.parametrize("place", [(b"logs", b"t\xe9.csv"), (b"caf\xe9", b"t.csv"), (b"a", b"\xff.jsonl")])
+def test_a_name_that_is_not_utf_8_is_one_message(
+    isolaw: Call,
+    tmp_path: Path,
+    options: list[str],
+    place: tuple[bytes, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = raw_folder(tmp_path, *place)
+    code, _, error = isolaw("read", source, *options)
+    assert code == 2
+    assert "not UTF-8" in error
+    assert "\\udc" in error  # the name, in characters that a terminal can show
+    assert os.listdir(os.path.dirname(source)) == [os.path.basename(source)]
+    assert not (tmp_path / "o.parquet").exists()
+
+
+def test_a_name_that_is_not_utf_8_hides_no_other(isolaw: Call, logs: Path) -> None:
+    raw_folder(logs, b".")
+    code, _, error = isolaw("read", str(logs), "--set", "B_p=8", "--name-pattern", "n{n}")
+    assert code == 0
+    assert "isolaw did not read files whose names are not UTF-8: " in error

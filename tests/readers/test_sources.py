@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
+from isolaw.files import natural
 from isolaw.readers import containers
-from isolaw.readers.sources import Search, natural, search
+from isolaw.readers.sources import Search, search
 from isolaw.runs import Runs
 
 Toy = Callable[..., Path]
@@ -85,8 +87,91 @@ def test_links_are_followed_once_and_last(toy: Toy, tmp_path: Path) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     outside = toy(tmp_path.parent / "elsewhere" / "log").parent
     (tmp_path / "c-link").symlink_to(outside)
-    assert names(search([tmp_path]), tmp_path) == ["b-run/log", "c-link/log"]
-    assert len(search([tmp_path / "a-latest"]).found) == 2
+    found = search([tmp_path])
+    assert names(found, tmp_path) == ["b-run/log"]
+    (note,) = found.notes
+    assert note.endswith(f"links that lead out of the folder: {tmp_path / 'c-link'}; name them to read them")
+    found = search([tmp_path / "a-latest"])  # the folder that the user names can be a link
+    assert [own.path.name for own in found.found] == ["log"]
+    assert "up; name them" in found.notes[0]
+    assert len(search([tmp_path / "c-link"]).found) == 1
+
+
+OUT = ("tree", "file", "up", "root", "chain", "absolute")
+
+
+@pytest.mark.parametrize("kind", OUT)
+@pytest.mark.parametrize("glob", ["", "/**", "/**/log"])
+def test_links_do_not_lead_out_of_a_folder(toy: Toy, tmp_path: Path, kind: str, glob: str) -> None:
+    top, other = tmp_path / "downloaded", toy(tmp_path / "mine" / "log").parent
+    run = toy(top / "run" / "log").parent
+    target = {
+        "tree": Path("../../mine"),
+        "file": Path("../../mine/log"),
+        "up": Path("../.."),
+        "root": Path("/"),
+        "chain": Path("../next"),
+        "absolute": other,
+    }[kind]
+    (top / "next").symlink_to("../mine") if kind == "chain" else None
+    (run / "odd").symlink_to(target)
+    found = search([f"{top}{glob}"])
+    paths = {os.path.realpath(own.path) for own in found.found}
+    assert paths == {str(run / "log")}
+    assert any("run/odd" in text for text in found.notes)
+
+
+def test_cycles_end(toy: Toy, tmp_path: Path) -> None:
+    toy(tmp_path / "run" / "log")
+    for name in ("a", "b", "c"):
+        (tmp_path / "run" / name).symlink_to("..")
+        (tmp_path / name).symlink_to(name)  # a link to itself
+    assert names(search([tmp_path]), tmp_path) == ["run/log"]
+    assert names(search([f"{tmp_path}/**/log"]), tmp_path) == ["run/log"]
+
+
+def test_devices_pipes_and_sockets_are_named(toy: Toy, tmp_path: Path) -> None:
+    toy(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as own:
+        own.bind(os.path.relpath(tmp_path / "socket"))
+    notes = "\n".join(search([tmp_path]).notes)
+    for name in ("pipe", "zero", "socket"):
+        assert str(tmp_path / name) in notes
+
+
+def test_a_link_into_a_log_that_is_a_folder_counts_once(tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "1" / "abc"
+    (run / "metrics").mkdir(parents=True)
+    (run / "meta.yaml").write_text("run_name: a\n")
+    (run / "metrics" / "critic").write_text("1 0.5 1\n2 0.6 2\n")
+    (tmp_path / "latest").symlink_to(run)
+    (tmp_path / "metric.jsonl").symlink_to(run / "metrics" / "critic")
+    assert names(search([tmp_path]), tmp_path) == ["mlruns/1/abc"]
+
+
+def test_a_run_of_mlflow_stays_in_its_folder(tmp_path: Path) -> None:
+    run = tmp_path / "abc"
+    (run / "metrics").mkdir(parents=True)
+    (run / "meta.yaml").write_text("run_name: a\n")
+    (run / "metrics" / "critic").write_text("1 0.5 1\n2 0.6 2\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "secret").write_text("1 0.5 1\n2 0.6 2\n")
+    (run / "metrics" / "up").symlink_to(tmp_path)
+    (run / "metrics" / "secret").symlink_to(tmp_path / "other" / "secret")
+    (log,) = containers.get("mlflow").read(run)
+    assert set(log.series) == {"critic"}
+
+
+def test_a_folder_of_the_hubs_cache_is_made_of_links(toy: Toy, tmp_path: Path) -> None:
+    repository = tmp_path / "datasets--a--b"
+    blob = toy(repository / "blobs" / "0123")
+    snapshot = repository / "snapshots" / "main" / "runs"
+    snapshot.mkdir(parents=True)
+    (snapshot / "log").symlink_to(blob)
+    (snapshot / "odd").symlink_to(toy(tmp_path / "mine" / "log"))
+    assert names(search([snapshot]), snapshot) == ["log"]
 
 
 def test_a_pipe_is_never_opened_in_a_search(toy: Toy, tmp_path: Path) -> None:

@@ -334,16 +334,6 @@ def test_a_damaged_sweep_json_is_written_anew_by_the_sweeps_own_command(
     assert len(runs) == len(whole)
 
 
-def test_a_sweep_without_checksums_is_of_an_older_version(done: SweepStore, isolaw) -> None:
-    path = done.directory / "sweep.json"
-    document = json.loads(path.read_text())
-    del document["crc"]
-    path.write_text(json.dumps({**document, "format": "isolaw.sweep/1"}))
-    code, _, err = isolaw("sweep", "--out", done.directory)
-    assert code == 2
-    assert "written by an older isolaw" in err
-
-
 def test_a_damaged_failure_is_one(done: SweepStore) -> None:
     run = done.run(done.run_ids()[0])
     (run.folder / "DONE").unlink()
@@ -432,7 +422,7 @@ def test_nothing_is_pickled(done: SweepStore) -> None:
     for path in done.directory.rglob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             assert all(arrays[name].dtype != object for name in arrays)
-    assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/2"
+    assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/1"
 
 
 def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ command, and `following` reads its log.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -18,6 +17,7 @@ from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec
 from isolaw.errors import Issue, SpecError
+from isolaw.files import sha256
 from isolaw.machine import visible_gpus
 
 
@@ -37,7 +37,7 @@ class CommandBackend(Backend):
         content, issues = {}, []
         for name in options.files:
             try:
-                content[name] = hashlib.sha256(options.path(name).read_bytes()).hexdigest()
+                content[name] = sha256(options.path(name))
             except (OSError, ValueError) as error:
                 reason = f"{options.path(name)}: {getattr(error, 'strerror', None) or error}"
                 issues.append(Issue("command.files", reason, name))

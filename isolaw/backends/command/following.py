@@ -2,6 +2,9 @@
 
 Only the appended text of a text log is read. A file that the trainer rewrites (a trainer's state) and a
 folder (TensorBoard) are read in full after each change. Reading takes at most a tenth of the time.
+
+A trainer can do anything to its log at any time, so each look examines the log anew: whether it is a file,
+and whether it still contains what isolaw has read.
 """
 
 from __future__ import annotations
@@ -11,26 +14,30 @@ import csv
 import glob
 import json
 import math
+import os
 import re
+import stat
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
 from isolaw.errors import DataError
+from isolaw.files import natural
 from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
 from isolaw.readers.raw_log import HEAD, RawLog, number, whole
-from isolaw.readers.sources import natural
 from isolaw.readers.stitch import stitch
 
 _PIECE = 32 * 2**20  # bytes to read at a time
 _SHARE = 0.1  # maximum fraction of time for reading
 _LONGEST_LINE = 2**20
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_MARK = 256  # bytes at the beginning of a log, and before the place up to which it was read
 # Log formats that must be read as whole files; for `_PRINTED`, all output since the start.
 _PRINTED = "stdout-dicts"
 _WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
@@ -83,6 +90,8 @@ class Following:
 
     Content that exists at the start is from before the training resumed at ``step`` updates. `read` returns
     its steps up to ``step``, and then the steps that the training adds. It omits steps up to ``taken``.
+    ``unusable`` has the files that the last look could not read, with the reasons, and ``rewritten`` the
+    files that the trainer wrote anew.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -90,8 +99,13 @@ class Following:
         self.taken = -1
         self.not_finite = 0  # number of NaN or infinite values from the training itself
         self._known = framework.name == "none"
-        self._facts: dict[str, Fact] = {}  # facts that a user's own script logs
+        self.unusable: dict[str, str] = {}
+        self.rewritten: list[str] = []
+        # Facts that a user's own script logs, with their keys. Two values of each show a change.
+        self._facts: dict[str, dict[float, str]] = {}
+        self._facts_until: float = step  # later steps of an earlier start are trained again
         self._rates: dict[float, str] = {}  # the learning rates that it logs, with their keys
+        self.unrated = 0  # the last step before the first learning rate
         self._targets: dict[str, Target | None] = {}
         self._learn(())
         self._values: dict[int, Values] = {}
@@ -99,12 +113,18 @@ class Following:
         self._containers: dict[str, Any] = {}
         self._columns: dict[str, list[str]] = {}  # columns of CSV files
         self._places: dict[str, int] = {}  # number of bytes read from each growing file
-        self._seen: dict[str, tuple[int, int]] = {}  # modification time and size of files read as a whole
+        self._marks: dict[
+            str, tuple[bytes, bytes]
+        ] = {}  # their first bytes, and the last ones that were read
+        # Modification time, size and inode of files read as a whole.
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._checked = 0  # number of bytes of the files when `facts` last read them
         self._starts: dict[str, int] = {}  # size of each such file when the training began
         self._due = 0.0
         self._gather(final=True)
         self._values = {own: values for own, values in self._values.items() if own <= step}
-        self._starts = {name: size for name, (_, size) in self._seen.items()}
+        self._starts = {name: size for name, (_, size, _) in self._seen.items()}
+        self._facts_until = math.inf
         self.not_finite = 0
 
     def read(self, final: bool = False) -> dict[int, Values]:
@@ -117,59 +137,78 @@ class Following:
         return dict(sorted(self._values.items()))
 
     def _gather(self, final: bool) -> None:
-        for name in sorted(glob.glob(self.pattern, recursive=True), key=natural):
-            path = Path(name)
-            if not path.exists() or (path.is_file() and not path.stat().st_size):
-                continue
+        self.unusable = {}
+        names = sorted(glob.glob(self.pattern, recursive=True), key=natural)
+        for name in names:
+            if len(names) > 1 and os.path.isdir(name):
+                continue  # a pattern such as ** matches folders too
+            try:
+                self._look(Path(name), final)
+            except OSError as error:
+                self.unusable[name] = error.strerror or str(error)
+
+    def _look(self, path: Path, final: bool) -> None:
+        """Read what is new in a file; raise `OSError` if it is not a file that can be read."""
+        name = str(path)
+        with _opened(path) as file:
+            status = os.fstat(file.fileno())
+            if not status.st_size:
+                return
+            if status.st_size - self._places.get(name, 0) > limits.LARGEST_LOG:
+                most = f"isolaw reads logs of up to {limits.LARGEST_LOG // limits.MB:,} MB"
+                raise OSError(0, f"{status.st_size // limits.MB:,} MB; {most}")
             if name not in self._containers and not self._known:
                 if (found := _container_of(path)) is None:
-                    continue
+                    return
                 self._containers[name] = found
             container = self._containers.get(name)
             if container is not None and container.name in _WHOLE:
-                self._again(path, container)
+                self._again(path, file, status, container)
             else:
-                self._grown(path, container, final)
+                self._grown(path, file, status.st_size, container, final)
 
-    def _again(self, path: Path, container: Any) -> None:
+    def _again(self, path: Path, file: IO[bytes], status: os.stat_result, container: Any) -> None:
         """Read a whole log file, which the trainer rewrites, if it has changed since the last call."""
-        status = path.stat()
-        mark = status.st_mtime_ns, status.st_size
+        mark = status.st_mtime_ns, status.st_size, status.st_ino
         if self._seen.get(str(path)) == mark:
             return
         with contextlib.suppress(DataError):  # the file is being written
-            if container.name == _PRINTED and (before := self._starts.get(str(path), 0)):
-                with path.open("rb") as file:
-                    file.seek(before)
-                    self._add(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
+            before = self._starts.get(str(path), 0)
+            if container.name == _PRINTED and 0 < before <= status.st_size:
+                file.seek(before)
+                self._add(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
             else:
                 self._add(list(container.read(path)))
         self._seen[str(path)] = mark
 
-    def _grown(self, path: Path, container: Any, final: bool) -> None:
-        """Read the text that the trainer appended to a log file since the last call."""
-        name, size = str(path), path.stat().st_size
+    def _grown(self, path: Path, file: IO[bytes], size: int, container: Any, final: bool) -> None:
+        """Read the text that the trainer appended to a log file since the last call.
+
+        A look reads one piece, so that a large log holds nobody up, and the ``final`` one all of it.
+        """
+        name = str(path)
         at = self._places.get(name, 0)
-        if size < at:  # the file was rewritten
+        if at and (size < at or self._marks[name] != _mark(file, at)):
+            self.rewritten.append(name)
             at = 0
-        with path.open("rb") as file:
-            while at < size:
-                file.seek(at)
-                piece = file.read(_PIECE)
-                whole = piece if final and at + len(piece) >= size else piece[: piece.rfind(b"\n") + 1]
-                if not whole:
-                    if len(piece) < _LONGEST_LINE:
-                        break
-                    whole = piece  # such a long line is not a log record
-                at += len(whole)
-                if container is None:
-                    if at == len(whole):
-                        self._columns[name] = _columns(whole.partition(b"\n")[0])
-                    self._add_lines(whole, self._columns[name])
-                else:
-                    with contextlib.suppress(DataError):  # the lines contain no record
-                        self._add(_read_piece(container, path, whole))
-        self._places[name] = at
+        until = size if final else min(size, at + _PIECE)
+        while at < until:
+            file.seek(at)
+            piece = file.read(_PIECE)
+            whole = piece if final and at + len(piece) >= size else piece[: piece.rfind(b"\n") + 1]
+            if not whole:
+                if len(piece) < _LONGEST_LINE:
+                    break
+                whole = piece  # such a long line is not a log record
+            at += len(whole)
+            if container is None:
+                if at == len(whole):
+                    self._columns[name] = _columns(whole.partition(b"\n")[0])
+                self._add_lines(whole, self._columns[name])
+            else:
+                with contextlib.suppress(DataError):  # the lines contain no record
+                    self._add(_read_piece(container, path, whole))
+        self._places[name], self._marks[name] = at, _mark(file, at)
 
     def _add_lines(self, text: bytes, columns: list[str]) -> None:
         """Add the values in the JSON lines, or the rows of a table, that a user's own script writes."""
@@ -184,19 +223,24 @@ class Following:
                 self._learn(keys)
             values = list(record.values())
             found = [values[place] for place in self._which]
-            if {*map(type, found)} <= {float, int} and math.isfinite(sum(found)):
-                own.update(zip(self._names, map(float, found), strict=True))  # fast path for the usual case
+            if _are_finite(found):  # fast path for the usual case
+                own.update(zip(self._names, map(float, found), strict=True))
             else:
                 for target, read in zip(self._names, map(number, found), strict=True):
                     if read is not None:
                         own[target] = read if math.isfinite(read) else math.nan
                         self.not_finite += not math.isfinite(read)
+            if step > self._facts_until:
+                continue
             for key in self._own:
                 value, fact = number(record[key]), _own_fact(key)
-                if value is not None and fact:
-                    self._facts[fact] = Fact(value, key)
+                if value is not None and fact and not math.isnan(value):
+                    if len(values_of := self._facts.setdefault(fact, {})) < 2:
+                        values_of.setdefault(value, key)
                 elif value is not None and math.isfinite(value) and len(self._rates) < 2:
                     self._rates[value] = key
+            if not self._rates:
+                self.unrated = step
 
     def _learn(self, keys: tuple[str, ...]) -> None:
         """Cache which keys of a line are metrics, because most lines have the same keys."""
@@ -223,11 +267,13 @@ class Following:
 
     def unread(self) -> str:
         """Return what the log has instead of steps, or an empty string if it has steps or is empty."""
+        if self.unusable:
+            return "; ".join(f"{Path(name).name}: {why}" for name, why in list(self.unusable.items())[:3])
         files = [path for path in map(Path, glob.glob(self.pattern, recursive=True)) if path.is_file()]
         path = max(files, key=lambda own: own.stat().st_size, default=None)
         if path is None or not path.stat().st_size or self._values or self.taken >= 0:
             return ""
-        with path.open("rb") as file:
+        with _opened(path) as file:
             lines = file.read(_PIECE).count(b"\n")
         expected = 'JSON with "step"' if self._known else f"a step of {self.framework.name}"
         text = f"{path.name} has {lines:,} line{'s' * (lines != 1)}, but none is {expected}"
@@ -241,14 +287,58 @@ class Following:
         """The learning rate in the lines of a user's own script if it is constant, and so no schedule."""
         return Fact(*next(iter(self._rates.items()))) if len(self._rates) == 1 else None
 
-    def check(self) -> dict[str, Fact]:
-        """Return facts about the run from its log and the configuration next to it, by isolaw's names."""
-        found = dict(self._facts)
+    def facts(self, final: bool = False) -> list[tuple[str, Fact]]:
+        """Return all facts about the run in its log and the configuration next to it, by isolaw's names.
+
+        The log of a framework is read in full, each time that it has doubled in size and at the end. Each of
+        its parts is understood by itself too, because together the first configuration counts.
+        """
+        found = [(name, Fact(value, key)) for name, own in self._facts.items() for value, key in own.items()]
+        size = sum(self._places.values()) + sum(own[1] for own in self._seen.values())
+        if not final and size < 2 * self._checked:
+            return found
+        self._checked = size
         for name, container in self._containers.items():
-            with contextlib.suppress(DataError):
-                for run in assemble(list(container.read(Path(name))))[0]:
-                    found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
+            if not os.path.isfile(name):  # what the file was replaced by could block
+                continue
+            with contextlib.suppress(DataError, OSError):
+                parts = list(container.read(Path(name)))
+                for logs in [[*parts], *([part] for part in parts if len(parts) > 1)]:
+                    for run in assemble(logs)[0]:
+                        found += [(key, fact) for key, fact in run.facts.items() if fact.value is not None]
         return found
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file; raise `OSError` if the path is anything else, without waiting for a pipe's other end.
+
+    The kind is examined first too, because opening a device can have effects.
+    """
+    _require_file(os.stat(path).st_mode)
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    try:
+        _require_file(os.fstat(file.fileno()).st_mode)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _require_file(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(0, f"found {_KINDS.get(stat.S_IFMT(mode), 'a device')}; expected a file")
+
+
+def _mark(file: IO[bytes], at: int) -> tuple[bytes, bytes]:
+    """Return the first bytes of a file, and the last bytes before ``at``."""
+    length, number = min(at, _MARK), file.fileno()
+    return os.pread(number, length, 0), os.pread(number, length, at - length)
+
+
+def _are_finite(values: list[Any]) -> bool:
+    with contextlib.suppress(OverflowError):  # an integer beyond all floats
+        return {*map(type, values)} <= {float, int} and math.isfinite(sum(values))
+    return False
 
 
 def _columns(line: bytes) -> list[str]:

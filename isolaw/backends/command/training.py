@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import glob
 import math
 import os
@@ -19,6 +20,7 @@ import re
 import select
 import shlex
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -28,13 +30,21 @@ from pathlib import Path
 from typing import IO
 
 from isolaw import children
-from isolaw.backend import Checkpoint, Measurement, RunContext, UnreadableState, saved_step, saving
+from isolaw.backend import (
+    Checkpoint,
+    Measurement,
+    RunContext,
+    RunNote,
+    UnreadableState,
+    saved_step,
+    saving,
+)
 from isolaw.backends.command import template
 from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
-from isolaw.errors import RunError
+from isolaw.errors import MessageLines, RunError
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
@@ -44,6 +54,7 @@ COMMAND = "command.sh"  # file of the started commands
 OUTPUT = "output"  # file of their printed output
 BEGUN, ENDED = "begun", "ended"  # files by which a script marks that it began, and that its command finished
 _OUTPUT = 64 * 2**20  # size in bytes at which ``output`` is rotated; one older part is kept
+_WAITING = 4 * 2**20  # most bytes of it that wait in memory while the disk is full
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
 _STEADY = 10  # least number of steps with one lr that are no warm-up
@@ -87,9 +98,11 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             if pace.is_over():
                 break
             pace.check(log, process)
+        pace.ending = process.notes(is_over=pace.seen > spec.steps)
         yield from pace.checkpoints(log, final=True, whole=spec.steps)
         if pace.done < spec.steps and not ctx.stopping():
-            raise process.failure(f"ended after {max(pace.seen, 0):,} of {spec.steps:,} steps", log)
+            what = f"ended after {max(pace.seen, 0):,} of {spec.steps:,} steps"
+            raise process.failure(what, log, pace.notes)
 
 
 class _Pace:
@@ -100,7 +113,12 @@ class _Pace:
         self.seen = done  # the last step in the log
         self.evaluated = -1  # the last step in the log with an evaluation
         self.began = self.moved = time.monotonic()
-        self._checked = self._rate_checked = False
+        self.notes: list[RunNote] = []  # for the next checkpoint
+        self.ending: list[RunNote] = []  # for the last one
+        self._trained = 0  # the last step in the log with training values
+        self._logged = max(done, 0)  # the last such step that was yielded
+        self._apart: collections.Counter[int] = collections.Counter()  # distances between such steps
+        self._missing: list[range] = []
 
     def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
         """Yield a checkpoint for each new step with complete values in the log.
@@ -116,11 +134,9 @@ class _Pace:
             self.seen, self.moved = last, time.monotonic()
         sets = {step: {eval_set for eval_set, _ in values} for step, values in found.items()}
         self.evaluated = max([self.evaluated, *(step for step, own in sets.items() if own - {"train"})])
-        if self.seen > 0 and not self._checked:  # check before yielding any row
-            self._checked = True
-            _compare(self.spec, log)
-        if not self._rate_checked and self.seen >= max(_STEADY, self.spec.steps / 2):
-            self._rate_checked = True
+        if self.seen > 0:  # check before yielding any row
+            _compare(self.spec, log, final)
+        if self.seen - log.unrated >= max(_STEADY, self.spec.steps / 2):
             _compare_rate(self.spec, log)
         if NOT_FINITE in self.options.stop_if and log.not_finite:
             raise RunError(
@@ -128,6 +144,9 @@ class _Pace:
                 "(command.stop_if)"
             )
         kept = newest(self.out, self.options)[0] if steps else 0
+        self._note_rewritten(log)
+        trained = {step for step in steps if "train" in sets[step]} or {*steps}
+        self._count(trained)
         for step in steps:
             if step > whole and (step == last or step == self.spec.steps):
                 return
@@ -141,7 +160,41 @@ class _Pace:
             compute = step * self.spec.batch_rollouts
             keep = saving(step) if step <= kept else None
             machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
-            yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps, machine=machine)
+            if step in trained:
+                self._note_missing(step, final)
+            last_step = step == self.spec.steps
+            notes, self.notes = [*self.notes, *(self.ending if last_step else ())], []
+            yield Checkpoint(step, compute, rows, keep, final=last_step, machine=machine, notes=notes)
+
+    def _note_rewritten(self, log: Following) -> None:
+        """Note the files of the log that the trainer wrote anew; isolaw itself rotates the printed output."""
+        for name in log.rewritten:
+            if name != str(self.out / OUTPUT):
+                file, step = os.path.relpath(name, self.out), max(self.seen, 0)
+                text = f"its trainer wrote {file} anew by step {step:,}; isolaw keeps the steps read before"
+                self.notes.append(RunNote("log_rewritten", text, {"file": file, "step": step}))
+        log.rewritten.clear()
+
+    def _count(self, trained: set[int]) -> None:
+        """Count how far apart the log's steps are."""
+        for step in sorted(step for step in trained if step > self._trained):
+            if self._trained:
+                self._apart[step - self._trained] += 1
+            self._trained = step
+
+    def _note_missing(self, step: int, final: bool) -> None:
+        """Note the steps between the previous step and this one, unless the log's steps are so far apart."""
+        self._missing.append(range(self._logged + 1, step))
+        self._logged = step
+        if not self._apart and not final:  # it is not known yet
+            return
+        usual = max(((times, apart) for apart, times in self._apart.items()), default=(0, 1))[1]
+        for lost in self._missing:
+            if len(lost) >= usual:
+                steps = f"step {lost[0]:,}" if len(lost) == 1 else f"steps {lost[0]:,} to {lost[-1]:,}"
+                facts = {"first": lost[0], "last": lost[-1]}
+                self.notes.append(RunNote("missing_steps", f"its log has no values for {steps}", facts))
+        self._missing.clear()
 
     def is_over(self) -> bool:
         """Return whether the command has made all steps and has had enough time to exit afterwards.
@@ -158,9 +211,10 @@ class _Pace:
         now = time.monotonic()
         if now - self.moved > 60 * self.options.silent_minutes:
             what = f"its log has no new step for {self.options.silent_minutes:g} minutes"
-            raise process.failure(f"{what} (command.silent_minutes)", log)
+            raise process.failure(f"{what} (command.silent_minutes)", log, self.notes)
         if (hours := self.options.limit_hours) and now - self.began > 3600 * hours:
-            raise process.failure(f"it took more than {hours:g} hours (command.limit_hours)", log)
+            what = f"it took more than {hours:g} hours (command.limit_hours)"
+            raise process.failure(what, log, self.notes)
 
 
 def _reader(options: CommandOptions) -> Framework:
@@ -171,8 +225,8 @@ def _reader(options: CommandOptions) -> Framework:
     return frameworks.named((adapter and adapter.reader) or options.framework)
 
 
-def _compare(spec: RunSpec, log: Following) -> None:
-    """Raise `RunError` if the log shows that the command trains with other settings than requested."""
+def _compare(spec: RunSpec, log: Following, final: bool) -> None:
+    """Raise `RunError` if any record of the log shows other settings than requested."""
     asked = {
         "rollouts_per_problem": ("n", spec.rollouts_per_problem),
         "problems_per_batch": ("B_p", spec.problems_per_batch),
@@ -181,14 +235,14 @@ def _compare(spec: RunSpec, log: Following) -> None:
         "lr": ("lr", template.lr_of(spec)),
     }
     wrong = []
-    for name, fact in log.check().items():
+    for name, fact in log.facts(final):
         symbol, value = asked.get(name, ("", None))
         if value is None or fact.origin == ASSUMED or not isinstance(fact.value, int | float):
             continue
         if not math.isclose(fact.value, value, rel_tol=1e-6):
             wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); expected {value:g}")
     if wrong:
-        raise RunError(f"{_OTHER_VALUES}: {'; '.join(wrong)}")
+        raise RunError(f"{_OTHER_VALUES}: {'; '.join(dict.fromkeys(wrong))}")
 
 
 def _compare_rate(spec: RunSpec, log: Following) -> None:
@@ -249,8 +303,8 @@ def place(
 def _announce(command: template.Invocation, options: CommandOptions, out: Path) -> None:
     """Append the started command to the file `COMMAND`, so that a user can start it without isolaw."""
     lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
-    with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(lines)
+    with _appended(out / COMMAND) as file:
+        file.write(os.fsencode(lines))
 
 
 def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
@@ -258,6 +312,55 @@ def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
     here = glob.escape(str(out))
     log = template.fill(options.log, {**values, "out": here}) if options.log else OUTPUT
     return os.path.join(here, log)
+
+
+def _appended(path: Path) -> IO[bytes]:
+    """Open a file to append to it; raise `OSError` if the trainer has put something else in its place."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+    file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return file
+
+
+class _Output:
+    """The file `OUTPUT` with the last part of what a command prints.
+
+    If the file cannot be written, as on a full disk, the text waits in memory. Text beyond `_WAITING` bytes
+    is ``lost``, in whole lines: a mark ends the line that the file has only in part.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lost, self.reason = path, 0, ""
+        self._file: IO[bytes] | None = None
+        self._waiting = bytearray()
+
+    def write(self, text: bytes) -> None:
+        """Write the text, or keep it until the file can be written."""
+        self._waiting += text
+        try:
+            self._file = self._file or _appended(self.path)
+            if os.fstat(self._file.fileno()).st_size > _OUTPUT:
+                self._file.close()
+                self._file = None
+                self.path.replace(self.path.with_name(f"{OUTPUT}.before"))
+                self._file = _appended(self.path)
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]  # a full disk can take a part
+        except OSError as error:
+            self.reason = error.strerror or str(error)
+            if len(self._waiting) > _WAITING:
+                whole = self._waiting.rfind(b"\n") + 1 or len(self._waiting)
+                self.lost += whole
+                self._waiting[:whole] = f" [isolaw left out output: {self.reason}]\n".encode()
+
+    def close(self) -> None:
+        """Close the file; text that still waits is lost."""
+        self.write(b"")
+        self.lost += len(self._waiting)
+        if self._file is not None:
+            self._file.close()
 
 
 class _Process:
@@ -276,6 +379,7 @@ class _Process:
             stderr=subprocess.STDOUT,
         )
         self._ended = os.pidfd_open(self.process.pid)
+        self._output = _Output(out / OUTPUT)
         self._printing = threading.Thread(target=self._keep, args=(self.process.stdout,), daemon=True)
         self._printing.start()
 
@@ -295,37 +399,63 @@ class _Process:
         self._printing.join(_GRACE_S)
         return False
 
-    def failure(self, what: str, log: Following) -> RunError:
+    def notes(self, is_over: bool) -> list[RunNote]:
+        """Return notes if the command did not end by itself and well, and if parts of its output are lost.
+
+        A command that ``is_over`` trains beyond the steps of the run, so isolaw ends it.
+        """
+        out, code = [], self.process.poll()
+        if code is None and not is_over:
+            text = "its command did not end after the last step, so isolaw ended it"
+            out.append(RunNote("did_not_end", text))
+        elif code:
+            text = f"its command ended with {_ending(code)} after the last step"
+            fact = {"exit_status": code} if code > 0 else {"signal": _ending(code)}
+            out.append(RunNote("ended_badly", text, fact))
+        if lost := self._output.lost:
+            text = f"{lost:,} bytes of its output are not in {OUTPUT}: {self._output.reason}"
+            out.append(RunNote("output_lost", text, {"bytes": lost, "reason": self._output.reason}))
+        return out
+
+    def failure(self, what: str, log: Following, notes: list[RunNote]) -> RunError:
         """Return an error that describes how the command ended, and the last lines that it printed."""
         code = self.process.poll()
-        how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
-        text = f"the command {what}{f' ({how})' if how else ''}"
+        text = f"the command {what}{f' ({_ending(code)})' if code is not None else ''}"
         if not glob.glob(log.pattern):
             text += f"; it wrote no log: {log.pattern}"
-        elif not code and (unread := log.unread()):  # otherwise its last lines tell why it failed
+        elif unread := log.unread() if not code or log.unusable else "":  # otherwise its last lines tell why
             text += f"; {unread}"
-        printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}\n  its last lines:{printed}" if printed else f"{text}; it printed nothing")
+        lost = [note for note in self.notes(is_over=True) if note.code == "output_lost"]
+        text += "".join(f"; {note.text}" for note in [*notes, *lost])
+        if not self.lines:
+            return RunError(f"{text}; it printed nothing")
+        return RunError(MessageLines(text, "  its last lines:", *(f"  | {line}" for line in self.lines)))
 
     def _keep(self, stream: IO[bytes]) -> None:
-        """Write the command's output to a file in a thread; keep only its last part."""
-        path, rest = self.out / OUTPUT, b""
-        with contextlib.suppress(OSError, ValueError):
-            file = path.open("ab", buffering=0)
+        """Read the command's output in a thread until its end; a full pipe would block the command."""
+        rest = b""
+        with contextlib.suppress(OSError, ValueError):  # `children.end` closes the stream
             while piece := os.read(stream.fileno(), 2**16):
-                if file.tell() > _OUTPUT:
-                    file.close()
-                    path.replace(path.with_name(f"{OUTPUT}.before"))
-                    file = path.open("wb", buffering=0)
-                file.write(piece)
+                self._output.write(piece)
                 *whole, rest = (rest + piece).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in whole[-_LAST_LINES:]:
                     self._say(line)
-            file.close()
+        self._output.close()
         if rest:
             self._say(rest)
 
     def _say(self, line: bytes) -> None:
         text = line.rpartition(b"\r")[2][:_LONGEST_LINE].decode("utf-8", "replace")
         self.lines.append("".join(c if c.isprintable() else " " for c in text))
+
+
+def _ending(code: int) -> str:
+    """Return how a process ended.
+
+    >>> _ending(3), _ending(-9), _ending(-40)
+    ('exit status 3', 'SIGKILL', 'signal 40')
+    """
+    if code >= 0:
+        return f"exit status {code}"
+    return signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"

@@ -8,6 +8,7 @@ loads neither torch nor vLLM.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -46,16 +47,18 @@ class Real(Backend):
         except SpecError as error:
             issues += error.issues
         wrong = {issue.where for issue in issues}
-        named = spec.options.get("reward")
+        named, modules = spec.options.get("reward"), spec.options.get("modules")
+        place = os.path.abspath(modules) if isinstance(modules, str) else None
+        if isinstance(name := spec.options.get("model"), str) and "real.model" not in wrong:
+            issues += models.check(name)
         for key, values, check in (
-            ("model", [spec.options.get("model")], models.check),
             ("reward", named if isinstance(named, list | tuple) else [named], rewards.check),
             ("rollout", [spec.options.get("rollout")], function_rollout.check),
         ):
             for value in values:
                 returned = (key, value) == ("reward", rewards.ROLLOUT)
                 if isinstance(value, str) and f"real.{key}" not in wrong and not returned:
-                    issues += check(value)
+                    issues += check(value, folder=place)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if stored:  # use all problems of a part unless the sweep file sets a number
@@ -79,10 +82,10 @@ class Real(Backend):
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
         for name in options.rewards:
-            if hashed := rewards.digest(name):
+            if hashed := rewards.digest(name, options.modules):
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         if options.rollout:
-            content["rollout"] = rewards.digest(options.rollout) or ""
+            content["rollout"] = rewards.digest(options.rollout, options.modules) or ""
             content["columns"] = _columns_digest(str(folder), tuple(sorted(parts)))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
@@ -90,8 +93,18 @@ class Real(Backend):
         return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on objective terms that the sweep file does not set, and on LoRA's defaults."""
-        return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
+        """Return notes on the code that runs execute, on unset objective terms, and on LoRA's defaults."""
+        try:
+            options = RealOptions.read(spec)
+        except SpecError:  # `resolve` reports its issues
+            return []
+        code = [
+            f"real.{key} = {name!r} executes {file}"
+            for key, names in (("reward", options.rewards), ("rollout", (options.rollout or "",)))
+            for name in names
+            if (file := rewards.file_of(name, options.modules))
+        ]
+        return [*code, *presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return all issues that can be found without loading the model."""
@@ -111,6 +124,15 @@ class Real(Backend):
             *_rollout_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat),
         ]
+
+    def check_code(self, spec: RunSpec) -> list[Issue]:
+        """Import the modules of the reward and rollout functions, and return the functions' issues."""
+        options = RealOptions.of(spec)
+        named = (rewards.check_code(name, folder=options.modules) for name in options.rewards)
+        issues = [issue for issues in named for issue in issues]
+        if options.rollout:
+            issues += function_rollout.check_code(options.rollout, folder=options.modules)
+        return issues
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""

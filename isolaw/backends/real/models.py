@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from isolaw.backends.real import environment
 from isolaw.errors import DataError, Issue, SpecError
+from isolaw.files import open_file
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
@@ -61,6 +62,11 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
         found = "the folder has no config.json" if model.exists() else "no such folder"
         accepted = "the folder of a model in Hugging Face format"
         return [Issue(where, f"{model}: {found}", accepted=accepted)]
+    # Libraries that load the model would wait for a pipe, or read a device forever.
+    if special := [
+        path for path in model.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
+    ]:
+        return [Issue(where, f"{min(special)}: found a special file; expected a file")]
     weights = sorted(model.glob("*.safetensors"))
     if not weights:
         return [Issue(where, f"{model}: the folder has no *.safetensors", accepted="weights as safetensors")]
@@ -83,7 +89,8 @@ def folder(name: str, where: str) -> Path:
 
 def config(model: str | Path) -> Any:
     """Return the content of a model's ``config.json``."""
-    return json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    with open_file(Path(model) / "config.json") as file:
+        return json.load(file)
 
 
 def _config_faults(model: Path) -> list[str]:
@@ -145,7 +152,7 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
     The format is described at https://huggingface.co/docs/safetensors.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= size - 8:
             raise ValueError(f"{path}: incomplete safetensors file")
@@ -182,7 +189,7 @@ def tokenizer(model: str | Path) -> Any:
         from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(str(model))
+        loaded = AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
     except Exception as error:  # a damaged file can raise any exception
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{model}: isolaw cannot load its tokenizer: {why}") from None

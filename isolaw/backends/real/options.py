@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.prompts import Chat
@@ -63,6 +64,9 @@ class RealOptions(BaseModel):
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # package.module:function that conducts a multi-turn conversation (`rollout.function_rollout`).
     rollout: Annotated[str, Field(min_length=1)] | None = None
+    # Folder of the modules of these functions, if they are not installed. `SweepSpec` sets it to the
+    # folder of the sweep file.
+    modules: Annotated[str, Field(min_length=1), AfterValidator(os.path.abspath)] | None = None
     rollout_turns: Count | None = None  # maximum turns of a rollout; None: as many as its tokens allow
     rollout_timeout: Positive | None = None  # seconds per rollout, without waits for the model
     system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
@@ -123,9 +127,7 @@ class RealOptions(BaseModel):
         """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
-        # Sweeps of older versions have an empty list of options for torchrun, which isolaw no longer starts.
-        options = {key: value for key, value in spec.options.items() if key != "torchrun" or value}
-        own = parse_section(cls, options, prefix="real")
+        own = parse_section(cls, spec.options, prefix="real")
         if own.reward_weights and len(own.reward_weights) != len(own.rewards):
             accepted = f"one for each of the {len(own.rewards)} rewards"
             raise SpecError([Issue("real.reward_weights", found=list(own.reward_weights), accepted=accepted)])

@@ -11,7 +11,6 @@ from isolaw.documents.reading import parse_json, read_bytes
 from isolaw.errors import DataError, InputError
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
-from isolaw.fits.document import version_1
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.selection import HELD
@@ -55,10 +54,8 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path}: not a law ({error}); isolaw fit --out writes one") from None
     found = document.get("format")
-    if found not in (FORMAT, version_1.FORMAT):
-        raise DataError(
-            f"{path}: not a law: format: found {found!r}; expected {FORMAT!r} or {version_1.FORMAT!r}"
-        )
+    if found != FORMAT:
+        raise DataError(f"{path}: not a law: format: found {found!r}; expected {FORMAT!r}")
     return dict(document)
 
 
@@ -68,8 +65,6 @@ def load(path: Path) -> LawDocument:
     if data.get("method") == "points":
         raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
     try:
-        if data["format"] == version_1.FORMAT:
-            data = version_1.converted(data)
         document = LawDocument.from_dict(data)
         _check(document)
     except (Malformed, KeyError, TypeError, AttributeError, ValueError, OverflowError, IndexError) as error:
@@ -87,7 +82,7 @@ def _check(document: LawDocument) -> None:
         raise Malformed(f"expected the parameters {', '.join(sorted(names))} of every curve, and no others")
     if any(g.step_cost <= 0 for g in document.grid):
         raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
-    held = HELD.get(document.setting)
+    held = HELD.get(document.hold)
     if held and not isinstance(document.fixed.get(held), int):
         raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
     file = document.bootstrap.file

@@ -13,7 +13,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import Interval, Quantity, Status
 from isolaw.fits.selection import varied
 
-FORMAT = "isolaw.law/2"
+FORMAT = "isolaw.law/1"
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,25 @@ class DrawsInfo:
 
 
 @dataclass(frozen=True)
-class Regret:
+class RuleLoss:
     """The mean and the maximum loss of a rule over all budgets, in reward."""
 
-    mean_regret: float
-    max_regret: float
+    mean_loss: float
+    max_loss: float
 
 
 @dataclass(frozen=True)
-class ConstantRule(Regret):
+class ConstantRule(RuleLoss):
     """The best constant n, with its loss in reward."""
 
     n: int
 
 
 @dataclass(frozen=True)
-class LawEntry(Regret):
+class LawEntry(RuleLoss):
     """One of the compared laws: its parameters, and its loss in reward."""
 
-    theta: tuple[float, ...]  # parameters fitted to n*; empty in some laws of version 1
+    theta: tuple[float, ...]  # parameters fitted to n*
     interval: tuple[tuple[float, float], ...] | None
     better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
 
@@ -134,7 +134,7 @@ class Comparison:
     """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
     constant: ConstantRule | None  # losses on the fitted curves or surface
-    logistic: Regret | None
+    logistic: RuleLoss | None
     monotone: bool  # False if n* falls after a rise (for a surface, if it falls in 95 % of draws)
     # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law or
     # ``no law``. None if no law is preferred, or if a preference is refused.
@@ -185,8 +185,8 @@ class LawDocument(Flagged):
     DERIVED = ("format", "simulated", "axis")
     format: ClassVar[str] = FORMAT
 
-    setting: Literal["fixed-bp", "fixed-b", "fixed-n", "joint"]
-    fixed: dict[str, Any]  # the values that the setting holds constant
+    hold: Literal["B_p", "B", "n", "nothing"]
+    fixed: dict[str, Any]  # the values that the law holds constant
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
@@ -212,8 +212,8 @@ class LawDocument(Flagged):
 
     @property
     def axis(self) -> AxisName:
-        """The axis of the law: n, or B_p in the setting ``fixed-n``. ``n_star`` is its best value."""
-        return varied(self.setting)
+        """The axis of the law: n, or B_p with ``hold="n"``. ``n_star`` is its best value."""
+        return varied(self.hold)
 
     @property
     def unit(self) -> float:

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
+from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, RuleLoss
 from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import LEVEL
@@ -40,7 +40,7 @@ def compared(
 ) -> Comparison:
     """Return the comparison of laws as the document stores it.
 
-    ``laws`` is empty in the setting ``joint``.
+    ``laws`` is empty with ``hold="nothing"``.
     """
     seeds = min(c.runs for c in configurations)
     drawn = len(path.log2_n) > 1
@@ -53,10 +53,10 @@ def compared(
     entries = {name: law.entry(better[name]) for name, law in laws.items()}
     constant = entries["constant"]
     best = preferred(laws, tolerance) if drawn and refused is None else None
-    verdict = "constant" if refused is None and constant.max_regret <= tolerance else best
+    verdict = "constant" if refused is None and constant.max_loss <= tolerance else best
     return Comparison(
-        ConstantRule(constant.mean_regret, constant.max_regret, round(2 ** constant.theta[0])),
-        Regret(entries["logistic"].mean_regret, entries["logistic"].max_regret),
+        ConstantRule(constant.mean_loss, constant.max_loss, round(2 ** constant.theta[0])),
+        RuleLoss(entries["logistic"].mean_loss, entries["logistic"].max_loss),
         *(monotone, verdict, entries, best, down, level, refused, seeds),
     )
 

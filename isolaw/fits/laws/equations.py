@@ -6,7 +6,7 @@
     non-monotone    log2 n* = α + β log10 C + γ (log10 C)²
     logistic        log2 n* = b + L / (1 + exp(−k (log10 C − log10 C0))),   L, k ≥ 0
 
-C is compute; in the setting ``fixed-b``, M replaces log10 C. The logistic law is from the paper (arXiv
+C is compute; with ``hold="B"``, M replaces log10 C. The logistic law is from the paper (arXiv
 2603.12151, section 4; its plotted curves confirm log10), with floor b, rise L, steepness k and midpoint C0.
 
 In every draw, a law's parameters θ minimise

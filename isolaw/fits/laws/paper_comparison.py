@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.document.schema import Comparison, ConstantRule, Regret
+from isolaw.fits.document.schema import Comparison, ConstantRule, RuleLoss
 from isolaw.fits.frontier import TOLERANCE, Frontier
 from isolaw.fits.laws.comparison import LEAST_SEEDS
 from isolaw.fits.selection import Floats
@@ -46,10 +46,10 @@ def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparis
         ConstantRule(*_mean_and_most(losses(np.full(columns.size, np.log2(n)))), int(n))
         for n in frontier.levels[measured.all(axis=1) & shown.any()]
     ]
-    constant = min(constants, key=lambda rule: round(rule.mean_regret / frontier.unit, 12), default=None)
+    constant = min(constants, key=lambda rule: round(rule.mean_loss / frontier.unit, 12), default=None)
     logistic = None
     if law_log2_n is not None and shown.any():
-        logistic = Regret(*_mean_and_most(losses(law_log2_n[shown])))
+        logistic = RuleLoss(*_mean_and_most(losses(law_log2_n[shown])))
     monotone = not falls(frontier)
     if seeds < LEAST_SEEDS:
         return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
@@ -72,11 +72,13 @@ def falls(frontier: Frontier) -> bool:
     return False
 
 
-def _verdict(constant: ConstantRule | None, logistic: Regret | None, monotone: bool, tolerance: float) -> str:
-    if constant is not None and constant.max_regret <= tolerance:
+def _verdict(
+    constant: ConstantRule | None, logistic: RuleLoss | None, monotone: bool, tolerance: float
+) -> str:
+    if constant is not None and constant.max_loss <= tolerance:
         return "constant"
-    if logistic is None or (constant is not None and logistic.mean_regret >= constant.mean_regret):
+    if logistic is None or (constant is not None and logistic.mean_loss >= constant.mean_loss):
         return "no law"
-    if not monotone and logistic.max_regret > tolerance:
+    if not monotone and logistic.max_loss > tolerance:
         return "no law"
     return "logistic"

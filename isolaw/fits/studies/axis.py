@@ -18,10 +18,9 @@ from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS, fit
-from isolaw.fits.selection import hold
+from isolaw.fits.selection import rows_with
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -93,7 +92,6 @@ def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
     return LawsBy(by, laws, refused)
 
 
-@renamed
 @checked
 def compare_by(
     runs: Source,
@@ -117,7 +115,7 @@ def compare_by(
     InputError
         the value ``base`` does not exist, or is the only value.
     DataError
-        the column or metric does not exist, or the runs of one value differ in another setting.
+        the column or metric does not exist, or the runs of one value differ in another hold.
     Refused
         no (B_p, n) has runs of both values.
 
@@ -142,7 +140,7 @@ def compare_by(
         raise InputError(f"base: found {base}; expected one of two or more values of {by}: {there}")
 
     def of(value: Any) -> Any:
-        return source.select(hold(table, {by: value}).index)
+        return source.select(rows_with(table, {by: value}).index)
 
     base = named[str(base)]
     how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}

@@ -28,10 +28,9 @@ from isolaw.fits.pipeline import fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.quantity import number
 from isolaw.fits.reward_unit import bounds, unit_of
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select, setting_of
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
-from isolaw.renamed import renamed
 from isolaw.runs import Runs
 from isolaw.source import ReadKeywords, Source
 
@@ -46,8 +45,6 @@ class RuleResult(TypedDict):
     allocations: list[list[list[int]]]  #: [B_p, n] for each budget and split
     loss: list[float]  #: loss of reward relative to the best measured allocation, for each budget
     mean_loss: float  #: mean of ``loss`` over budgets
-    regret: list[float]  #: the former name of ``loss``, for one more minor release
-    mean_regret: float  #: the former name of ``mean_loss``
     #: the mean ``difference`` in loss from isolaw, and its ``standard_error`` over seeds (None for one seed)
     against_isolaw: dict[str, float | None]
     n_star_error: NotRequired[list[float]]  #: error of n* in doublings for each budget; only for isolaw
@@ -73,7 +70,6 @@ class _Judged(NamedTuple):
     error: Floats
 
 
-@renamed
 @checked
 def backtest(
     runs: Source,
@@ -105,8 +101,7 @@ def backtest(
     """
     reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
-    setting = setting_of(hold)
-    selection = select(runs, metric, eval_set, setting, where)
+    selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
         accepted = f"a measured compute, {number(low)} to {number(high)}"
@@ -122,7 +117,7 @@ def backtest(
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         before, after = (
-            select(own, metric, eval_set, setting, where).configurations for own in (small, judging)
+            select(own, metric, eval_set, hold, where).configurations for own in (small, judging)
         )
         predictions = [law.predict(float(c)) for c in budgets]
         places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
@@ -229,8 +224,6 @@ def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
         "allocations": [[list(place) for place in places] for places in by_budget],
         "loss": loss.mean(axis=0).tolist(),
         "mean_loss": float(loss.mean()),
-        "regret": loss.mean(axis=0).tolist(),
-        "mean_regret": float(loss.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
     if rule == "isolaw":

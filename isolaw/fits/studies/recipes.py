@@ -36,7 +36,6 @@ from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -80,7 +79,7 @@ class RecipeComparison(Flagged, Shown):
     DERIVED = ("simulated", "notes")
 
     names: tuple[str, str]
-    facts: dict[str, tuple[Any, Any]]  # each setting in which the recipes differ, with both values
+    facts: dict[str, tuple[Any, Any]]  # each hold in which the recipes differ, with both values
     metric: str
     eval_set: str
     compute: float | None
@@ -120,7 +119,6 @@ class Foreseen(NamedTuple):
     status: Status
 
 
-@renamed
 @checked
 def compare(
     first: Source,

@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, Refused, option, unknown
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, Refused, unknown
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import hold, measured_points
-from isolaw.renamed import renamed
+from isolaw.fits.selection import measured_points, rows_with
 from isolaw.runs import Runs, full_names, plain
 from isolaw.source import ReadKeywords, Source
 
@@ -47,7 +47,6 @@ class Retuned:
     best: Any  # the value with the highest final reward of any configuration
 
 
-@renamed
 @checked
 def retune(
     runs: Source,
@@ -85,7 +84,7 @@ def retune(
         raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
-    table = hold(table, full_names(where or {}))
+    table = rows_with(table, full_names(where or {}))
     runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
     if not values:
@@ -169,7 +168,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     thus cannot be chosen after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
-        way = option("where", "NAME", "VALUE")
+        way = option("where", "NAME", Placeholder("value"))
         raise DataError(f"runs with {label} differ in more than {name}; choose among them with {way}")
     seeds = group["seed"].nunique()
     if seeds < 2:

@@ -51,7 +51,6 @@ from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
 from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
@@ -108,7 +107,6 @@ class ShapeComparison(Flagged, Shown):
     tolerance: float = TOLERANCE  #: rewards within this difference count as equal, in the metric's own units
 
 
-@renamed
 @checked
 def compare_shapes(
     runs: Source,
@@ -138,7 +136,7 @@ def compare_shapes(
     InputError
         an argument is wrong.
     DataError
-        the runs lack the metric, or differ in a setting that is not fixed.
+        the runs lack the metric, or differ in a hold that is not fixed.
     Refused
         a configuration is too far from the runs.
 
@@ -159,7 +157,7 @@ def compare_shapes(
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
-    selection = collapses.steady(select(runs, metric, eval_set, "joint", where, few=True))
+    selection = collapses.steady(select(runs, metric, eval_set, "nothing", where, few=True))
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
     steady = selection.configurations
     check_near((a, b), steady)

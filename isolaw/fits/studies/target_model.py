@@ -11,7 +11,7 @@ The form ``critical`` is the trade-off of McCandlish et al. (arXiv 1812.06162), 
 1) = 1. In steps it is S = S_min (1 + B_crit / B_p), with S_min = N_min / (n B_crit). N_min is free for every
 target, while log B_crit, log λ, α and β are linear in T. The term in lr is a valley in log lr that is
 parabolic at its bottom with curvature p; far below lr* it gives N ∝ lr^(−p). A block is a value of any other
-setting in which runs differ (such as a code version, or the weight of the KL term), and shifts log N. u_k ~
+hold in which runs differ (such as a code version, or the weight of the KL term), and shifts log N. u_k ~
 Normal(0, τ²) is shared by all targets of a run; e ~ Normal(0, σ²) is not. A run that has not reached T by its
 end C is censored, and contributes the probability that N > C (Tobin 1958).
 

@@ -24,18 +24,18 @@ import pandas as pd
 from scipy.stats import t as student
 
 from isolaw.arguments import checked
+from isolaw.commands import option
 from isolaw.config.run import lr_ratio
-from isolaw.errors import DataError, InputError, Refused, option
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
 from isolaw.fits.quantity import LEVEL, Quantity
-from isolaw.fits.selection import Floats, differing, hold, measured_points
+from isolaw.fits.selection import Floats, differing, measured_points, rows_with
 from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
 from isolaw.fits.studies.target_model import TargetData
 from isolaw.registry import Shown
-from isolaw.renamed import renamed
 from isolaw.runs import full_names, plain
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost, Spent
@@ -83,7 +83,6 @@ class TargetStudy(Flagged, Shown):
     flags: tuple[Flag, ...]
 
 
-@renamed
 @checked
 def to_target(
     runs: Source,
@@ -127,7 +126,9 @@ def to_target(
     """
     runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)
     points = measured_points(runs, metric, eval_set)
-    table = hold(runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {}))
+    table = rows_with(
+        runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {})
+    )
     flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
     table = table.assign(lr=_lr(table))
     recipes = _recipes(table, runs.source)

@@ -2,7 +2,7 @@
 
 All allocations compete at every compute. The uncertainty of each allocation grows past the end of the nearest
 runs. The grid contains every measured n and B_p, points between them, and points beyond them that the caller
-adds. In the setting ``fixed-b``, B_p follows from n.
+adds. With ``hold="B"``, B_p follows from n.
 """
 
 from __future__ import annotations

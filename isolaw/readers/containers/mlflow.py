@@ -14,12 +14,12 @@ database.
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.errors import DataError
+from isolaw.files import Walk
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.literals import scalar
@@ -28,7 +28,6 @@ from isolaw.readers.raw_log import Container, PointCollector, RawLog, number
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow stores up to 6,000
 _LARGEST = 100 * limits.MB  # bytes of all metrics of a run: more than two million values
-_DEEPEST = 24  # folders
 _MOST_FILES = 10_000  # of metrics, and of parameters, per run
 
 
@@ -87,10 +86,8 @@ def _add_points(folder: Path, log: RawLog) -> None:
 def _files(folder: Path) -> list[Path]:
     """Return the regular files below a folder, without pipes, since opening a pipe can block forever."""
     found: list[Path] = []
-    for top, inner, names in os.walk(folder):
-        if len(Path(top).relative_to(folder).parts) >= _DEEPEST:
-            inner.clear()
-        found += [path for name in names if (path := Path(top, name)).is_file()]
+    for path in Walk(folder) if folder.is_dir() else ():
+        found.append(path)
         if len(found) > _MOST_FILES:
             raise DataError(
                 f"{folder}: over {_MOST_FILES:,} files, the most that isolaw reads from one run. Move the "

@@ -8,19 +8,22 @@ versions that store no configuration.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
+
 from isolaw.errors import DataError, NoHistory
-from isolaw.parquet import column_names, read_parquet
+from isolaw.parquet import column_names, frame_of, read_parquet
 from isolaw.readers import configs, limits
 from isolaw.readers.literals import parse_json
 from isolaw.readers.raw_log import Container, RawLog, finite
@@ -28,12 +31,14 @@ from isolaw.readers.raw_log import Container, RawLog, finite
 _MAGIC = b"SQLite format 3\0"
 _PARQUET = b"PAR1"
 _LARGEST = 500 * limits.MB
+_LARGEST_CELL = 16 * limits.MB  # the metrics of a step as JSON, or a configuration
 _OF_EXPORT = {"timestamp", "run_name", "step"}
 _NO_METRIC = {"id", "run_id", "log_id", "space_id", "project_name", "created_at", *_OF_EXPORT}
 _UNREADABLE = sqlite3.Error, UnicodeError  # UnicodeError: names that are not UTF-8
 Row = tuple[Any, Any, Any, dict[str, Any]]  # run, step, time, metrics
 _METRICS = "SELECT run_name, step, timestamp, metrics FROM metrics ORDER BY rowid"
-_COLUMNS = "PRAGMA table_info(metrics)"
+_COLUMNS = "PRAGMA table_info(metrics)"  # without generated columns
+_SCHEMA = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 _CONFIGS = "SELECT run_name, config FROM configs ORDER BY rowid"
 
 
@@ -48,12 +53,44 @@ def is_project(path: Path, head: bytes) -> bool:
 
 
 def _has_metrics(path: Path) -> bool:
-    address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+    address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            return {"run_name", "step", "metrics"} <= {own[1] for own in connection.execute(_COLUMNS)}
+        with _connected(address, limits.FLOOR_S) as connection:
+            return _is_plain_table(connection)
     except _UNREADABLE:
         return False
+
+
+@contextmanager
+def _connected(address: str, seconds: float) -> Iterator[sqlite3.Connection]:
+    """Open a database in which only columns of tables can be read, for so many processor seconds.
+
+    A database can contain SQL, which would run when isolaw reads it: views, generated columns and modules.
+    """
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_CELL)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.set_authorizer(_authorized)
+        limit = time.thread_time() + seconds
+        connection.set_progress_handler(lambda: time.thread_time() > limit, 10_000)
+        yield connection
+
+
+def _authorized(action: int, name: str | None, *more: str | None) -> int:
+    view = more[2]
+    allowed = action == sqlite3.SQLITE_SELECT or (action == sqlite3.SQLITE_READ and view is None)
+    allowed = allowed or (action == sqlite3.SQLITE_PRAGMA and name == "table_info")
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _is_plain_table(connection: sqlite3.Connection) -> bool:
+    """Return whether the metrics are a table, neither a view nor of a module, with the columns of Trackio."""
+    sql = connection.execute(_SCHEMA).fetchone()
+    plain = sql is not None and str(sql[0]).upper().split()[:2] == ["CREATE", "TABLE"]
+    return plain and {"run_name", "step", "timestamp", "metrics"} <= {
+        own[1] for own in connection.execute(_COLUMNS)
+    }
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -62,13 +99,15 @@ def read(path: Path) -> Iterator[RawLog]:
     Raises `DataError` if it cannot be read or is larger than 500 MB, and `NoHistory` if it is empty.
     """
     exported = limits.start(path, 4) == _PARQUET
-    rows, found = _exported(path) if exported else _database(path)
     held = limits.Held(str(path))
     logs: dict[str, RawLog] = {}
     began: dict[str, float] = {}
-    for run, step, when, metrics in rows:
+    found: dict[str, dict[str, Any]] = {}
+    for run, step, when, metrics in _exported(path, found) if exported else _database(path, found):
         name = str(run)
         if name not in logs:
+            if len(logs) == limits.MOST_LOGS:
+                raise DataError(f"{path}: over {limits.MOST_LOGS:,} runs, the limit for one project")
             config = configs.flatten(found.get(name, {}))
             source = f"the configuration of {name}" if config else ""
             run_name = f"{path.with_suffix('')}/{name}"
@@ -80,23 +119,28 @@ def read(path: Path) -> Iterator[RawLog]:
     yield from logs.values()
 
 
-def _exported(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    frame = read_parquet(path).to_pandas()
+def _frame(path: Path) -> pd.DataFrame:
+    return frame_of(read_parquet(path), path)
+
+
+def _exported(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator[Row]:
+    """Yield the rows of an export, and add the configuration of each run."""
+    beside = path.with_name(f"{path.stem}_configs.parquet")
+    for row in _frame(beside).to_dict("records") if beside.is_file() else []:
+        own = {str(key): value for key, value in row.items() if key not in _NO_METRIC}
+        configurations[str(row.get("run_name"))] = own
+    frame = _frame(path)
     metrics = [own for own in frame.columns if own not in _NO_METRIC]
-    rows = []
     for row in frame.to_dict("records"):
         measured = {key: row[key] for key in metrics if row[key] == row[key]}
-        rows.append((row["run_name"], row["step"], row["timestamp"], measured))
-    beside = path.with_name(f"{path.stem}_configs.parquet")
-    found = read_parquet(beside).to_pandas().to_dict("records") if beside.is_file() else []
-    return rows, {
-        str(own.get("run_name")): {key: value for key, value in own.items() if key not in _NO_METRIC}
-        for own in found
-    }
+        yield row["run_name"], row["step"], row["timestamp"], measured
 
 
-def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    """Read a copy, since SQLite writes next to any database that has a write-ahead log."""
+def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator[Row]:
+    """Yield the rows of a database, and add the configuration of each run.
+
+    isolaw reads a copy, since SQLite writes next to any database that has a write-ahead log.
+    """
     with limits.os_errors(path), tempfile.TemporaryDirectory() as folder:
         files = [own for own in (path, Path(f"{path}-wal")) if own.is_file()]
         if (size := sum(own.stat().st_size for own in files)) > _LARGEST:
@@ -106,19 +150,21 @@ def _database(path: Path) -> tuple[list[Row], dict[str, dict[str, Any]]]:
             )
         for own in files:
             shutil.copyfile(own, Path(folder, own.name))
-        with closing(sqlite3.connect(Path(folder, path.name))) as connection:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            limit = time.thread_time() + limits.FLOOR_S + limits.S_PER_MB * size / limits.MB
-            connection.set_progress_handler(lambda: time.thread_time() > limit, 100_000)
-            try:
-                rows = [(*row[:3], _object(row[3])) for row in connection.execute(_METRICS)]
-            except _UNREADABLE as error:
-                raise DataError(f"{path}: not a Trackio project ({error})") from None
-            try:
-                found = {str(run): _object(config) for run, config in connection.execute(_CONFIGS)}
-            except _UNREADABLE:  # older versions have no configurations
-                found = {}
-    return rows, found
+        address = f"file:{quote(os.fsencode(Path(folder, path.name)))}"
+        seconds = limits.FLOOR_S + limits.S_PER_MB * size / limits.MB
+        try:
+            with _connected(address, seconds) as connection:
+                if not _is_plain_table(connection):
+                    raise DataError(f"{path}: not a Trackio project (metrics is not a table of its own)")
+                with suppress(*_UNREADABLE):  # older versions have no configurations
+                    for run, config in connection.execute(_CONFIGS):
+                        configurations[str(run)] = _object(config)
+                        if len(configurations) > limits.MOST_LOGS:
+                            break
+                for row in connection.execute(_METRICS):
+                    yield *row[:3], _object(row[3])
+        except _UNREADABLE as error:
+            raise DataError(f"{path}: not a Trackio project ({error})") from None
 
 
 def _object(text: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.errors import DataError, NoHistory, NotInstalled
+from isolaw.files import leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
 from isolaw.readers.containers.printed_config import python_or_json
@@ -69,7 +70,9 @@ def read(path: Path) -> Iterator[RawLog]:
     missing: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            if file.is_file() and file.stat().st_size:  # opening a pipe could block forever
+            if (
+                file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path))
+            ):  # opening a pipe could block forever
                 try:
                     _add_records(log, file)
                 except NotInstalled as error:

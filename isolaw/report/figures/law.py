@@ -49,7 +49,7 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
 def law_figure(law: Law) -> Figure:
     """Draw n* and the law against C on log axes, with the n recommended at the end of the runs.
 
-    In the setting ``fixed-b`` the x axis is M.
+    With ``hold="B"`` the x axis is M.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(COLUMN * 1.5, 3.6), layout="constrained")

@@ -23,8 +23,6 @@ from isolaw.errors import IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import hold_of
-from isolaw.renamed import renamed
 from isolaw.report.figures.law import draw_frontier, draw_n_star, draw_stars, frontier_figure, law_figure
 from isolaw.report.figures.series import n_ends, stars
 from isolaw.report.figures.style import BLUE, COLUMN, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
@@ -48,10 +46,10 @@ class Material:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
-        """Fit a law in one setting."""
+    def law(self, hold: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
+        """Fit a law for one ``hold``."""
         keywords: dict[str, Any] = {
-            "hold": hold_of(setting),
+            "hold": hold,
             "x": x,
             "where": {**self.fixed, **(fixed or {})},
         }
@@ -60,10 +58,9 @@ class Material:
     @cached_property
     def at_one_batch(self) -> Law:
         """The law at one B_p. Two figures use it."""
-        return self.law("fixed-bp")
+        return self.law("B_p")
 
 
-@renamed
 @checked
 def paper_figures(
     runs: Source, folder: str | Path, *, where: Mapping[str, Any] | None = None, **options: Any
@@ -100,7 +97,7 @@ def paper_figures(
 
 
 def _fixed_b(material: Material) -> Figure:
-    law = material.law("fixed-b")
+    law = material.law("B")
     batch = law.document.fixed["batch_rollouts"]
     figure, axes = _frontier_and_n_star(material, law, [*law.levels, *(batch // law.levels)])
     x, n, *_ = stars(law)
@@ -110,7 +107,7 @@ def _fixed_b(material: Material) -> Figure:
 
 
 def _joint(material: Material) -> Figure:
-    law = material.law("joint")
+    law = material.law("nothing")
     batches = sorted({g.problems_per_batch for g in law.document.grid})
     if len(batches) < 2:
         raise Refused(f"all runs have B_p = {batches[0]}; add runs with other B_p")
@@ -202,7 +199,7 @@ def _sensitivity(material: Material) -> Figure:
 def _tokens(material: Material) -> Figure:
     if material.runs.points["tokens"].isna().all():
         raise Refused("the runs did not record tokens")
-    law = material.law("fixed-bp", x="tokens")
+    law = material.law("B_p", x="tokens")
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
     draw_n_star(right, law)
@@ -217,7 +214,7 @@ def _d_sweep(material: Material) -> Figure:
         raise Refused("all runs have the same number of training problems, n_train_problems")
     figure, (axes,) = _panels(1)
     colour = n_colours(np.array(sizes))
-    laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
+    laws = {size: material.law("B_p", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
         draw_stars(axes, law, colour.to_rgba(np.array(size)), f"D = {size:,}")
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))

@@ -113,7 +113,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
 
 
 def best(prediction: Prediction, document: LawDocument) -> str:
-    """Return the recommended n as text, or B_p for a law of B_p, or n and B_p in the setting ``joint``."""
+    """Return the recommended n as text, or B_p for a law of B_p, or n and B_p with ``hold="nothing"``."""
     return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in text.chosen(document))
 
 

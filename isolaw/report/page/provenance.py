@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shlex
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
+from isolaw.commands import quoted
+from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
-from isolaw.renamed import HOLDS
 from isolaw.runs import Runs
 
 _LISTED = 12
@@ -29,7 +29,7 @@ def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
     out = []
     for path in directories:
         files = sorted(file for pattern in _OF_A_SWEEP for file in path.glob(pattern))
-        files = files or sorted(file for file in path.rglob("*") if file.is_file())
+        files = files or sorted(Walk(path))
         out.append((str(path), f"{len(files):,} files", _of_all(files, path)))
     single = [path for path in paths if path not in directories]
     if len(single) > _LISTED:
@@ -45,8 +45,7 @@ def _of_all(files: Iterable[Path], folder: Path) -> str:
 
 def _of_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         return f"not readable: {error.strerror}"
 
@@ -68,9 +67,9 @@ def seeds(runs: Runs) -> str:
 def options(document: LawDocument) -> str:
     """Return the options of a fit as ``isolaw fit`` accepts them."""
     d, records = document, "off" if document.records is None else document.records
-    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", HOLDS[d.setting]]
+    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", d.hold]
     words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]
     words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
     words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []
     words += ["--draws", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
-    return shlex.join([*words, *["--robust"] * d.robust])
+    return quoted([*words, *["--robust"] * d.robust])

@@ -17,12 +17,12 @@ _WHOLE = ("design.kind=grid",)
 
 def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
     """Return a chart of the best configuration's expected loss after the runs of each decision."""
-    known = [made for made in history if made.expected_regret is not None and made.spent]
+    known = [made for made in history if made.expected_loss is not None and made.spent]
     if not known:
         return None
     target = max(request.compute for made in history for request in made.runs)
     spent = [made.spent for made in known]
-    loss = [max(made.expected_regret or 0.0, 1e-5) for made in known]
+    loss = [max(made.expected_loss or 0.0, 1e-5) for made in known]
     hover = [f"{text.cell(made.best)} at C = {number(made.compute or 0)}" for made in known if made.best]
     trace = line(
         spent, loss, {"color": "var(--accent)"}, mode="lines+markers", name="expected loss", text=hover,
@@ -47,7 +47,7 @@ def decisions(history: Sequence[Decision]) -> Table:
     """Return a table of the race's decisions, one row each."""
     rows = []
     for i, made in enumerate(history, 1):
-        loss = made.expected_regret
+        loss = made.expected_loss
         behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
         asked = sorted({request.key for request in made.runs})
         rows.append(

@@ -112,7 +112,7 @@ def laws(document: LawDocument) -> Table | None:
         own = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
         texts = law_text.form_equation(name, document), law_text.parameters(name, law)
         than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
-        rows.append([own, *map(TableCell, texts), _lost(law.mean_regret, document.tolerance), than_constant])
+        rows.append([own, *map(TableCell, texts), _lost(law.mean_loss, document.tolerance), than_constant])
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
     return Table(
         "laws", "The laws that were compared, by their loss of reward along n*", heads, rows, long=True
@@ -167,4 +167,4 @@ def backtest(result: Mapping[str, Any]) -> Table:
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
     caption = f"Loss in reward of each rule, and its choices{how}"
     heads = ["rule", *budgets, "mean", "loses more than isolaw by"]
-    return Table("regret", caption, heads, rows, long=True)
+    return Table("loss", caption, heads, rows, long=True)

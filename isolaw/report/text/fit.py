@@ -60,7 +60,7 @@ def _laws(document: LawDocument) -> list[str]:
             [
                 label,
                 own,
-                in_reward(law.mean_regret, document.tolerance),
+                in_reward(law.mean_loss, document.tolerance),
                 "" if better is None else share(better),
             ]
         )

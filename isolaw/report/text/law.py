@@ -11,7 +11,6 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
 from isolaw.fits.quantity import Quantity
-from isolaw.renamed import HOLDS
 from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOLS
 
@@ -89,7 +88,7 @@ def data_line(document: LawDocument) -> str:
     return (
         f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
         + about(f"n = {', '.join(map(str, n))}", document.axis)
-        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {HOLDS[document.setting]} fixed; "
+        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed; "
         + f"the learning curve is {document.curve}."
     )
 
@@ -179,19 +178,17 @@ def verdict(document: LawDocument) -> str:
         )
     if not c.laws:
         return _verdict_on_curves(document)
-    if having(document.flags, Code.VERSION_1):
-        return "isolaw shows no law, since an older isolaw compared the laws; fit the runs again."
     if not document.bootstrap.draws:
         return " ".join(["Without draws, isolaw prefers no law.", *_constant(document)])
     if c.preferred is None:
         return " ".join(["The draws prefer no law.", *_constant(document)])
     own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
     text = f"isolaw prefers the law {found}, {name}. " if found else f"isolaw prefers this law: {name}. "
-    lost = f"{in_reward(own.mean_regret, document.tolerance)} in {document.metric}"
+    lost = f"{in_reward(own.mean_loss, document.tolerance)} in {document.metric}"
     text += f"On average over C, its n loses {lost} against the best n"
     if c.preferred == "constant":
         return f"{text}, and no other law loses less in 95 % of draws."
-    constant = in_reward(c.laws["constant"].mean_regret, document.tolerance)
+    constant = in_reward(c.laws["constant"].mean_loss, document.tolerance)
     text += f"; the best constant n loses {constant}. "
     return " ".join([f"{text}No other law loses less in 95 % of draws.", *_constant(document)])
 
@@ -201,7 +198,7 @@ def _constant(document: LawDocument) -> list[str]:
     c = document.comparison
     if c.verdict != "constant" or c.constant is None:
         return []
-    most = in_reward(c.constant.max_regret, document.tolerance, 3)
+    most = in_reward(c.constant.max_loss, document.tolerance, 3)
     return [f"On the fitted surface, n = {c.constant.n} loses at most {most} at any budget."]
 
 
@@ -210,16 +207,16 @@ def _verdict_on_curves(document: LawDocument) -> str:
     c, tolerance = document.comparison, document.tolerance
     constant, logistic = c.constant, c.logistic
     if c.verdict == "constant" and constant is not None:
-        most = in_reward(constant.max_regret, tolerance, 3)
+        most = in_reward(constant.max_loss, tolerance, 3)
         return f"On the fitted curves, n = {constant.n} loses at most {most} at any budget."
     if c.verdict == "no law":
         return "isolaw prefers no law: on the fitted curves, the logistic does no better than a constant n."
     if constant is None or logistic is None:
         return ""
     return (
-        f"On the fitted curves, the law loses {in_reward(logistic.mean_regret, tolerance)} in reward "
+        f"On the fitted curves, the law loses {in_reward(logistic.mean_loss, tolerance)} in reward "
         f"on average along the frontier; a constant n = {constant.n} would lose "
-        f"{in_reward(constant.mean_regret, tolerance)}."
+        f"{in_reward(constant.mean_loss, tolerance)}."
     )
 
 

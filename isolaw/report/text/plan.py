@@ -159,7 +159,7 @@ def _row(found: SweepForecast, row: DesignOutcome, price: float | None) -> dict[
         "configurations": [list(key) for key in candidate.cells],
         "compute": candidate.horizon or found.question.target,
         "cut_short": _cut(found, row),
-        "expected_loss": row.regret.to_dict(),
+        "expected_loss": row.loss.to_dict(),
         "probability_within_tolerance": row.within,
         "rollouts": row.rollouts.to_dict(),
         "runs": row.runs.to_dict(),
@@ -167,13 +167,13 @@ def _row(found: SweepForecast, row: DesignOutcome, price: float | None) -> dict[
     }
 
 
-def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
+def _truth(truth: Truth, weight: float, loss: float) -> dict[str, Any]:
     return {
         "name": truth.name,
         "weight": weight,
         "best": list(truth.best),
         "reward": truth.rewards()[truth.best],
-        "expected_loss": regret,
+        "expected_loss": loss,
     }
 
 
@@ -192,8 +192,8 @@ def _table(found: SweepForecast, price: float | None) -> Table:
                 "GPU hours": _hours(row.work_s, gpus) if gpus else None,
                 "hours": _hours(row.wall_s) if clock else None,
                 "price": _hours(row.work_s, price * (gpus or 1)) if price else None,
-                "expected loss": f"{row.regret.value:.4f}",
-                "90 % interval": f"{row.regret.low:.4f}–{row.regret.high:.4f}",
+                "expected loss": f"{row.loss.value:.4f}",
+                "90 % interval": f"{row.loss.low:.4f}–{row.loss.high:.4f}",
                 "within 0.005": share(row.within),
             }
         )
@@ -207,11 +207,11 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
     worst, _, most = max(found.losses(best), key=lambda item: item[2])
     lines: list[Stanza] = [
         f"The plan recommends the design {best.candidate.name!r}. The expected loss of its allocation at the "
-        f"target is {best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
-        f"{best.regret.high:.4f}); in {share(best.within)} of plays the loss is at most 0.005. "
+        f"target is {best.loss.value:.4f} (90 % interval over truths and plays: {best.loss.low:.4f}–"
+        f"{best.loss.high:.4f}); in {share(best.within)} of plays the loss is at most 0.005. "
         f"On its worst truth ({worst.name}), the design loses {most:.4f}."
     ]
-    if best.regret.value > min(row.regret.value for row in found.rows):
+    if best.loss.value > min(row.loss.value for row in found.rows):
         lines.append(
             f"Among the designs {_asked_of(found, best)}, it is the cheapest with an expected loss within "
             f"{ALIKE} of the least."
@@ -219,9 +219,9 @@ def _recommendation(found: SweepForecast) -> list[Stanza]:
     matter = [item for item in found.losses(best)[:_SHOWN] if item[2] > 0]
     if matter:
         items = [
-            f"{truth.name} (best: B_p = {truth.best[0]}, n = {truth.best[1]}): {regret:.4f}"
+            f"{truth.name} (best: B_p = {truth.best[0]}, n = {truth.best[1]}): {loss:.4f}"
             + (f", weight {share(weight)}" if found.compared else "")
-            for truth, weight, regret in matter
+            for truth, weight, loss in matter
         ]
         lines.append(Bullets("It loses most on these truths:", items, "  "))
     return lines

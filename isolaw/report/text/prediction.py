@@ -130,7 +130,7 @@ def largest_answer(prediction: Prediction) -> str:
 
 
 def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
-    """Return n* and B_p* at the budget as text, by name, without those that the setting fixes.
+    """Return n* and B_p* at the budget as text, by name, without those that the law holds fixed.
 
     The text of n* is its interval and not its value. n*, which has the highest reward, can differ from the
     recommended n, which is the round or measured n with the lowest loss, and each text should name one n.
@@ -149,8 +149,8 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
 
 
 def chosen(document: LawDocument) -> tuple[str, ...]:
-    """Return the symbols of what a law chooses for a budget: n, B_p, or in the setting ``joint`` both."""
-    return {"joint": ("n", "B_p"), "fixed-n": ("B_p",)}.get(document.setting, ("n",))
+    """Return the symbols of what a law chooses for a budget: n, B_p, or with ``hold="nothing"`` both."""
+    return {"nothing": ("n", "B_p"), "n": ("B_p",)}.get(document.hold, ("n",))
 
 
 def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:

@@ -51,7 +51,7 @@ def decision(made: Decision, index: int) -> str:
     if made.best is not None and made.compute is not None:
         known = (
             f"{cell(made.best)} is the best at C = {number(made.compute)}, with an expected loss of "
-            f"{made.expected_regret:.4f}"
+            f"{made.expected_loss:.4f}"
         )
         behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
         known += f"; left behind: {cells(behind)}" if behind else ""
@@ -77,7 +77,7 @@ def found(last: Decision) -> str:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
         f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}, with an expected loss of "
-        f"{last.expected_regret:.4f} after {number(last.spent)} rollouts. It ended because "
+        f"{last.expected_loss:.4f} after {number(last.spent)} rollouts. It ended because "
         f"{_ENDINGS[last.ending]}."
         + (f" To continue, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
@@ -153,13 +153,13 @@ def _part(rollouts: float, of: float) -> str:
 
 def standings(last: Decision) -> list[str]:
     """Return the configurations of the last comparison as the lines of a table."""
-    ordered = sorted(last.standings, key=lambda own: own.expected_regret or 0.0)
+    ordered = sorted(last.standings, key=lambda own: own.expected_loss or 0.0)
     rows = [
         [
             f"{own.problems_per_batch}",
             f"{own.rollouts_per_problem}",
             f"{own.reward:.3f}",
-            f"{own.expected_regret:.4f}",
+            f"{own.expected_loss:.4f}",
             f"{100 * (own.probability or 0.0):.0f} %",
         ]
         for own in ordered

@@ -52,7 +52,7 @@ def listing(candidates: Sequence[FoundLog]) -> list[str]:
     for group in groups(candidates):
         names = [run.removeprefix(folder) for run in group.runs]
         if group.status is not LogStatus.DUPLICATE:  # the table already names the logs
-            lines.append(f"{listed(names, _MOST_NAMED)}: {group.message}")
+            lines.append(f"{listed(names, _MOST_NAMED)}: " + group.message)
     return lines
 
 
@@ -95,7 +95,7 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
 def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
-    If the command has blanks for the user to fill in, a second line names the file that can contain the
+    If the command has placeholders for the user to fill in, a second line names the file that can contain the
     values.
     """
     options = settling(reading.candidates, reading.sources)
@@ -105,10 +105,9 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
         return [reading.to_fill_in(words)]
     settled = commands.read_again(words, options)
     lines = [f"To read these logs: {settled}"]
-    if settled.blanks:
-        lines.append(
-            f"  Fill in {listed(settled.blanks, _MOST_NAMED)} there. {reading.to_fill_in(words)}".rstrip()
-        )
+    if settled.placeholders:
+        values = listed(settled.placeholders, _MOST_NAMED)
+        lines.append(f"  Fill in {values} there. {reading.to_fill_in(words)}".rstrip())
     return lines
 
 

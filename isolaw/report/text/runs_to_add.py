@@ -141,7 +141,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
                 keys,
             )
         )
-    elif last.ending is Ending.COMPLETE and (last.expected_regret or 0.0) > TOLERANCE:
+    elif last.ending is Ending.COMPLETE and (last.expected_loss or 0.0) > TOLERANCE:
         seeds = len({request.seed for made in history for request in made.runs})
         keys = (f"sweep.seeds={2 * seeds}",)
         out.append(RunsToAdd("Add seeds to the race.", race_text.found(last), keys))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _HASH = 64  # digits of a run id, which is a SHA-256 hash
 _SHORTEST = 8
+_NOTES = 3  # notes of each kind in a text
 _CHOSEN = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
     "gpu_memory",
@@ -48,12 +49,17 @@ def failure_lines(
     for failure in failures:
         name, kind = names[failure["run_id"]], kind_of_failure(failure["cause"])
         b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-        cause, newline, printed = failure["cause"].partition("\n")
+        cause, *printed = failure["cause"].split("\n")
         details = f" (details: {directory}/runs/{name}*/FAILED.json)" if directory else ""
-        more = "" if kind in kinds else newline + printed
-        lines.append(f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}{more}")
+        more = () if kind in kinds else map(_quoted, printed)
+        lines += [f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}", *more]
         kinds.add(kind)
     return lines
+
+
+def _quoted(line: str) -> str:
+    """Return a line of a cause after its first, marked as what a trainer printed."""
+    return line if line == "  its last lines:" else f"  | {line.removeprefix('  | ')}"
 
 
 def diverged(state: Mapping[str, Any]) -> list[str]:
@@ -61,6 +67,22 @@ def diverged(state: Mapping[str, Any]) -> list[str]:
     if not state["diverged"]:
         return []
     return [f"warning: {state['diverged']} of {state['done']} done runs diverged: their last values are NaN"]
+
+
+def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the notes about runs, from `isolaw.engine.status`: the first of each kind, and their number."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for own in notes:
+        kinds.setdefault(own["code"], []).append(own)
+    names = short_ids(own["run_id"] for of_kind in kinds.values() for own in of_kind)
+    lines = []
+    for of_kind in kinds.values():
+        for own in of_kind[:_NOTES]:
+            b, n, seed = (own[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+            lines.append(f"note: {names[own['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {own['text']}")
+        if more := max(len(of_kind) - _NOTES, 0):
+            lines.append(f"note: {more:,} more such notes (status --json lists them)")
+    return lines
 
 
 def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
@@ -78,6 +100,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
             [f"{number(state['rollouts'])} of {number(planned)} rollouts ({100 * share:.0f} %)", *activity]
         ),
         *diverged(state),
+        *note_lines(state["run_notes"]),
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *failure_lines(state["failures"], names),

@@ -41,12 +41,9 @@ def test_what_is_given_stays(on_gpus) -> None:
     assert (options.dtype, options.sampler, options.logprob_tolerance) == ("float32", "transformers", 0.5)
 
 
-def test_options_of_torchrun_are_refused_and_those_of_old_sweeps_forgotten() -> None:
+def test_options_of_torchrun_are_refused() -> None:
     with pytest.raises(SpecError, match=r"real\.torchrun: unknown key"):
         RealOptions.read(run(model="m", torchrun="--nnodes 2"))
-    assert RealOptions.read(run(model="m", torchrun=[])) == RealOptions.read(run(model="m"))
-    old = run(model="m", dtype="float32").model_copy(update={"sources": {"torchrun": ["--nnodes", "2"]}})
-    assert RealOptions.of(old) == RealOptions.of(run(model="m", dtype="float32"))
 
 
 def test_several_rewards() -> None:

@@ -91,7 +91,7 @@ def test_where_rewards_hardly_bend_a_constant_is_worth_having(rng: int) -> None:
     found = comparison(TRUE["power"], rng=rng, noise=0.5, bend=0.0002)
     assert found.verdict == "constant"
     assert found.constant is not None
-    assert found.constant.max_regret <= TOLERANCE
+    assert found.constant.max_loss <= TOLERANCE
 
 
 def test_rounding_prefers_nothing() -> None:
@@ -113,7 +113,7 @@ def test_a_clear_rise_beats_a_constant(name: str, rng: int) -> None:
     assert found.laws["constant"].better[name] <= 0.05
     assert found.preferred not in ("constant", None)
     assert found.verdict == found.preferred
-    assert found.laws[name].mean_regret < 0.2 * found.laws["constant"].mean_regret
+    assert found.laws[name].mean_loss < 0.2 * found.laws["constant"].mean_loss
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3])
@@ -309,6 +309,6 @@ def test_fewer_than_three_seeds_of_any_configuration_prefer_no_law(
     assert (found.verdict is None) == (found.refused is not None)
     if method == "surface":
         assert (found.preferred is None) == (found.refused is not None)
-        assert all(math.isfinite(law.mean_regret) for law in found.laws.values())
+        assert all(math.isfinite(law.mean_loss) for law in found.laws.values())
     if found.refused:
         assert document.params["saturation"].status != "ok"

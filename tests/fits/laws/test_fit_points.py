@@ -67,7 +67,7 @@ def test_errors_are_labelled_and_are_not_intervals() -> None:
     assert flag.code == Code.CONDITIONAL_ERRORS
     assert LABEL in flag.text
     data = json.loads(json.dumps(document.to_dict(), allow_nan=False))
-    assert (data["format"], data["method"]) == ("isolaw.law/2", "points")
+    assert (data["format"], data["method"]) == ("isolaw.law/1", "points")
     assert data["standard_errors"]["label"] == LABEL
     assert data["warnings"] == [{"code": "conditional_errors", "text": flag.text}]
 

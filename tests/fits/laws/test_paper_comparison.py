@@ -63,19 +63,19 @@ TURNS = np.array([0.2 + 0 * X, 0.5 - 0.1 * X, 0.4 + 0.1 * X, 0.2 + 0 * X])
 
 def test_regret_by_hand() -> None:
     out = rules(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0))
-    assert (out.logistic.mean_regret, out.logistic.max_regret) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert (out.logistic.mean_loss, out.logistic.max_loss) == pytest.approx((0.0, 0.0), abs=1e-12)
     losses = {n: (TURNS.max(axis=0) - TURNS[i]) for i, n in enumerate([8, 16, 32, 64])}
     assert losses[16].mean() == pytest.approx(losses[32].mean())
     best = 16  # of equals the smaller, whatever they are rounded to
     assert out.constant.n == best
-    assert out.constant.mean_regret == pytest.approx(losses[best].mean())
-    assert out.constant.max_regret == pytest.approx(losses[best].max())
+    assert out.constant.mean_loss == pytest.approx(losses[best].mean())
+    assert out.constant.max_loss == pytest.approx(losses[best].max())
     assert out.verdict == "logistic"
 
 
 def test_a_law_that_is_no_better_loses() -> None:
     out = rules(frontier(TURNS), np.full(X.size, 6.0))
-    assert out.logistic.mean_regret > out.constant.mean_regret
+    assert out.logistic.mean_loss > out.constant.mean_loss
     assert out.verdict == "no law"
     assert rules(frontier(TURNS), None).verdict == "no law"
     assert rules(frontier(TURNS), None).logistic is None
@@ -84,7 +84,7 @@ def test_a_law_that_is_no_better_loses() -> None:
 def test_a_constant_within_tolerance_wins() -> None:
     nearly = 0.5 + (TURNS - 0.5) * 0.04
     out = rules(frontier(nearly), np.where(X < 0.5, 4.0, 5.0))
-    assert out.constant.max_regret <= TOLERANCE
+    assert out.constant.max_loss <= TOLERANCE
     assert out.verdict == "constant"
 
 
@@ -96,7 +96,7 @@ def test_only_what_was_measured_throughout_is_a_constant() -> None:
     nearly_best[0, 30:] = -np.inf
     out = rules(frontier(nearly_best), law)
     assert out.constant.n in (16, 32)
-    assert out.logistic.max_regret == pytest.approx(0.0, abs=1e-12)
+    assert out.logistic.max_loss == pytest.approx(0.0, abs=1e-12)
 
 
 def test_nothing_is_compared_where_neighbours_are_missing() -> None:

@@ -28,7 +28,7 @@ GRID = np.geomspace(1e3, 1e6, 12)
 
 
 def configurations(runs: Runs) -> list[Configuration]:
-    return select(runs, "avg@4", "validation", "fixed-bp").configurations
+    return select(runs, "avg@4", "validation", "B_p").configurations
 
 
 def of_rewards(rewards: Floats, seeds: list[tuple[int, ...]] | None = None) -> list[Configuration]:

@@ -22,9 +22,9 @@ Measured = Callable[..., list[Configuration]]
 Truth = Callable[[Any, Any, Any], Any]
 SIX = [(32, n) for n in (8, 16, 32, 64, 128, 256)]
 SETTINGS: dict[str, Any] = {
-    "fixed-bp": SIX,
-    "fixed-b": [(4096 // n, n) for _, n in SIX],
-    "joint": [(b, n) for b in (16, 32, 64) for n in (8, 32, 128)],
+    "B_p": SIX,
+    "B": [(4096 // n, n) for _, n in SIX],
+    "nothing": [(b, n) for b in (16, 32, 64) for n in (8, 32, 128)],
 }
 SHARES = np.array([[0.3, 0.8, 0.4]])  # of the shift, of the rise, and where the step is
 
@@ -43,10 +43,10 @@ def somewhere(process: Process) -> tuple[Floats, Floats, Floats]:
     return u, v, np.exp(log_c + np.array([-1.0, 0.4 * end, end, end + 1.5]))
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_it_is_the_conditional_of_the_textbook(measured: Measured, setting: Any) -> None:
+@pytest.mark.parametrize("hold", SETTINGS)
+def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) -> None:
     """E = k Kᵀ⁻¹ y and Cov = k' − k K⁻¹ kᵀ (Rasmussen & Williams 2006, 2.23 f.), by dense inverses."""
-    own = Process(observe(measured(SETTINGS[setting], setting=setting, noise=0.02, checkpoints=12)))
+    own = Process(observe(measured(SETTINGS[hold], hold=hold, noise=0.02, checkpoints=12)))
     surface = given(own, 1, draws=40)
     u, v, compute = somewhere(own)
     out = surface.rewards(u, v, compute)
@@ -108,16 +108,16 @@ def test_the_mean_of_several_theta_counts_them_as_draws_do(measured: Measured) -
 # Truths
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_smooth_truth_comes_back(measured: Measured, truth: Truth, setting: Any) -> None:
+@pytest.mark.parametrize("hold", SETTINGS)
+def test_a_smooth_truth_comes_back(measured: Measured, truth: Truth, hold: Any) -> None:
     """n* within a quarter of a doubling (of an n that loses next to nothing), and intervals that hold.
 
     At a fixed B, and over a plane of nine, n* moves along with B_p, and less is known.
     """
-    wide = 1 if setting == "fixed-bp" else 2
-    surface = estimate(measured(SETTINGS[setting], setting=setting, noise=1e-3), 100, bounds=(0, 1))
+    wide = 1 if hold == "B_p" else 2
+    surface = estimate(measured(SETTINGS[hold], hold=hold, noise=1e-3), 100, bounds=(0, 1))
     assert surface.misfit < 1.3
-    compute = np.geomspace(3e4, 1e6, 4 if setting == "joint" else 8)
+    compute = np.geomspace(3e4, 1e6, 4 if hold == "nothing" else 8)
     cut = slices(surface, compute)
     expected = np.array([truth(np.exp2(cut.log2_b), np.exp2(cut.log2_n), c) for c in compute])
     assert np.sqrt(np.mean((cut.reward[0] - expected) ** 2)) < {1: 0.003, 2: 0.015}[wide]
@@ -159,10 +159,10 @@ def shifted(configurations: list[Configuration], place: int, by: float) -> list[
 
 
 @pytest.mark.parametrize("rng", range(3))
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_sound_data_have_no_lack_of_fit(measured: Measured, setting: Any, rng: int) -> None:
+@pytest.mark.parametrize("hold", SETTINGS)
+def test_sound_data_have_no_lack_of_fit(measured: Measured, hold: Any, rng: int) -> None:
     options = {"noise": 0.005, "between": 0.01, "checkpoints": 20, "rng": rng}
-    surface = estimate(measured(SETTINGS[setting], setting=setting, **options), 0)
+    surface = estimate(measured(SETTINGS[hold], hold=hold, **options), 0)
     assert lack_of_fit(surface.process, surface.mode) == (1.0, None)
     assert surface.misfit == 1.0
 

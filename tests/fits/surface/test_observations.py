@@ -279,8 +279,8 @@ def test_the_trend_does_not_jump_where_configurations_end() -> None:
 
 def test_many_configurations_have_fewer_bins(measured: Measured) -> None:
     pairs = [(b, n) for b in (8, 16, 32, 64) for n in (8, 16, 32, 64, 128)]
-    assert observe(measured(pairs, setting="joint")).counts.shape[1] == 10
-    assert observe(measured(pairs[:19], setting="joint")).counts.shape[1] == BINS
+    assert observe(measured(pairs, hold="nothing")).counts.shape[1] == 10
+    assert observe(measured(pairs[:19], hold="nothing")).counts.shape[1] == BINS
 
 
 # On disk

@@ -16,7 +16,7 @@ N = [8, 16, 32, 64, 128, 256, 512]
 FIXED_BP = [(32, n) for n in N]
 FIXED_B = [(4096 // n, n) for n in N]
 JOINT = [(b, n) for b in (16, 32, 64, 128) for n in N]
-PLANES = {"fixed-bp": FIXED_BP, "fixed-b": FIXED_B, "joint": JOINT}
+PLANES = {"B_p": FIXED_BP, "B": FIXED_B, "nothing": JOINT}
 
 
 def configuration(b: int, n: int, runs: int = 1) -> Configuration:
@@ -47,24 +47,24 @@ def test_weights_are_the_numbers_of_runs() -> None:
     np.testing.assert_allclose(projection @ values, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("setting", PLANES)
+@pytest.mark.parametrize("hold", PLANES)
 @given(st.data())
-def test_a_polynomial_leaves_nothing(setting: str, data: st.DataObject) -> None:
+def test_a_polynomial_leaves_nothing(hold: str, data: st.DataObject) -> None:
     """Of the degree that six doublings of n determine."""
-    u, v = (np.log2([p[i] for p in PLANES[setting]]) for i in (1, 0))
-    terms = [u**0, u, u**2, u**3] + ([v, v**2, u * v] if setting == "joint" else [])
+    u, v = (np.log2([p[i] for p in PLANES[hold]]) for i in (1, 0))
+    terms = [u**0, u, u**2, u**3] + ([v, v**2, u * v] if hold == "nothing" else [])
     values = sum(data.draw(st.floats(-1, 1)) * t for t in terms)
-    projection, _ = hat([configuration(b, n) for b, n in PLANES[setting]])
+    projection, _ = hat([configuration(b, n) for b, n in PLANES[hold]])
     np.testing.assert_allclose(projection @ values, values, atol=1e-6)
 
 
-@pytest.mark.parametrize("setting", PLANES)
+@pytest.mark.parametrize("hold", PLANES)
 @pytest.mark.parametrize("runs", [1, 3])
-def test_the_hat_matrix_is_a_projection(setting: str, runs: int) -> None:
-    projection, freedom = hat([configuration(b, n, runs) for b, n in PLANES[setting]])
+def test_the_hat_matrix_is_a_projection(hold: str, runs: int) -> None:
+    projection, freedom = hat([configuration(b, n, runs) for b, n in PLANES[hold]])
     np.testing.assert_allclose(projection @ projection, projection, atol=1e-9)
     np.testing.assert_allclose(projection, projection.T, atol=1e-9)
-    assert np.trace(projection) == pytest.approx(len(PLANES[setting]) - freedom)
+    assert np.trace(projection) == pytest.approx(len(PLANES[hold]) - freedom)
     np.testing.assert_allclose(projection.sum(axis=1), 1)  # a constant is a surface
 
 

@@ -23,9 +23,9 @@ Measured = Callable[..., list[Configuration]]
 N = (8, 16, 32, 64)
 ORIGIN = Points(*np.zeros((6, 1)), np.zeros(1, dtype=bool))
 PLANES: dict[str, Any] = {
-    "fixed-bp": [(32, n) for n in N],
-    "fixed-b": [(1024 // n, n) for n in N],
-    "joint": [(b, n) for b in (16, 64) for n in N],
+    "B_p": [(32, n) for n in N],
+    "B": [(1024 // n, n) for n in N],
+    "nothing": [(b, n) for b in (16, 64) for n in N],
 }
 
 
@@ -41,9 +41,9 @@ def integral(a: float, b: float, length: float) -> float:
 @pytest.fixture(scope="module")
 def process(measured: Measured) -> Callable[..., Process]:
     @cache
-    def make(setting: str = "fixed-bp", seeds: int = 3, checkpoints: int = 20) -> Process:
+    def make(hold: str = "B_p", seeds: int = 3, checkpoints: int = 20) -> Process:
         options = {"noise": 0.01, "between": 0.02, "compute": ended, "checkpoints": checkpoints}
-        return Process(observe(measured(PLANES[setting], setting=setting, seeds=seeds, **options)))
+        return Process(observe(measured(PLANES[hold], hold=hold, seeds=seeds, **options)))
 
     return make
 
@@ -67,8 +67,8 @@ def somewhere(process: Process, rng: int, spread: float = 0.7) -> Floats:
 
 
 @given(st.sampled_from(list(PLANES)), st.integers(0, 10_000))
-def test_any_hyperparameters_have_a_covariance(process: Any, setting: str, rng: int) -> None:
-    own = process(setting)
+def test_any_hyperparameters_have_a_covariance(process: Any, hold: str, rng: int) -> None:
+    own = process(hold)
     p = own.named(somewhere(own, rng, 1.5))
     at = scattered(own, rng)
     values = np.linalg.eigvalsh(gram(own, p, at))
@@ -77,14 +77,14 @@ def test_any_hyperparameters_have_a_covariance(process: Any, setting: str, rng: 
 
 
 @given(st.sampled_from(list(PLANES)), st.integers(0, 10_000))
-def test_the_covariance_by_hand(process: Any, setting: str, rng: int) -> None:
+def test_the_covariance_by_hand(process: Any, hold: str, rng: int) -> None:
     """m(t − d) + δ₀ + g(t) [δ + z + λ s], one pair after another."""
-    own = process(setting)
+    own = process(hold)
     p = own.named(somewhere(own, rng))
     at = scattered(own, rng, 4)
     found = gram(own, p, at)
     np.testing.assert_allclose(Pairs(at).matrix(own.covariance(p, Pairs(at))), found, rtol=1e-12)
-    joint = setting == "joint"
+    joint = hold == "nothing"
     places = own.observations.places
     middle = (places.min(axis=0) + places.max(axis=0)) / 2
 
@@ -114,10 +114,10 @@ def test_the_covariance_by_hand(process: Any, setting: str, rng: int) -> None:
             assert found[i, j] == pytest.approx(trend + at.learnt[i] * at.learnt[j] * differs)
 
 
-@pytest.mark.parametrize("setting", PLANES)
-def test_observations_vary_as_their_runs_do(process: Any, setting: str) -> None:
+@pytest.mark.parametrize("hold", PLANES)
+def test_observations_vary_as_their_runs_do(process: Any, hold: str) -> None:
     """Every run in every bin with its own effects, combined by P: dense, without anything that is saved."""
-    own = process(setting)
+    own = process(hold)
     o = own.observations
     p = own.named(somewhere(own, 3))
     runs = o.run_place.size
@@ -143,10 +143,10 @@ def test_observations_vary_as_their_runs_do(process: Any, setting: str) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("setting", PLANES)
-def test_the_likelihood(process: Any, setting: str, seeds: int) -> None:
+@pytest.mark.parametrize("hold", PLANES)
+def test_the_likelihood(process: Any, hold: str, seeds: int) -> None:
     """Observations and residuals are normal, hyperparameters have normal priors: against SciPy."""
-    own = process(setting, seeds, 10)
+    own = process(hold, seeds, 10)
     o = own.observations
     values = []
     for rng in (1, 2):
@@ -172,10 +172,10 @@ def test_the_likelihood(process: Any, setting: str, seeds: int) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("setting", PLANES)
+@pytest.mark.parametrize("hold", PLANES)
 @pytest.mark.parametrize("rng", range(3))
-def test_the_gradient(process: Any, setting: str, seeds: int, rng: int) -> None:
-    own = process(setting, seeds)
+def test_the_gradient(process: Any, hold: str, seeds: int, rng: int) -> None:
+    own = process(hold, seeds)
     theta = somewhere(own, rng)
     value, slope = own.loss_and_slope(theta)
     assert value == pytest.approx(own.loss(theta), rel=1e-9)
@@ -189,10 +189,10 @@ def test_the_gradient(process: Any, setting: str, seeds: int, rng: int) -> None:
 def test_what_there_is_to_be_known(process: Any) -> None:
     """B_p has a length of its own where it varies on its own; γ and seeds need runs that vary."""
     everything = set(PRIORS)
-    assert set(process("joint").names) == everything
-    for setting in ("fixed-bp", "fixed-b"):
-        assert set(process(setting).names) == everything - {"l_v", "rho_b", "delay_b"}
-        assert set(process(setting, 1).names) == everything - {"l_v", "rho_b", "delay_b", "gamma", "seed"}
+    assert set(process("nothing").names) == everything
+    for hold in ("B_p", "B"):
+        assert set(process(hold).names) == everything - {"l_v", "rho_b", "delay_b"}
+        assert set(process(hold, 1).names) == everything - {"l_v", "rho_b", "delay_b", "gamma", "seed"}
     named = process().named(process().prior[:, 0])
     assert named["l_u"] == pytest.approx(3)
     assert (named["rho"], named["gamma"], named["rho_b"], named["l_v"]) == (0, 0, 0, 1)
@@ -204,7 +204,7 @@ def test_the_gap_is_where_neighbours_differ_most(measured: Measured) -> None:
     def cliff(_b: int, n: int, compute: Any) -> Any:
         return (0.5 if n <= 32 else 0.7) * (1 - np.exp(-compute / 1e5))
 
-    own = Process(observe(measured(PLANES["fixed-bp"], cliff)))
+    own = Process(observe(measured(PLANES["B_p"], cliff)))
     assert own.gap == (5.0, 6.0)
     assert own.height * own.scale == pytest.approx(0.15, abs=0.05)  # late, in the mean
 

@@ -27,7 +27,7 @@ pairs_of = st.lists(
 
 def surface_at(measured: Measured, pairs: Any, draws: int = 4) -> Surface:
     """A surface of a few draws, its hyperparameters not fitted."""
-    process = Process(observe(measured(sorted(pairs), setting="joint", seeds=1, checkpoints=8)))
+    process = Process(observe(measured(sorted(pairs), hold="nothing", seeds=1, checkpoints=8)))
     theta = process.prior[:, 0]
     of_draw = np.zeros(draws, np.int64)
     return Surface(process, theta, theta[None], np.full((1, 3), 0.5), of_draw, 0)
@@ -60,18 +60,18 @@ def test_the_grid(measured: Measured, data: st.DataObject) -> None:
     assert cut.reward.shape == (5, 1, cut.log2_n.size)
 
 
-@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b"])
-def test_over_a_line(measured: Measured, setting: Any) -> None:
+@pytest.mark.parametrize("hold", ["B_p", "B"])
+def test_over_a_line(measured: Measured, hold: Any) -> None:
     """Eighths of doublings; at fixed B the problems follow from n."""
     n = (8, 32, 64, 512)
-    pairs = [(32 if setting == "fixed-bp" else 4096 // m, m) for m in n]
-    process = Process(observe(measured(pairs, setting=setting, seeds=1)))
+    pairs = [(32 if hold == "B_p" else 4096 // m, m) for m in n]
+    process = Process(observe(measured(pairs, hold=hold, seeds=1)))
     theta = process.prior[:, 0]
     surface = Surface(process, theta, theta[None], np.full((1, 3), 0.5), np.zeros(2, np.int64), 0)
     cut = slices(surface, np.array([1e5]))
     np.testing.assert_allclose(cut.log2_n, np.arange(3, 9.01, 0.125))
-    np.testing.assert_allclose(cut.log2_b, 5 if setting == "fixed-bp" else 12 - cut.log2_n)
-    more = slices(surface, np.array([1e5]), more=np.log2([[48, 32 if setting == "fixed-bp" else 4096 / 48]]))
+    np.testing.assert_allclose(cut.log2_b, 5 if hold == "B_p" else 12 - cut.log2_n)
+    more = slices(surface, np.array([1e5]), more=np.log2([[48, 32 if hold == "B_p" else 4096 / 48]]))
     assert np.abs(more.log2_n - np.log2(48)).min() < 1e-12
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -117,14 +119,67 @@ def test_a_damaged_name_is_no_project(tmp_path: Path) -> None:
         list(CONTAINER.read(path))
 
 
-def test_a_view_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "endless.db"
-    endless = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) SELECT 'r' AS run_name, "
-    endless += "0 AS step, '' AS timestamp, '{}' AS metrics, 1 AS rowid FROM c WHERE i < 0"
+PROJECT = "SELECT 'r' AS run_name, 0 AS step, '' AS timestamp, {} AS metrics, 1 AS rowid"
+RECORD = "('r', 1, '', '{\"train/reward\": 0.5}')"
+TABLE = f"CREATE TABLE metrics (run_name, step, timestamp, metrics); INSERT INTO metrics VALUES {RECORD};"
+BOMB = "hex(zeroblob(450000000))"
+HOSTILE = {
+    "view": f"CREATE VIEW metrics AS {PROJECT.format(BOMB)};",
+    "generated column": "CREATE TABLE metrics (run_name, step, timestamp, "
+    f"metrics AS ({BOMB})); INSERT INTO metrics VALUES ('r', 1, '');",
+    "virtual table": "CREATE VIRTUAL TABLE metrics USING rtree(run_name, step, timestamp, metrics, x);",
+    "endless view": "CREATE VIEW metrics AS WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) "
+    + PROJECT.format("'x'")
+    + " FROM c WHERE i < 0;",
+    "view of a table": TABLE.replace("metrics (", "own (").replace("INTO metrics", "INTO own")
+    + "CREATE VIEW metrics AS SELECT *, rowid FROM own;",
+    "large cell": TABLE + "INSERT INTO metrics VALUES ('r', 2, '', zeroblob(20000000));",
+}
+CHILD = """
+import resource, sys, time
+from pathlib import Path
+from isolaw.readers.containers.trackio import CONTAINER
+from isolaw.errors import DataError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    CONTAINER.file(Path(sys.argv[1]), b"SQLite format 3\\0")
+    print(sum(len(log.step) for log in CONTAINER.read(Path(sys.argv[1]))))
+except DataError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def made(path: Path, script: str) -> Path:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"CREATE VIEW metrics AS {endless}")
-        connection.commit()
-    monkeypatch.setattr("isolaw.readers.limits.FLOOR_S", 0.1)
-    assert CONTAINER.file(path, path.read_bytes())
-    with pytest.raises(DataError, match="interrupted"):
-        list(CONTAINER.read(path))
+        connection.executescript(script)
+    return path
+
+
+def cost(path: Path) -> tuple[str, int]:
+    """What reading says, and its MB, in a process that cannot take the machine's memory."""
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)){CHILD}"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    said, megabytes = done.stdout.splitlines()
+    return said, int(megabytes)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_only_the_columns_of_tables_are_read(tmp_path: Path, kind: str) -> None:
+    said, megabytes = cost(made(tmp_path / "a.db", HOSTILE[kind]))
+    assert "a.db: not a Trackio project" in said
+    assert megabytes < 100
+
+
+def test_a_configuration_by_a_view_is_none(tmp_path: Path) -> None:
+    view = f"CREATE VIEW configs AS SELECT 'r' AS run_name, {BOMB} AS config, 1 AS rowid;"
+    said, megabytes = cost(made(tmp_path / "a.db", TABLE + view))
+    assert said == "1"
+    assert megabytes < 100
+
+
+def test_runs_without_end_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isolaw.readers.limits.MOST_LOGS", 3)
+    more = "".join(f"INSERT INTO metrics VALUES ('r{i}', 1, '', '{{}}');" for i in range(5))
+    with pytest.raises(DataError, match="over 3 runs"):
+        list(CONTAINER.read(made(tmp_path / "a.db", TABLE + more)))

@@ -1,4 +1,4 @@
-"""The two figures, for every setting and for laws that were refused."""
+"""The two figures, for every hold and for laws that were refused."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def worse_with_n(_b: int, n: int, compute: Any) -> Any:
 
 
 CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] = {
-    "fixed-bp": ([(32, n) for n in LEVELS], {}, {}),
-    "fixed-b": ([(1024 // n, n) for n in LEVELS], {}, {"hold": "B"}),
-    "joint": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"hold": "nothing"}),
+    "B_p": ([(32, n) for n in LEVELS], {}, {}),
+    "B": ([(1024 // n, n) for n in LEVELS], {}, {"hold": "B"}),
+    "nothing": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"hold": "nothing"}),
     "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
     "paper": ([(32, n) for n in LEVELS], {}, {"method": "paper"}),
     "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
@@ -83,7 +83,7 @@ def test_law_figure(case: tuple[str, Law, Runs], figure: Figure) -> None:
     assert axes.get_yscale() == "log"
     assert axes.get_xscale() == "log"
     assert "n*, rollouts per problem" in texts(figure)
-    assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
+    assert ("M, update steps" if name == "B" else "C, rollouts generated") in texts(figure)
     frontier = law.document.frontier
     shown = labels(figure)
     paper = law.document.method == "paper"
@@ -131,7 +131,7 @@ def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs], figure: Figure) -
         assert lines == []
         return
     x, y = (np.asarray(v, dtype=float) for v in lines[0].get_data())
-    at = x if name == "fixed-b" else np.log10(x)
+    at = x if name == "B" else np.log10(x)
     if law.document.method == "paper":
         expected = law.logistic(at)[0]
     else:
@@ -158,8 +158,8 @@ def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert "avg@4 (validation)" in texts(figure)
-    assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
-    scale = 1 / 1024 if name == "fixed-b" else 1.0
+    assert ("M, update steps" if name == "B" else "C, rollouts generated") in texts(figure)
+    scale = 1 / 1024 if name == "B" else 1.0
     curves = [line for line in axes.lines if line.get_linewidth() == 1.0 and line.get_marker() == "None"]
     assert len(curves) == len(law.document.grid)
     ends = [entry.measured[1] * scale for entry in law.document.grid]
@@ -177,7 +177,7 @@ def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("case", ["fixed-bp", "refused"], indirect=True)
+@pytest.mark.parametrize("case", ["B_p", "refused"], indirect=True)
 def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
     _, law, runs = case
     paths = write_figures(law, runs, tmp_path / "new" / "folder")

@@ -69,7 +69,7 @@ def test_the_sweep_of_d(synthetic: Make) -> None:
     both = Material(Runs(pd.concat(tables, ignore_index=True), facts), options=QUICK)
     lines = FIGURES["d-sweep"](both).axes[0].lines
     assert [line.get_label() for line in lines] == ["D = 100", "D = 900"]
-    law = both.law("fixed-bp", fixed={"n_train_problems": 900})
+    law = both.law("B_p", fixed={"n_train_problems": 900})
     assert list(lines[1].get_ydata()) == list(stars(law)[1])
     with pytest.raises(Exception, match="the runs differ in n_train_problems"):
         FIGURES["law"](both)
@@ -89,7 +89,7 @@ def test_joint_draws_the_batch_that_is_recommended(synthetic: Make) -> None:
     material = Material(everything(synthetic), options=QUICK)
     right = next(a for a in FIGURES["joint"](material).axes if "n and B_p" in a.get_title(loc="left"))
     step = next(line for line in right.lines if line.get_label() == "B_p that loses least")
-    law = material.law("joint")
+    law = material.law("nothing")
     for budget, b in zip(*step.get_data(), strict=True):
         assert law.predict(float(budget)).allocation.problems_per_batch == b
 

@@ -212,16 +212,16 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
 
-@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b", "joint"])
-def test_one_best_n_at_one_budget(synthetic: Make, setting: str) -> None:
+@pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
+def test_one_best_n_at_one_budget(synthetic: Make, hold: str) -> None:
     """The text, JSON, the page, every chart and the figures name the same n at the same C."""
     places = {
-        "fixed-bp": [(32, n) for n in LEVELS],
-        "fixed-b": [(1024 // n, n) for n in LEVELS],
-        "joint": [(b, n) for b in (16, 32) for n in LEVELS],
-    }[setting]
+        "B_p": [(32, n) for n in LEVELS],
+        "B": [(1024 // n, n) for n in LEVELS],
+        "nothing": [(b, n) for b in (16, 32) for n in LEVELS],
+    }[hold]
     own = study(synthetic(places, noise=0.004))
-    assert own.document.setting == setting
+    assert own.document.hold == hold
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
@@ -240,7 +240,7 @@ def test_one_best_n_at_one_budget(synthetic: Make, setting: str) -> None:
     for name in ("buys", "n-star"):
         texts = " ".join(shape["label"]["text"] for shape in charts[name]["layout"]["shapes"])
         assert f"today: n = {m}" in texts
-    symbol, scale = ("M", 1024) if setting == "fixed-b" else ("C", 1)
+    symbol, scale = ("M", 1024) if hold == "B" else ("C", 1)
     for budget, best in ((today.compute, m), (asked.compute, n)):
         start = f"{symbol} = {numbers.number(budget / scale)}: n = {best}"
         for name in ("buys", "n-star", "reward"):
@@ -407,7 +407,7 @@ def test_the_slider_opens_with_the_budget_asked_for(joint: Study) -> None:
 
 def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     own = study(synthetic([(1024 // n, n) for n in LEVELS]))
-    assert own.document.setting == "fixed-b"
+    assert own.document.hold == "B"
     found = few(own.law, None)
     said = shown(found.answer, own.law, found)
     assert said["x"] == pytest.approx(found.answer.compute / 1024)
@@ -450,7 +450,7 @@ def test_the_table_of_laws(synthetic: Make) -> None:
     for row, (name, law) in zip(rows, comparison.laws.items(), strict=True):
         assert row[0].endswith("(preferred)") == (name == comparison.preferred)
         assert row[2] == law_text.parameters(name, law)
-        assert row[3] == f"{law.mean_regret:.4f}"
+        assert row[3] == f"{law.mean_loss:.4f}"
         assert row[4] == ("" if name == "constant" else numbers.share(law.better["constant"]))
 
 

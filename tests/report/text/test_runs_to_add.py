@@ -122,7 +122,7 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     end = int(points["compute"].max())
     assert any(own.what.startswith("Run n = 8 to C") for own in advice(law.document, None))
     asked = Decision(DecisionStage.RUNG, tuple(Request(32, n, 0, end) for n in LEVELS), cost=9)
-    found = {"spent": 1000, "compute": end, "best": (32, 128), "expected_regret": 0.02}
+    found = {"spent": 1000, "compute": end, "best": (32, 128), "expected_loss": 0.02}
     for ending, text, keys in (
         (Ending.SPENT, "Raise the spend of the race", ("design.spend=2000",)),
         (Ending.COMPLETE, "Add seeds to the race.", ("sweep.seeds=2",)),
@@ -136,7 +136,7 @@ def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
     assert going.command("runs/a") == "isolaw sweep --out runs/a --set design.kind=race"
     certain = [
         asked,
-        Decision(DecisionStage.STOP, ending=Ending.CERTAIN, **{**found, "expected_regret": 0.0}),
+        Decision(DecisionStage.STOP, ending=Ending.CERTAIN, **{**found, "expected_loss": 0.0}),
     ]
     assert not any("race" in own.what for own in advice(law.document, law.predict(end), certain))
     (far,) = (own for own in advice(law.document, law.predict(9 * end), certain) if "race" in own.what)

@@ -15,7 +15,6 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
-from isolaw.renamed import HOLDS
 from isolaw.report.figures.series import law_line
 from isolaw.report.page import law_charts, tables
 from isolaw.report.text import law as law_text
@@ -83,8 +82,8 @@ def test_quantity(value: float | None, interval: Any, status: str, text: str) ->
 
 
 def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
-    setting = options.pop("setting", "fixed-bp")
-    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), hold=HOLDS[setting], draws=12)
+    hold = options.pop("hold", "B_p")
+    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), hold=hold, draws=12)
 
 
 def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
@@ -109,7 +108,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
 
 
 def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
-    law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
+    law = fit(synthetic, [(1024 // n, n) for n in LEVELS], hold="B")
     text = "\n".join(law_text.law_summary(law.document))
     assert " and B = 1024. isolaw holds B fixed;" in text
     assert " at M = 1 and " in text
@@ -131,7 +130,7 @@ def learnt(ceiling: Any, compute: Any) -> Any:
 def test_the_paper_compares_on_its_curves(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.5 + 0.1 * (n == 32), c), noise=0.003)
     document = isolaw.fit(runs, method="paper", draws=10).document
-    lost = document.comparison.constant.max_regret
+    lost = document.comparison.constant.max_loss
     assert law_text.verdict(document) == (
         f"On the fitted curves, n = 32 loses at most {lost:.3f} at any budget."
     )
@@ -149,8 +148,8 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     name = law_text.form(comparison.preferred, rising.document)
     assert line == (
         f"isolaw prefers the law {law_text.equation(rising.document)}, {name}. On average over C, its n "
-        f"loses {own.mean_regret:.4f} in avg@4 against the best n; the best constant n loses "
-        f"{comparison.laws['constant'].mean_regret:.4f}. No other law loses less in 95 % of draws."
+        f"loses {own.mean_loss:.4f} in avg@4 against the best n; the best constant n loses "
+        f"{comparison.laws['constant'].mean_loss:.4f}. No other law loses less in 95 % of draws."
     )
     assert own.better["constant"] >= 0.95
     others = {
@@ -172,7 +171,7 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
     comparison = replace(rising.document.comparison, verdict=verdict)
     text = law_text.verdict(replace(rising.document, comparison=comparison))
     constant = comparison.constant
-    line = f"On the fitted surface, n = {constant.n} loses at most {constant.max_regret:.3f} at any budget."
+    line = f"On the fitted surface, n = {constant.n} loses at most {constant.max_loss:.3f} at any budget."
     assert text.endswith(line) == said
 
 
@@ -180,12 +179,6 @@ def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=0).document
     assert law_text.verdict(document).startswith("Without draws, isolaw prefers no law.")
     assert tables.laws(document).rows[1][-1].text == ""
-
-
-def test_an_older_law_is_to_be_fitted_again(rising: Law) -> None:
-    flags = (*rising.document.flags, Flag(Code.VERSION_1, "old"))
-    text = law_text.verdict(replace(rising.document, flags=flags, surface=None))
-    assert text == "isolaw shows no law, since an older isolaw compared the laws; fit the runs again."
 
 
 UNSTATED = (
@@ -285,16 +278,16 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "places"),
-    [("fixed-b", [(1024 // n, n) for n in LEVELS]), ("joint", [(b, n) for b in (8, 32) for n in LEVELS])],
+    ("hold", "places"),
+    [("B", [(1024 // n, n) for n in LEVELS]), ("nothing", [(b, n) for b in (8, 32) for n in LEVELS])],
 )
-def test_where_reward_is_highest(synthetic: Make, setting: str, places: Any) -> None:
-    """B_p* only where the setting leaves it open; no text but the recommendation names one n."""
-    law = fit(synthetic, places, setting=setting, noise=0.003)
+def test_where_reward_is_highest(synthetic: Make, hold: str, places: Any) -> None:
+    """B_p* only where the hold leaves it open; no text but the recommendation names one n."""
+    law = fit(synthetic, places, hold=hold, noise=0.003)
     prediction = law.predict(1e6)
     line = prediction_text.optimum(prediction, law.document)
     b_star = f", and B_p*, the B_p with the highest reward, is {law_text.star(prediction.b_star)}"
-    joint = b_star if setting == "joint" else ""
+    joint = b_star if hold == "nothing" else ""
     assert line == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}{joint}."
 
 
@@ -428,7 +421,7 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
     lines = studies.backtest_document(result).lines()
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
-    assert (ours["regret"], ours["mean_regret"]) == (ours["loss"], ours["mean_loss"])  # the former names
+    assert (ours["loss"], ours["mean_loss"]) == (ours["loss"], ours["mean_loss"])  # the former names
     assert f"{ours['loss'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
 
 

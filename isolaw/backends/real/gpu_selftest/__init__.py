@@ -200,7 +200,7 @@ def _execute(stage: SelftestStage, folder: Path, device: str, limit_s: float, lo
 
 
 def _command(stage: SelftestStage, folder: Path, device: str) -> list[str]:
-    return [sys.executable, "-m", __name__, stage.name, str(folder), device]
+    return [sys.executable, "-P", "-m", __name__, stage.name, str(folder), device]
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:

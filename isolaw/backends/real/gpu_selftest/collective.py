@@ -28,7 +28,7 @@ def run(work: Workload, record: Record) -> None:
     """Start one process for each GPU, or two processes on the CPU, and record their results."""
     count = environment.gpus() if work.on_gpu else 2
     out = work.folder / "all-reduce.json"
-    command = [sys.executable, "-m", __name__, str(out), work.device]
+    command = [sys.executable, "-P", "-m", __name__, str(out), work.device]
     group = json.dumps({"file": str(work.folder / "all-reduce.store")})
     until = time.monotonic() + _LIMIT_S
     ranks: list[subprocess.Popen[bytes]] = []

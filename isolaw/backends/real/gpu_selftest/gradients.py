@@ -36,7 +36,7 @@ def run(work: Workload, record: Record) -> None:
     drawn.close()
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
     without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores}
-    command = [sys.executable, "-m", __name__, str(work.folder), work.device]
+    command = [sys.executable, "-P", "-m", __name__, str(work.folder), work.device]
     children.run(command, _LIMIT_S, env=without_gpu).check_returncode()
     from safetensors.torch import load_file
 

@@ -43,7 +43,7 @@ def run(work: Workload, record: Record) -> None:
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     killed, whole = work.folder / "killed", work.folder / "whole"
-    command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out"]
+    command = [sys.executable, "-P", "-m", "isolaw", "sweep", str(file), "--out"]
     at = _kill([*command, str(killed)], killed)
     record.measure(processes=processes, killed_after_lines=at)
     record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)

@@ -32,7 +32,7 @@ from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem, words, write_set
 from isolaw.documents.reading import read_json
 from isolaw.errors import DataError, InputError
-from isolaw.files import check_destination, replacing
+from isolaw.files import check_destination, open_file, replacing
 
 EASY_LEAST, EASY_MOST, HARD_MOST = 0.3, 0.6, 0.0625
 SETS = ("easy", "hard", "extremely-hard")
@@ -219,7 +219,8 @@ class SplitFolder:
 
 
 def _whole_lines(path: Path) -> bytes:
-    content = path.read_bytes()
+    with open_file(path) as file:
+        content = file.read()
     return content[: content.rfind(b"\n") + 1]
 
 

@@ -47,12 +47,14 @@ class Function(Reward):
 
     pool: processes.WorkerPool
 
-    def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
+    def __init__(
+        self, name: str, workers: int = 2, limit: float | None = None, folder: str | None = None
+    ) -> None:
         self.name, self.workers = name, workers
         limit = limit or LIMIT_S
-        function = function_of(name)
+        function = function_of(name, folder)
         whole = is_batched(function) or inspect.iscoroutinefunction(function)
-        command = processes.command_for(__name__, name, limit)
+        command = processes.command_for(__name__, name, limit, folder)
         self.pool = processes.WorkerPool(command, workers, limit, f"reward {name}", whole)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:

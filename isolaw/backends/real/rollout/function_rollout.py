@@ -36,7 +36,7 @@ from typing import Any
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.rewards import check_function, function_of
+from isolaw.backends.real.rollout.rewards import check_function, check_imported, function_of
 from isolaw.errors import Issue
 
 LIMIT_S = 300.0
@@ -58,9 +58,11 @@ class LimitReached(Exception):
 class RolloutFunction:
     """A user's rollout function in ``workers`` processes, with ``limit`` seconds for each rollout."""
 
-    def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
+    def __init__(
+        self, name: str, workers: int = 2, limit: float | None = None, folder: str | None = None
+    ) -> None:
         limit = limit or LIMIT_S
-        command = processes.command_for(__name__, name, limit)
+        command = processes.command_for(__name__, name, limit, folder)
         self._workers = [processes.Worker(command, limit, f"rollout {name}") for _ in range(workers)]
         self._threads = ThreadPoolExecutor(workers)
 
@@ -90,11 +92,16 @@ class RolloutFunction:
             worker.end()
 
 
-def check(name: str, where: str = "real.rollout") -> list[Issue]:
-    """Return the issues of a rollout function's name; this imports its module."""
-    if issues := check_function(name, where, ("problem", "generate")):
+def check(name: str, where: str = "real.rollout", folder: str | None = None) -> list[Issue]:
+    """Return the issues of a rollout function's name, without importing its module."""
+    return check_function(name, where, folder)
+
+
+def check_code(name: str, where: str = "real.rollout", folder: str | None = None) -> list[Issue]:
+    """Import the module of a rollout function, and return the issues of the function."""
+    if issues := check_imported(name, where, ("problem", "generate"), folder):
         return issues
-    if not asyncio.iscoroutinefunction(function_of(name)):
+    if not asyncio.iscoroutinefunction(function_of(name, folder)):
         return [Issue(where, "the function is not asynchronous", name, "async def f(problem, generate)")]
     return []
 

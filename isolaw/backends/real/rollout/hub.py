@@ -22,6 +22,7 @@ from typing import Any
 from isolaw.backends.real.rollout.problems import KINDS, Problem, read_files
 from isolaw.documents.reading import read_json
 from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.files import Walk
 
 PREFIX = "hf:"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
@@ -89,8 +90,8 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
     if place.is_file():
         return {place.stem: [place]}
     parts: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(place.rglob("*")):
-        if path.suffix not in KINDS or not path.is_file():
+    for path in sorted(Walk(place)):
+        if path.suffix not in KINDS:
             continue
         name = _SHARD.sub("", str(path.relative_to(place).with_suffix("")))
         if path.suffix == ".arrow":

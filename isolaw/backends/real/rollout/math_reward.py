@@ -27,7 +27,13 @@ class Math(Reward):
 
     pool: processes.WorkerPool
 
-    def __init__(self, name: str = "math", workers: int = 2, limit: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "math",
+        workers: int = 2,
+        limit: float | None = None,
+        _folder: str | None = None,
+    ) -> None:
         limit = limit or LIMIT_S
         command = processes.command(f"from {__name__} import serve; serve({limit})")
         self.pool = processes.WorkerPool(command, workers, limit, f"{name} reward")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError, Issue, SpecError, nearest
-from isolaw.files import check_destination
+from isolaw.files import check_destination, open_file
 
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
@@ -232,7 +232,7 @@ def _read(
 def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     """Return all keys in a JSON Lines file, and each object with its line number; add to the ``faults``."""
     rows = []
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
@@ -257,14 +257,15 @@ def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[
     import pyarrow.parquet as pq
 
     if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as source:
+        with open_file(path), pa.memory_map(str(path)) as source:
             whole = pa.ipc.open_stream(source).read_all()
         columns = whole.schema.names
         table = whole.select([name for name in columns if wanted is None or name in wanted])
     else:
-        file = pq.ParquetFile(path)
-        columns = file.schema_arrow.names
-        table = file.read(columns=[name for name in columns if wanted is None or name in wanted])
+        with open_file(path) as opened:
+            file = pq.ParquetFile(opened)
+            columns = file.schema_arrow.names
+            table = file.read(columns=[name for name in columns if wanted is None or name in wanted])
     return columns, list(enumerate(table.to_pylist(), 1))
 
 

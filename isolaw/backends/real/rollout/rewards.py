@@ -17,15 +17,16 @@ rewards, the first decides which answers are correct, and training uses their we
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import hashlib
+import functools
 import importlib.util
 import inspect
-import os
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,9 +38,11 @@ from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.rollout.workers import WorkerPool
 from isolaw.errors import Issue, SpecError, nearest
+from isolaw.files import open_file, sha256
 
 NAMES = ("exact", "math")
 ROLLOUT = "rollout"
+ARGUMENTS = ("prompt", "response", "answer")
 
 
 class Reward:
@@ -69,23 +72,30 @@ class Reward:
         return self.pool.failures if self.pool else Counter()
 
 
-def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
-    """Return the reward with a given name; raise `SpecError` for an unknown name.
+def get(
+    name: str,
+    workers: int = 2,
+    limit: float | None = None,
+    *,
+    where: str = "real.reward",
+    folder: str | None = None,
+) -> Reward:
+    """Return the reward with a given name; raise `SpecError` for the key ``where`` if it is unknown.
 
     The reward uses ``workers`` processes. ``limit`` is the time limit in seconds; None means the reward's
-    default. The caller must close the reward.
+    default. ``folder`` can contain the module of a user's function. The caller must close the reward.
 
     >>> reward = get("exact")
     >>> problem = Problem("17+25", "17+25=", "42")
     >>> reward([problem, problem], [" 42", "43"])
     [1.0, 0.0]
     """
-    if issues := check(name):
+    if issues := check(name, where, folder) or check_code(name, where, folder):
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
     kind = "math_reward" if name == "math" else "function_reward"
-    reward: Reward = importlib.import_module(f"{__package__}.{kind}").REWARD(name, workers, limit)
+    reward: Reward = importlib.import_module(f"{__package__}.{kind}").REWARD(name, workers, limit, folder)
     return reward
 
 
@@ -98,10 +108,11 @@ class Rewards:
         weights: Sequence[float] | None = None,
         workers: int = 2,
         limit: float | None = None,
+        folder: str | None = None,
     ) -> None:
         self.names = list(names)
         self.weights = np.array(weights or [1.0] * len(names))
-        self._each = [get(name, workers, limit) for name in names if name != ROLLOUT]
+        self._each = [get(name, workers, limit, folder=folder) for name in names if name != ROLLOUT]
 
     @property
     def failures(self) -> int:
@@ -132,36 +143,20 @@ class Rewards:
             own.close()
 
 
-def check(name: str, where: str = "real.reward") -> list[Issue]:
-    """Return the issues of a reward's name; for a user's function, this imports its module."""
+def check(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
+    """Return the issues of a reward's name, without importing the module of a user's function."""
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
-    if name in NAMES:
-        return []
-    return check_function(name, where, ("prompt", "response", "answer"), NAMES)
+    return [] if name in NAMES else check_function(name, where, folder, NAMES)
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    """Import and return a user's function by its name ``package.module:function``."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_user_module(module), attribute)  # type: ignore[no-any-return]
+def check_code(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
+    """Import the module of a user's reward, and return the issues of its function."""
+    return check_imported(name, where, ARGUMENTS, folder) if ":" in name else []
 
 
-def import_user_module(module: str) -> ModuleType:
-    """Import a module from the module search path or the working directory, as ``python -m`` does."""
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        return importlib.import_module(module)
-    finally:
-        if added:
-            sys.path.remove(here)
-
-
-def check_function(name: str, where: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[Issue]:
-    """Return the issues of a user's function that must accept ``arguments``; this imports its module.
+def check_function(name: str, where: str, folder: str | None, names: Sequence[str] = ()) -> list[Issue]:
+    """Return the issues of a user's function that can be found without importing its module.
 
     ``names`` are the built-in names that a user can give instead; only messages use them.
     """
@@ -169,12 +164,30 @@ def check_function(name: str, where: str, arguments: Sequence[str], names: Seque
     if not module or not function:
         accepted = f"{''.join(f'{one}, ' for one in names)}{'or ' if names else ''}package.module:function"
         return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, names))]
-    try:
-        imported = import_user_module(module)
-    except (Exception, SystemExit) as error:  # raised by the user's code
+    if (spec := find_module(module, folder)) is None:
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
-        what = f"cannot import {module!r}: {type(error).__name__}: {error}"
-        return [Issue(where, what, name, nearest=close)]
+        what = f"no module {module!r} in {folder or 'the packages of Python'}"
+        accepted = "" if close or not where.startswith("real.") else "its folder in real.modules"
+        return [Issue(where, what, name, accepted, nearest=close)]
+    if (file := _file(spec)) is None or file.suffix != ".py":
+        return []
+    try:
+        defined = _defined(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        return [Issue(where, f"cannot import {module!r}: {type(error).__name__}: {error}", name)]
+    if defined is None or function in defined:
+        return []
+    close = nearest(function, [key for key in defined if key[0] != "_"])
+    return [Issue(where, f"{module}: no such function", function, nearest=close and f"{module}:{close}")]
+
+
+def check_imported(name: str, where: str, arguments: Sequence[str], folder: str | None) -> list[Issue]:
+    """Import the module of a user's function that must accept ``arguments``, and return its issues."""
+    module, _, function = name.partition(":")
+    try:
+        imported = import_user_module(module, folder)
+    except (Exception, SystemExit) as error:  # raised by the user's code
+        return [Issue(where, f"cannot import {module!r}: {type(error).__name__}: {error}", name)]
     found = getattr(imported, function, None)
     if not callable(found):
         functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
@@ -191,14 +204,77 @@ def check_function(name: str, where: str, arguments: Sequence[str], names: Seque
     return []
 
 
-def digest(name: str) -> str | None:
+def function_of(name: str, folder: str | None = None) -> Callable[..., Any]:
+    """Import and return a user's function by its name ``package.module:function``."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_user_module(module, folder), attribute)  # type: ignore[no-any-return]
+
+
+def import_user_module(module: str, folder: str | None = None) -> ModuleType:
+    """Import a module from the module search path or, if it is not there, from ``folder``."""
+    added = folder is not None and folder not in sys.path
+    if added:
+        sys.path.append(str(folder))
+    try:
+        return importlib.import_module(module)
+    finally:
+        if added:
+            sys.path.remove(str(folder))
+
+
+def find_module(module: str, folder: str | None = None) -> ModuleSpec | None:
+    """Find the module that `import_user_module` would import, without importing it or its packages."""
+    if module in sys.modules:
+        return sys.modules[module].__spec__
+    top, *parts = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # does not import a module without a dot in its name
+    except ValueError:  # an empty name, or a module such as __main__
+        return None
+    if spec is None and folder is not None:
+        spec = PathFinder.find_spec(top, [folder])
+    for depth in range(len(parts)):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        name = ".".join([top, *parts[: depth + 1]])
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec
+
+
+def file_of(name: str, folder: str | None = None) -> Path | None:
+    """Return the file that a user's function runs; None for a built-in reward or a module without a file."""
+    module, colon, _ = name.partition(":")
+    spec = find_module(module, folder) if colon else None
+    return None if spec is None else _file(spec)
+
+
+def digest(name: str, folder: str | None = None) -> str | None:
     """Return the SHA-256 of the file that defines a user's function, which is part of a run's identity.
 
     Return None for a built-in reward, or if the function's module has no file.
     """
-    module, colon, _ = name.partition(":")
-    file = getattr(import_user_module(module), "__file__", None) if colon else None
-    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    file = file_of(name, folder)
+    return None if file is None else sha256(file)
+
+
+def _file(spec: ModuleSpec) -> Path | None:
+    return Path(spec.origin).absolute() if spec.has_location and spec.origin else None
+
+
+@functools.lru_cache(16)
+def _defined(file: Path, _modified: int) -> set[str] | None:
+    """Return the names that a module's code binds; None if only executing the module can show them."""
+    with open_file(file) as opened:
+        tree = ast.parse(opened.read())
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)  # including names inside functions, which ``global`` can make the module's
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
+    return None if names & {"*", "__getattr__", "globals", "vars", "exec", "setattr"} else names
 
 
 def correct(values: ArrayLike) -> NDArray[np.bool_]:

@@ -41,7 +41,7 @@ def split(
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
     work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
     if work.left:
-        with closing(rewards.get(reward)) as judge:
+        with closing(rewards.get(reward, where="--reward", folder=os.getcwd())) as judge:
             for _ in work.measure(open_draw(model, work.problems, work.settings), judge):
                 pass
     return work.write()
@@ -65,7 +65,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         for key, name in (("model", "transformers"), ("model", "torch"), ("sampler", options["sampler"]))
         if not environment.installed(name)
     ]
-    issues += rewards.check(options["reward"], where="--reward")
+    issues += rewards.check(options["reward"], where="--reward", folder=os.getcwd())
     if not math.isfinite(options["temperature"]):
         issues.append(Issue("--temperature", found=options["temperature"], accepted="above 0, at most 10"))
     problems: list[Problem] = []

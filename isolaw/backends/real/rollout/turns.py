@@ -77,7 +77,9 @@ class Turns:
         self.name, self.most, self.longest = options.rollout, options.rollout_turns, longest
         self.tokenizer, self.chat = tokenizer, options.chat
         self.needs_reward = ROLLOUT in options.rewards
-        self.function = RolloutFunction(self.name, options.reward_workers, options.rollout_timeout)
+        self.function = RolloutFunction(
+            self.name, options.reward_workers, options.rollout_timeout, options.modules
+        )
 
     def draw(
         self,

@@ -50,7 +50,11 @@ class RolloutWorker:
         self.interruption = Interruption.of(spec.recipe, self.tokenizer)
         phrase = len(self.interruption.phrase) if self.interruption else 0
         self.reward = rewards.Rewards(
-            options.rewards, options.reward_weights, options.reward_workers, options.reward_timeout
+            options.rewards,
+            options.reward_weights,
+            options.reward_workers,
+            options.reward_timeout,
+            options.modules,
         )
         room = longest + phrase + (spec.recipe.max_response_tokens or 1)
         self.turns = Turns(options, self.tokenizer, room) if options.rollout else None

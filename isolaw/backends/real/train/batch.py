@@ -180,13 +180,9 @@ class Batch:
 
     @classmethod
     def from_state(
-        cls, state: dict[str, Any], tensors: Mapping[str, torch.Tensor] | None, ranks: RankGroup
+        cls, state: dict[str, Any], tensors: Mapping[str, torch.Tensor], ranks: RankGroup
     ) -> Batch:
-        """Return this process's part of a batch; ``tensors`` is None for JSON states of older versions."""
-        if tensors is None:
-            whole, old = Rollouts(**state["rollouts"]), state["old_logprobs"]
-            old = old and [torch.tensor(values, dtype=torch.float64) for values in old]
-            tensors = row_tensors.of(range(len(whole)), whole, old)
+        """Return this process's part of a batch."""
         rows = ranks.share(len(state["rewards"]), len(state["rewards"][0]))
         rollouts, old = row_tensors.rows_of(tensors, rows)
         return cls(

@@ -217,12 +217,8 @@ class Run:
             self.pass_rates.restore(state["landscape"])
             self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
-            waiting = state["waiting"]
-            if isinstance(waiting, list):  # states of older versions
-                self.waiting = [Batch.from_state(one, None, self.ranks) for one in waiting]
-            else:
-                files = [folder / _WAITING.format(k) for k in range(waiting)]
-                self.waiting = [Batch.load(file, self.ranks) for file in files]
+            files = [folder / _WAITING.format(k) for k in range(state["waiting"])]
+            self.waiting = [Batch.load(file, self.ranks) for file in files]
             if self.pipeline:
                 self.pipeline.restore(state["asked"], self.step)
         except torch.OutOfMemoryError:  # reported by `train`

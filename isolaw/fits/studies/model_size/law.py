@@ -26,7 +26,6 @@ from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
-from isolaw.renamed import renamed
 
 Loss = Literal["reward", "log"]
 
@@ -194,7 +193,6 @@ class SizeLaw:
         return out
 
 
-@renamed
 @checked
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.

@@ -61,6 +61,7 @@ def plain(problem, generate): return 1
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     name = f"led_{os.getpid()}_{tmp_path.name}".replace("-", "_")
     Path(f"{name}.py").write_text(MODULE)
     yield name
@@ -136,14 +137,14 @@ def test_a_process_that_is_lost_takes_its_rollouts_and_no_others(module: str, ki
 
 
 def test_functions_that_are_none(module: str) -> None:
-    (wrong,) = function_rollout.check(f"{module}:one")
+    (wrong,) = function_rollout.check_code(f"{module}:one")
     assert "does not take (problem, generate); found 'one(problem)'" in str(wrong)
-    (wrong,) = function_rollout.check(f"{module}:plain")
+    (wrong,) = function_rollout.check_code(f"{module}:plain")
     assert "the function is not asynchronous" in str(wrong)
     assert "expected async def f(problem, generate)" in str(wrong)
     (wrong,) = function_rollout.check("calculator")
     assert str(wrong) == "real.rollout: found 'calculator'; expected package.module:function"
-    assert function_rollout.check(f"{module}:rollout") == []
+    assert function_rollout.check_code(f"{module}:rollout") == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verifiers") is not None, reason="verifiers is installed")
@@ -153,7 +154,7 @@ def test_an_environment_of_a_library_that_is_missing(module: str) -> None:
         "from isolaw.backends.real.rollout.from_verifiers import rollout_of\n"
         "rollout = rollout_of({'taskset': {'id': 'gsm8k-v1'}})\n"
     )
-    (wrong,) = function_rollout.check(f"{module}:rollout")
+    (wrong,) = function_rollout.check_code(f"{module}:rollout")
     assert "ImportError: verifiers is not installed: pip install verifiers" in str(wrong)
 
 
@@ -171,6 +172,7 @@ def test_columns_are_read_only_when_they_are_wanted(tmp_path: Path) -> None:
 def test_an_environment_of_gymnasiums_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of the library: what counts is ``reset`` and ``step``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     Path("guesses.py").write_text(
         "from isolaw.backends.real.rollout.from_gymnasium import rollout_of\n"
         "class Guess:\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -214,8 +215,9 @@ ONE = 1
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A user's module in the working directory, of a name of its own."""
+    """A user's module on Python's path, of a name of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     name = f"graders_{os.getpid()}_{tmp_path.name}".replace("-", "_")
     Path(f"{name}.py").write_text(MODULE)
     path = list(sys.path)
@@ -342,32 +344,35 @@ def test_the_hash_of_a_function_follows_its_file(module: str) -> None:
         (":f", "found ':f'; expected exact, math, or package.module:function"),
         (
             "nowhere.at.all:f",
-            "cannot import 'nowhere.at.all': ModuleNotFoundError: No module named 'nowhere'",
+            "no module 'nowhere.at.all' in the packages of Python; found 'nowhere.at.all:f'",
         ),
+        ("os.nowhere:f", "no module 'os.nowhere' in the packages of Python; found 'os.nowhere:f'"),
+        ("json.decodr:f", "no module 'json.decodr' in the packages of Python; found 'json.decodr:f'"),
+        ("json.decoder:JSONDecodr", "json.decoder: no such function; found 'JSONDecodr' (did you mean 'json"),
         ("os.path:jion", "os.path: no such function; found 'jion' (did you mean 'os.path:join'?)"),
         ("os.path:sep", "os.path: is not a function; found 'sep'"),
     ],
 )
 def test_names_that_are_none(name: str, said: str) -> None:
-    (problem,) = rewards.check(name)
+    (problem,) = rewards.check(name) or rewards.check_code(name)
     assert str(problem).startswith(f"real.reward: {said}")
     with pytest.raises(SpecError):
         rewards.get(name)
 
 
-def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("broken_grader.py").write_text("1 / 0\n")
-    (problem,) = rewards.check("broken_grader:f", where="--reward")
+def test_a_module_that_fails_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "broken_grader.py").write_text("1 / 0\ndef f(): pass\n")
+    assert not rewards.check("broken_grader:f", "--reward", str(tmp_path))
+    (problem,) = rewards.check_code("broken_grader:f", "--reward", str(tmp_path))
     assert str(problem).startswith(
         "--reward: cannot import 'broken_grader': ZeroDivisionError: division by zero"
     )
 
 
-def test_a_module_that_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("script_grader.py").write_text("import sys\nsys.exit(3)\n")
-    (problem,) = rewards.check("script_grader:f")
+def test_a_module_that_ends_the_program(tmp_path: Path) -> None:
+    (tmp_path / "script_grader.py").write_text("import sys\nsys.exit(3)\ndef f(): pass\n")
+    assert not rewards.check("script_grader:f", folder=str(tmp_path))
+    (problem,) = rewards.check_code("script_grader:f", folder=str(tmp_path))
     assert str(problem).startswith("real.reward: cannot import 'script_grader': SystemExit: 3")
 
 
@@ -377,10 +382,47 @@ def test_a_file_is_not_a_module(module: str) -> None:
 
 
 def test_a_function_of_other_arguments(module: str) -> None:
-    (problem,) = rewards.check(f"{module}:two")
+    (problem,) = rewards.check_code(f"{module}:two")
     told = f"real.reward: {module}: does not take (prompt, response, answer); found 'two(response, answer)'"
     assert str(problem) == told
-    assert rewards.check("builtins:min") == []  # says nothing of its arguments
+    assert (
+        rewards.check("builtins:min") == rewards.check_code("builtins:min") == []
+    )  # says nothing of its arguments
+
+
+CODE = "import os\nopen('executed', 'w').close()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("kept:f", "def f(prompt, response, answer): return 1", None),
+        ("kept:F", "class F: pass", None),
+        ("kept:f", "if True:\n    from os import path as f", None),
+        ("kept:f", "from os.path import *", None),
+        ("kept:f", "def __getattr__(name): return print", None),
+        ("kept:f", "def g(prompt, response, answer): return 1", "kept: no such function; found 'f'"),
+        ("kept:f", "def f(", "cannot import 'kept': SyntaxError"),
+        ("package.kept:f", "def f(): pass", None),
+        ("package.kept:f", "def g(): pass", "package.kept: no such function; found 'f'"),
+        ("package.other:f", "", "no module 'package.other' in "),
+    ],
+)
+def test_a_name_is_checked_without_executing_its_module(
+    name: str, body: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text(CODE)
+    file = tmp_path / "package" / "kept.py" if name.startswith("package.kept") else tmp_path / "kept.py"
+    file.write_text(CODE + body)
+    issues = rewards.check(name, folder=str(tmp_path))
+    assert [str(issue) for issue in issues] == [] if said is None else said in str(issues[0])
+    if said is None:
+        assert rewards.file_of(name, str(tmp_path)) == file
+        assert rewards.digest(name, str(tmp_path)) == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert not (tmp_path / "executed").exists()
+    assert rewards.check(name)  # the working directory is not on the path by itself
 
 
 def test_math_without_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: None) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     name = f"hostile_{time.monotonic_ns()}"
     yield name
     sys.modules.pop(name, None)

@@ -127,28 +127,6 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     assert (tmp_path / "all").read_bytes() == (tmp_path / "one").read_bytes()
 
 
-def test_a_batch_of_a_former_state_is_read() -> None:
-    """All of it was JSON, as written before the rows were tensors."""
-    written = """{
-    "visited": [5, 3], "generated": 4, "generated_tokens": 12, "reward_failures": 0,
-    "rewards": [[0.0, 1.0], [1.0, 1.0]], "lengths": [[4, 4], [2, 2]],
-    "truncated": [[false, false], [false, true]], "rollouts": {
-        "prompts": [[5], [5], [3], [3]], "tokens": [[5, 0, 7, 7], [5, 1, 7, 7], [3, 0], [3, 1]],
-        "logprobs": [[-0.5, -0.0, -0.5, -0.5], [-0.5, -0.1, -0.5, -0.5], [-0.30000000000000004, -0.0],
-            [-0.30000000000000004, -0.1]],
-        "finished": [true, true, true, false], "inserted": [[0, 0], [0, 0], [0, 0], [0, 0]], "versions": []
-    },
-    "old_logprobs": [[-1.5, -1.0, -1.5, -1.5], [-1.5, -1.1, -1.5, -1.5], [-1.3, -1.0], [-1.3, -1.1]]
-    }"""
-    found = Batch.from_state(json.loads(written), None, ALONE)
-    expected = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
-    assert whole(found) == whole(expected)
-    assert found.rollouts == expected.rollouts
-    assert found.old_logprobs is not None
-    for own, sampled in zip(found.old_logprobs, expected.rollouts.logprobs, strict=True):
-        assert own.tolist() == [value - 1 for value in sampled]
-
-
 def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
     """Dynamic sampling on three processes, whose rows are those of one after each operation."""
     first = [5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]]

@@ -510,35 +510,6 @@ def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path, recip
     assert list(steps(resolved(**more), states[12])) == []
 
 
-def test_a_former_state_with_batches_in_json_continues(run, tmp_path: Path) -> None:
-    more = {"real": {"sampler": "transformers"}, "recipe": {"staleness": 2}}
-    one = run(**more)
-    one.advance()
-    one.save(tmp_path)
-    state = json.loads((tmp_path / "loop.json").read_text())
-    assert state["waiting"] == len(list(tmp_path.glob("waiting_*.safetensors"))) == 2
-    state["waiting"] = [
-        {
-            **batch._state(),
-            "rollouts": vars(batch.rollouts),
-            "old_logprobs": [row.tolist() for row in batch.old_logprobs],
-        }
-        for batch in one.waiting
-    ]
-    now = run(**more)
-    now.restore(tmp_path)
-    for path in tmp_path.glob("waiting_*"):
-        path.unlink()
-    (tmp_path / "loop.json").write_text(json.dumps(state))
-    former = run(**more)
-    former.restore(tmp_path)
-    for other in (now, former):
-        for mine, theirs in zip(other.waiting, one.waiting, strict=True):
-            assert mine.rollouts == theirs.rollouts
-            assert mine.rewards.tolist() == theirs.rewards.tolist()
-            assert [row.tolist() for row in mine.old_logprobs] == [r.tolist() for r in theirs.old_logprobs]
-
-
 @pytest.mark.parametrize(
     "damage", ["model.safetensors", "exp_avg.safetensors", "loop.json", "optimizer.json"]
 )

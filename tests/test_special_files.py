@@ -1,0 +1,101 @@
+"""Devices, pipes and sockets that a file names: isolaw refuses them, and neither waits nor reads forever."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isolaw.files import open_file, sha256
+
+LIMIT_S, MEMORY = 60, 6 * 2**30
+REPLAY = "--set sweep.backend=replay --set replay.source="
+COMMAND = "--set sweep.backend=command --set command.run=ls --set command.files="
+REAL = "--set sweep.backend=real --set real.model=model --set problems.set="
+
+
+@pytest.fixture
+def special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of pipes, a socket, and links to devices."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe", "pipe.csv", "pipe.toml", "pipe.json"):
+        os.mkfifo(name)
+    for folder in ("problems", "model"):
+        Path(folder).mkdir()
+    os.mkfifo("problems/train.jsonl")
+    Path("problems/validation.jsonl").symlink_to("/dev/zero")
+    Path("model/config.json").write_text("{}")
+    os.mkfifo("model/tokenizer.json")
+    Path("zero.csv").symlink_to("/dev/zero")
+    socket.socket(socket.AF_UNIX).bind("socket.csv")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["/dev/zero", "/dev/null", "zero.csv", "pipe", "pipe.csv", "model", "socket.csv"]
+)
+def test_only_regular_files_are_opened(name: str, special: Path) -> None:
+    for opens in (open_file, sha256):
+        with pytest.raises(OSError, match=r"expected a file|No such device or address"):
+            opens(name)
+
+
+def test_a_link_to_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("file")
+    assert open_file(tmp_path / "link").read() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"{REPLAY}/dev/zero", "replay.source: "),
+        (f"{REPLAY}zero.csv", "replay.source: "),
+        (f"{REPLAY}pipe", "replay.source: "),
+        (f"{REPLAY}pipe.csv", "replay.source: "),
+        (f"{REPLAY}/dev/stdin", "replay.source: "),
+        (f"{REPLAY}/dev/zero --set replay.columns.n=x", "replay.source: "),
+        (f'{COMMAND}["/dev/zero"]', "command.files: "),
+        (f'{COMMAND}["pipe"]', "command.files: "),
+        (f"{REAL}problems", "found a special file"),
+        (f"{REAL}/dev/zero", "real.model: "),
+        ("--set bandit.preset=pipe.toml", "bandit.preset: "),
+        ("--set bandit.histograms.a=/dev/zero", "bandit.histograms.a: "),
+        ("pipe.toml", "pipe.toml: found a special file"),
+    ],
+)
+def test_a_dry_run_refuses_special_files(line: str, said: str, special: Path) -> None:
+    done = isolaw("sweep", *line.split(), "--out", "out", "--dry-run")
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "special file" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["predict pipe.json --compute 1e4", "predict zero.csv --compute 1e4"])
+def test_a_law_is_a_regular_file(line: str, special: Path) -> None:
+    done = isolaw(*line.split())
+    assert done.returncode == 2
+    assert "found a special file; expected a file" in done.stderr
+
+
+def isolaw(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run isolaw within limits of time and memory; its standard input is a pipe that stays open."""
+    source, sink = os.pipe()
+    try:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "isolaw", *words],
+            stdin=source,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        )
+    finally:
+        os.close(source)
+        os.close(sink)
