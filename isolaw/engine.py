@@ -28,7 +28,6 @@ from isolaw.trackers import mirror
 __all__ = ["Plan", "execute", "issues_of", "plan", "status", "sweep"]
 
 
-@checked
 def sweep(
     spec: SweepSpec | Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,

@@ -28,7 +28,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isolaw.allocation import Allocation
-from isolaw.arguments import checked
 from isolaw.config.sections import Count, Positive, RolloutBudget, Section
 from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
 from isolaw.documents.validation import parse_section
@@ -187,7 +186,6 @@ class Advice(Shown):
         }
 
 
-@checked
 def advise(
     budget: float | str,
     difficulty: DifficultyKind | None = None,
