@@ -10,7 +10,7 @@ each that judge it. Runs are simulated, each with its own course and the noise o
 4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
 simulated seeds, `SEEDS` of them, with exact pass rates.
 
-RuleLoss is the loss of the recommended cell against the best of the grid. All results are kept in
+Loss is that of the recommended cell against the best of the grid. All results are kept in
 ``benchmarks/.designs`` and computed once.
 """
 

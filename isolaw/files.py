@@ -40,6 +40,7 @@ _SKIPPED = {"__pycache__", "node_modules"}
 _LINKS, _SPECIAL = "links that lead out of the folder", "devices, pipes and sockets"
 _NAMES = "files whose names are not UTF-8"
 _SHOWN = 5
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
 
 
@@ -149,14 +150,22 @@ def open_file(path: str | Path) -> BufferedReader:
 
     Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
     """
+    # The kind is examined first too: opening a device can have effects, and a socket cannot be opened.
+    _require_file(os.stat(path).st_mode, path)
     # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    kind = "folder" if stat.S_ISDIR(mode) else "special file"
-    raise OSError(errno.EINVAL, f"found a {kind}; expected a file", str(path))
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    try:
+        _require_file(os.fstat(file.fileno()).st_mode, path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _require_file(mode: int, path: str | Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EINVAL, f"found {kind}; expected a file", str(path))
 
 
 def sha256(path: str | Path) -> str:

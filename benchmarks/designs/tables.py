@@ -23,7 +23,7 @@ BEGIN, END = "<!-- designs:begin -->", "<!-- designs:end -->"
 QUANTITIES = {"n": "n_star", "b": "b_star", "m": "m_star"}
 LEAST_HELD = 0.93  # coverage that its Wilson interval must reach
 MOST_REFUSED = 0.10
-MOST_REGRET = 1.5  # times what was expected
+MOST_LOSS = 1.5  # times what was expected
 CLOSE = 0.0005  # of reward
 NEAR = 0.002  # of reward, of a rival
 SETTLED = 4.0  # doublings: n that are as good over more have no n* to find
@@ -140,7 +140,7 @@ def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
     return {
         "held": n["wilson"][1] >= LEAST_HELD if "wilson" in n else None,
         "refused": n["refused"] <= MOST_REFUSED if matters else None,
-        "loss": None if expected is None else realised <= MOST_REGRET * expected + CLOSE,
+        "loss": None if expected is None else realised <= MOST_LOSS * expected + CLOSE,
         "baselines": all(o["own"] <= o["loss"]["mean"] + CLOSE for o in others) if others else None,
         "rivals": all(o["own"] <= o["loss"]["mean"] + NEAR for o in better) if better else None,
     }

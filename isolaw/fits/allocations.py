@@ -127,7 +127,7 @@ E = TypeVar("E", GridEntry, CandidateAllocation)
 
 
 def _lines(entries: Iterable[E], hold: Hold) -> dict[int, list[E]]:
-    """Group entries by B_p (by B in ``"B"``, by n in ``"n"``) and sort each group along the axis."""
+    """Group entries by B_p (by B or n if ``hold`` is one of them) and sort each group along the axis."""
     out: dict[int, list[E]] = {}
     for e in sorted(entries, key=lambda e: e.level(varied(hold))):
         held = {"B": e.batch_rollouts, "n": e.rollouts_per_problem}

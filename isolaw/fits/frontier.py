@@ -218,8 +218,8 @@ def crossovers(
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
-    ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p in the
-    hold ``joint``). ``first`` is the compute at which the frontier begins.
+    ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p
+    with ``hold="nothing"``). ``first`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)

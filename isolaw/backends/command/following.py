@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import stat
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import IO, Any
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.files import natural
+from isolaw.files import natural, open_file
 from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
@@ -36,7 +35,6 @@ from isolaw.readers.stitch import stitch
 _PIECE = 32 * 2**20  # bytes to read at a time
 _SHARE = 0.1  # maximum fraction of time for reading
 _LONGEST_LINE = 2**20
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _MARK = 256  # bytes at the beginning of a log, and before the place up to which it was read
 # Log formats that must be read as whole files; for `_PRINTED`, all output since the start.
 _PRINTED = "stdout-dicts"
@@ -150,7 +148,7 @@ class Following:
     def _look(self, path: Path, final: bool) -> None:
         """Read what is new in a file; raise `OSError` if it is not a file that can be read."""
         name = str(path)
-        with _opened(path) as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
             if not status.st_size:
                 return
@@ -273,7 +271,7 @@ class Following:
         path = max(files, key=lambda own: own.stat().st_size, default=None)
         if path is None or not path.stat().st_size or self._values or self.taken >= 0:
             return ""
-        with _opened(path) as file:
+        with open_file(path) as file:
             lines = file.read(_PIECE).count(b"\n")
         expected = 'JSON with "step"' if self._known else f"a step of {self.framework.name}"
         text = f"{path.name} has {lines:,} line{'s' * (lines != 1)}, but none is {expected}"
@@ -307,26 +305,6 @@ class Following:
                     for run in assemble(logs)[0]:
                         found += [(key, fact) for key, fact in run.facts.items() if fact.value is not None]
         return found
-
-
-def _opened(path: Path) -> IO[bytes]:
-    """Open a file; raise `OSError` if the path is anything else, without waiting for a pipe's other end.
-
-    The kind is examined first too, because opening a device can have effects.
-    """
-    _require_file(os.stat(path).st_mode)
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    try:
-        _require_file(os.fstat(file.fileno()).st_mode)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _require_file(mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise OSError(0, f"found {_KINDS.get(stat.S_IFMT(mode), 'a device')}; expected a file")
 
 
 def _mark(file: IO[bytes], at: int) -> tuple[bytes, bytes]:

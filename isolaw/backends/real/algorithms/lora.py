@@ -4,7 +4,7 @@
 
 Here x and y are a layer's input and output, r is the rank, and α is a scale. A is initialised as in the
 paper's code (Kaiming, from the run's seed) and B as 0, so training starts at the base model. α is 32 by
-default for any r, because the best lr then hardly depends on r ("LoRA Without RuleLoss",
+default for any r, because the best lr then hardly depends on r ("LoRA Without Regret",
 https://thinkingmachines.ai/blog/lora). In the same study, the best lr for LoRA is ten times the best lr for
 full fine-tuning. Adapters on all layers work better than adapters on attention layers only. Importing this
 module does not load torch.
