@@ -1,12 +1,12 @@
 """Count what a maintainer must hold in the head: python scripts/size.py [DIRECTORY …]
 
-Prints a table with a column for each DIRECTORY, a checkout of the project; the default is this one. It reads the
-syntax trees and imports nothing:
+Prints a table with a column for each DIRECTORY, a checkout of the project; the default is this one. It reads
+the syntax trees and imports nothing:
 
     lines, code lines       of isolaw/; code lines are without blank lines, comments and docstrings
     public definitions      functions and classes at the top of a module, without a leading underscore
     imported by one         modules that exactly one other module imports
-    options                 names such as --metric in the calls of `option` in isolaw/cli: declarations, distinct names
+    options                 names such as --metric in calls of `option` in isolaw/cli
     config keys             annotated fields of classes that derive from `Section`
     flag codes              members of classes named `Code`
     named constants         numbers bound at the top of a module, also in tuples

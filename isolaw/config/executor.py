@@ -17,11 +17,11 @@ def _minutes(value: Any) -> Any:
     and days-hours[:minutes[:seconds]].
     """
     if isinstance(value, str):
-        found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
-        if found is None:
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
+        if match is None:
             raise ValueError("minutes, or a time as sbatch reads it: 08:00:00, 1-12:00:00")
-        days, first, second, third = (int(part or 0) for part in found.groups())
-        if found[1] or found[4]:
+        days, first, second, third = (int(part or 0) for part in match.groups())
+        if match[1] or match[4]:
             return 60 * (24 * days + first) + second + third / 60
         return first + second / 60
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -28,8 +28,8 @@ def lr_ratio(problems: float, rollouts: float, rule: str) -> float:
     alpha, beta = EXPONENTS[rule]
     if alpha == beta:  # equal batches get the same rate, to the last bit
         return float((problems * rollouts / REFERENCE_BATCH) ** alpha)
-    own = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
-    return float((problems / REFERENCE_PROBLEMS) ** alpha * own**beta)
+    batch = rollouts * REFERENCE_PROBLEMS / REFERENCE_BATCH
+    return float((problems / REFERENCE_PROBLEMS) ** alpha * batch**beta)
 
 
 class RunSpec(Section):
@@ -100,8 +100,8 @@ class RunSpec(Section):
     @property
     def evaluated_at(self) -> dict[str, float | None]:
         """Temperature and top_p of evaluations, from ``evaluation`` or, if unset, from the recipe."""
-        own = {"temperature": self.evaluation.temperature, "top_p": self.evaluation.top_p}
-        return {key: getattr(self.recipe, key) if value is None else value for key, value in own.items()}
+        sampling = {"temperature": self.evaluation.temperature, "top_p": self.evaluation.top_p}
+        return {key: getattr(self.recipe, key) if value is None else value for key, value in sampling.items()}
 
     def identity(self) -> dict[str, Any]:
         """Return the data that identify this run, without paths, device, executor, horizon and schedule.

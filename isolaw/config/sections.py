@@ -185,8 +185,8 @@ class Recipe(Section):
         >>> Recipe(lr=1e-6, float32_head=False).chosen()
         {'lr': 1e-06}
         """
-        own = self.model_dump(exclude_defaults=True)
-        return {key: value for key, value in own.items() if key not in OFF or value != OFF[key]}
+        changed = self.model_dump(exclude_defaults=True)
+        return {key: value for key, value in changed.items() if key not in OFF or value != OFF[key]}
 
 
 class ProblemsSpec(Section):

@@ -130,7 +130,9 @@ def _with_modules(data: Mapping[str, Any], folder: Path | None) -> dict[str, Any
 
 def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any] | None:
     """Return the data without the invalid keys, or None if these keys decide which runs exist."""
-    sections = {name: dict(own) if isinstance(own, Mapping) else own for name, own in data.items()}
+    sections = {
+        name: dict(content) if isinstance(content, Mapping) else content for name, content in data.items()
+    }
     for issue in issues:
         section, _, key = issue.where.partition(".")
         if section == "sweep" or key in GridSection.model_fields:
@@ -148,8 +150,8 @@ def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], lis
     name = section.get("backend") if isinstance(section, Mapping) else None
     if not isinstance(name, str):
         return []
-    found = check(SweepSpec.model_validate({"sweep": {"backend": name}}))
-    return [issue for issue in found if issue.where == "sweep.backend"]
+    issues = check(SweepSpec.model_validate({"sweep": {"backend": name}}))
+    return [issue for issue in issues if issue.where == "sweep.backend"]
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:

@@ -26,10 +26,10 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
     <BLANKLINE>
     """
     parts = []
-    for name, own in data.items():
+    for name, section in data.items():
         path = f"{prefix}{toml_key(name)}"
-        values = {k: v for k, v in own.items() if v is not None and not isinstance(v, Mapping)}
-        tables = {k: v for k, v in own.items() if isinstance(v, Mapping)}
+        values = {k: v for k, v in section.items() if v is not None and not isinstance(v, Mapping)}
+        tables = {k: v for k, v in section.items() if isinstance(v, Mapping)}
         lines = [f"[{path}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
         parts.append("\n".join(lines) + "\n")
         if tables:
@@ -49,7 +49,7 @@ def toml_value(value: Any) -> str:
     '{ column = "val acc", percent = true }'
     """
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{toml_key(key)} = {toml_value(own)}' for key, own in value.items())} }}"
+        return f"{{ {', '.join(f'{toml_key(key)} = {toml_value(item)}' for key, item in value.items())} }}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

@@ -86,7 +86,7 @@ def read(source: Any) -> Cost:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         cost = recorded.of_runs(read_runs(str(path)), str(path))
-    left_out = [str(own.message) for own in caught if own.category is UserWarning]
+    left_out = [str(warning.message) for warning in caught if warning.category is UserWarning]
     return replace(cost, notes=(*cost.notes, *left_out))
 
 
@@ -104,9 +104,9 @@ def _of_sweep(path: Path) -> list[Timed]:
         recorded.check_backend(spec.backend, str(path))
         if lines := store.run(run_id).recorded().checkpoints:
             model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
-            own = (run_id, *spec.shape)
+            identity = (run_id, *spec.shape)
             if not traits(spec.backend).by_command:
-                out.append(recorded.Timed.of_lines(*own, lines, model))
-            elif timed := recorded.Timed.of_trainer(*own, lines):
+                out.append(recorded.Timed.of_lines(*identity, lines, model))
+            elif timed := recorded.Timed.of_trainer(*identity, lines):
                 out.append(timed)
     return out

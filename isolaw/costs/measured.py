@@ -70,16 +70,16 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
     """
     if "step" in data:
         return of_steps(parse_section(_StepFile, data, source=where).step, where)
-    own = parse_section(_File, data, source=where).throughput
-    tokens = (own.tokens_per_response + own.tokens_per_prompt) / own.tokens_per_response
+    throughput = parse_section(_File, data, source=where).throughput
+    tokens = (throughput.tokens_per_response + throughput.tokens_per_prompt) / throughput.tokens_per_response
     parts = {
-        "generate": StepPart(0.0, 1 / own.sampled_tokens_per_s),
-        "train": StepPart(0.0, tokens / own.trained_tokens_per_s),
-        "overhead": StepPart(own.step_overhead_s, 0.0),
+        "generate": StepPart(0.0, 1 / throughput.sampled_tokens_per_s),
+        "train": StepPart(0.0, tokens / throughput.trained_tokens_per_s),
+        "overhead": StepPart(throughput.step_overhead_s, 0.0),
     }
     return Cost(
-        parts, own.tokens_per_response, "tokens", CostOrigin.TABLE, where, own.gpus,
-        evaluation_s=own.evaluation_s, start_s=own.start_s,
+        parts, throughput.tokens_per_response, "tokens", CostOrigin.TABLE, where, throughput.gpus,
+        evaluation_s=throughput.evaluation_s, start_s=throughput.start_s,
     )  # fmt: skip
 
 
@@ -107,18 +107,20 @@ def read_step_times(path: str | Path) -> Cost | None:
         names = set(reader.fieldnames or ())
         if "step_s" not in names:
             return None
-        own = [name for name in StepTime.model_fields if name in names]
+        columns = [name for name in StepTime.model_fields if name in names]
         if missing := [name for name in ("problems_per_batch", "rollouts_per_problem") if name not in names]:
             raise DataError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(sorted(names))}")
         rows, wrong = [], []
         for line, row in enumerate(reader, start=2):
             try:
-                given = {name: float(row[name]) for name in own if row[name]}
+                given = {name: float(row[name]) for name in columns if row[name]}
                 rows.append(parse_section(StepTime, given))
             except SpecError as error:
                 wrong += [f"{path}:{line}: {issue}" for issue in error.issues]
             except ValueError:
-                wrong.append(f"{path}:{line}: found {', '.join(str(row[n]) for n in own)}; expected numbers")
+                wrong.append(
+                    f"{path}:{line}: found {', '.join(str(row[n]) for n in columns)}; expected numbers"
+                )
     if wrong:
         raise DataError(MessageLines(*wrong))
     return of_steps(rows, str(path))
@@ -157,7 +159,7 @@ def read_doctor(path: str | Path) -> Cost:
         again = commands.doctor_gpu("--only", "speed", "--out", str(path))
         raise DataError(f"{path}: the stage speed has no measurement. To measure it again: {again}")
     per_rollout = sum(tokens) / sum(batches)
-    parts = {name: _line(tokens, [own[name] for own in seconds]) for name in seconds[0]}
+    parts = {name: _line(tokens, [second[name] for second in seconds]) for name in seconds[0]}
     sizes = tuple(sorted(set(batches)))
     return Cost(
         parts, per_rollout, "tokens", CostOrigin.DOCTOR, str(path), int(on_gpu), gpu, model,

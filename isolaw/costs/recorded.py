@@ -79,9 +79,9 @@ class Timed:
         """Return the recorded times of a run from the lines of its ``points.jsonl``."""
         known = all(line["tokens"] is not None for line in lines)
         timed = [line.get("seconds") for line in lines]
-        names = sorted({name for own in timed for name in own or ()}) if all(timed) else []
+        names = sorted({name for parts in timed for name in parts or ()}) if all(timed) else []
         machine: Mapping[str, Any] = next(
-            (own for line in reversed(lines) if (own := line.get("machine"))), {}
+            (recorded for line in reversed(lines) if (recorded := line.get("machine"))), {}
         )
         return cls(
             run_id,
@@ -91,7 +91,7 @@ class Timed:
             np.array([line["tokens"] for line in lines], float) if known else None,
             np.array([line["wall_s"] for line in lines], float),
             np.array([bool(line["rows"]) for line in lines]),
-            {name: np.array([own.get(name, 0.0) for own in timed if own]) for name in names},
+            {name: np.array([parts.get(name, 0.0) for parts in timed if parts]) for name in names},
             machine.get("gpus"),
             machine.get("gpu") or "",
             model,
@@ -140,22 +140,26 @@ def of_runs(runs: Runs, where: str = "") -> Cost:
     in its log.
     """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
-    models = {run_id: str(own.get("model", "")) for run_id, own in runs.attributes.items()}
+    models = {run_id: str(attribute.get("model", "")) for run_id, attribute in runs.attributes.items()}
     told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
-    counted = {run_id: own["value"].to_numpy(float) for run_id, own in told.groupby("run_id")}
+    counted = {run_id: rows["value"].to_numpy(float) for run_id, rows in told.groupby("run_id")}
     timed = []
-    backends = {run_id: str(own["backend"]) for run_id, own in runs.attributes.items() if "backend" in own}
+    backends = {
+        run_id: str(attribute["backend"])
+        for run_id, attribute in runs.attributes.items()
+        if "backend" in attribute
+    }
     for backend in backends.values():  # a log without a backend is of a trainer
         check_backend(backend, where or runs.source)
-    for run_id, own in points.groupby("run_id"):
-        b, n = (int(own[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
+    for run_id, rows in points.groupby("run_id"):
+        b, n = (int(rows[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
         # The clock of a command's runs is isolaw's, which reads several steps at once.
-        if own["wall_s"].isna().any() or traits(backends.get(run_id)).by_command:
+        if rows["wall_s"].isna().any() or traits(backends.get(run_id)).by_command:
             if (seconds := counted.get(run_id)) is not None:
                 timed.append(Timed.of_seconds(str(run_id), b, n, seconds, model=models.get(run_id, "")))
             continue
-        tokens = None if own["tokens"].isna().any() else own["tokens"].to_numpy(float)
-        step, wall_s = own["step"].to_numpy(float), own["wall_s"].to_numpy(float)
+        tokens = None if rows["tokens"].isna().any() else rows["tokens"].to_numpy(float)
+        step, wall_s = rows["step"].to_numpy(float), rows["wall_s"].to_numpy(float)
         every = np.ones(step.size, bool)
         timed.append(Timed(str(run_id), b, n, step, tokens, wall_s, every, {}, model=models.get(run_id, "")))
     return fit(timed, where or runs.source)
@@ -234,7 +238,7 @@ class _Intervals:
         for index, run in enumerate(timed):
             steps = np.diff(run.step)
             units = np.diff(run.tokens) if unit == "tokens" and run.tokens is not None else steps * run.batch
-            own = {
+            values_of = {
                 "run": np.full(steps.size, float(index)),
                 "problems": np.full(steps.size, float(run.problems_per_batch)),
                 "batch": np.full(steps.size, float(run.batch)),
@@ -244,7 +248,7 @@ class _Intervals:
                 "wall_s": np.diff(run.wall_s),
                 **{f".{name}": np.diff(run.seconds.get(name, np.zeros(run.step.size))) for name in names},
             }
-            for name, values in own.items():
+            for name, values in values_of.items():
                 columns.setdefault(name, []).append(values)
         whole = {name: np.concatenate(values) for name, values in columns.items()}
         sound = (whole["wall_s"] > 0) & (whole["steps"] > 0)
@@ -254,8 +258,8 @@ class _Intervals:
 
     def only(self, kept: NDArray[np.bool_]) -> _Intervals:
         """Return the intervals that the mask ``kept`` selects."""
-        own = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
-        return _Intervals(**own, seconds={name: values[kept] for name, values in self.seconds.items()})
+        columns = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
+        return _Intervals(**columns, seconds={name: values[kept] for name, values in self.seconds.items()})
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -281,8 +285,8 @@ class _Intervals:
         rest = np.maximum(self.wall_s - sum(self.seconds.values(), np.zeros_like(self.wall_s)), 0.0)
         evaluations = self.seconds.get(EVALUATE, np.zeros_like(rest))
         more = (doublings,) if tail and not parts else ()
-        a, b, c, *own = self._solved(rest, self.steps, self.units, self.evaluations, *more)
-        parts[REST if parts else WHOLE] = StepPart(a, b, *own)
+        a, b, c, *effects = self._solved(rest, self.steps, self.units, self.evaluations, *more)
+        parts[REST if parts else WHOLE] = StepPart(a, b, *effects)
         return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
     def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:
@@ -295,8 +299,8 @@ class _Intervals:
         design = np.stack(columns, axis=1)
         if np.unique(self.batch).size == 1 and len(columns) > 1:
             design[:, 1] = 0.0
-        found, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
-        return [float(value) for value in found]
+        solution, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
+        return [float(value) for value in solution]
 
     def least_squares(self) -> StepPart:
         """Return the least-squares line through step times, for comparison. The line can be negative."""
@@ -312,19 +316,19 @@ class _Intervals:
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
         steps = self.steps * (a + c * np.log2(self.problems))
         predicted = steps + b * self.units + evaluation_s * self.evaluations
-        runs, first, own = np.unique(self.run, return_index=True, return_inverse=True)
-        said, took = (np.bincount(own, column, len(runs)) for column in (predicted, self.wall_s))
+        runs, first, of_row = np.unique(self.run, return_index=True, return_inverse=True)
+        said, took = (np.bincount(of_row, column, len(runs)) for column in (predicted, self.wall_s))
         with np.errstate(divide="ignore"):
             return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
 
     def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
         """Return the effect of each configuration: its error under the equation with these parts."""
         of_run, errors = self.errors(parts, evaluation_s)
-        places, own = np.unique(of_run, axis=0, return_inverse=True)
-        seen = np.array([np.median(errors[own == place]) for place in range(len(places))])
+        places, of_row = np.unique(of_run, axis=0, return_inverse=True)
+        seen = np.array([np.median(errors[of_row == place]) for place in range(len(places))])
         # For normal errors, the standard deviation is 1.4826 times the median absolute deviation.
-        several = np.bincount(own)[own] > 1
-        spread = 1.4826 * float(np.median(np.abs(errors - seen[own])[several])) if several.any() else 0.0
+        several = np.bincount(of_row)[of_row] > 1
+        spread = 1.4826 * float(np.median(np.abs(errors - seen[of_row])[several])) if several.any() else 0.0
         return StepEffects(tuple((int(b), int(n)) for b, n in places), tuple(map(float, seen)), spread)
 
 
@@ -337,7 +341,7 @@ def _validate(table: _Intervals) -> _Validated:
     """Predict each configuration (or batch size) from all others with every model, and select the best."""
     groups = table.cells if table.apart else table.batch[:, None].astype(np.int64)
     names = ("line", "tail", "effects") if table.apart else ("line",)
-    own: dict[str, list[Floats]] = {name: [] for name in names}
+    by_name: dict[str, list[Floats]] = {name: [] for name in names}
     deviations: list[float] = []
     plain: list[Floats] = []
     places = np.unique(groups, axis=0)
@@ -351,15 +355,15 @@ def _validate(table: _Intervals) -> _Validated:
                 mean, deviation = rest.effects(*fitted).at(*map(int, place))
                 errors = errors - mean
                 deviations.append(deviation)
-            own[name].append(errors)
+            by_name[name].append(errors)
         plain.append(held.errors({WHOLE: rest.least_squares()}, 0.0)[1])
-    medians = {name: np.array([np.median(errors) for errors in found]) for name, found in own.items()}
-    rms = {name: float(np.sqrt(np.mean(found**2))) for name, found in medians.items()}
+    medians = {name: np.array([np.median(errors) for errors in of_part]) for name, of_part in by_name.items()}
+    rms = {name: float(np.sqrt(np.mean(median**2))) for name, median in medians.items()}
     rival = float(np.sqrt(np.mean([np.median(errors) ** 2 for errors in plain])))
     kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
-    error = float(np.sqrt(np.mean(np.concatenate(own[kept]) ** 2)))
+    error = float(np.sqrt(np.mean(np.concatenate(by_name[kept]) ** 2)))
     half = student(len(places) - 1) * (np.array(deviations) if kept == "effects" else error)
-    found = medians[kept]
-    inside = float(np.mean(np.abs(found) <= half + 1e-9))
+    median = medians[kept]
+    inside = float(np.mean(np.abs(median) <= half + 1e-9))
     more = {LEAST_SQUARES: rival if math.isfinite(rival) else None}
-    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(found))), inside, rms | more), error)
+    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(median))), inside, rms | more), error)

@@ -28,15 +28,15 @@ def left(
         stored = store.run(run.run_id)
         kept = stored.recorded().up_to(stored.last_state).checkpoints if store.exists else []
         reached = int(kept[-1]["step"]) if kept else -1
-        own = cost.seconds(
+        time = cost.seconds(
             *run.shape,
             run.steps - max(reached, 0),
             evaluations=sum(step > reached for step in run.schedule()),
             starts=1,
         )
-        if own is None:
+        if time is None:
             return None
-        seconds += own.value
+        seconds += time.value
     return Spent(cost.estimate(seconds), cost, price)
 
 
@@ -65,18 +65,18 @@ def by_configuration(
     for run in runs:
         groups.setdefault(run.shape, []).append(run)
     out = []
-    for shape, own in sorted(groups.items()):
-        cost = cost_of(own[0])
-        spent = None if cost is None else left(directory, own, cost)
+    for shape, group in sorted(groups.items()):
+        cost = cost_of(group[0])
+        spent = None if cost is None else left(directory, group, cost)
         if spent is None:
             return []
-        out.append(Remaining(*shape, len(own), spent))
+        out.append(Remaining(*shape, len(group), spent))
     return out
 
 
 def gpu_hours(remaining: Sequence[Remaining]) -> float:
     """Return the GPU hours of all configurations together."""
-    return sum(own.spent.gpu_hours.value for own in remaining if own.spent.gpu_hours)
+    return sum(part.spent.gpu_hours.value for part in remaining if part.spent.gpu_hours)
 
 
 def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
         "gpu_hours": gpu_hours(remaining),
         "configurations": [
             {
-                "problems_per_batch": own.problems_per_batch,
-                "rollouts_per_problem": own.rollouts_per_problem,
-                "runs": own.runs,
-                "gpus": own.spent.cost.gpus,
-                "seconds_of_a_step": {name: part.step_s for name, part in own.spent.cost.parts.items()},
-                "tokens_per_gpu_s": own.tokens_per_gpu_s,
-                "tokens_per_response": own.spent.cost.per_rollout,
-                **own.spent.to_dict(),
+                "problems_per_batch": left_over.problems_per_batch,
+                "rollouts_per_problem": left_over.rollouts_per_problem,
+                "runs": left_over.runs,
+                "gpus": left_over.spent.cost.gpus,
+                "seconds_of_a_step": {name: part.step_s for name, part in left_over.spent.cost.parts.items()},
+                "tokens_per_gpu_s": left_over.tokens_per_gpu_s,
+                "tokens_per_response": left_over.spent.cost.per_rollout,
+                **left_over.spent.to_dict(),
             }
-            for own in remaining
+            for left_over in remaining
         ],
     }
 

@@ -128,9 +128,9 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
             accepted = "a login node, or executor.cluster = 'local' to run the jobs here"
             raise SpecError([Issue("executor.kind", hint, chosen.kind, accepted)])
     address = ray_address(chosen)
-    if chosen.kind == "ray" and (found := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
+    if chosen.kind == "ray" and (match := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
         try:  # Ray's own attempts would take minutes
-            socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
+            socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_S).close()
         except (OSError, OverflowError) as error:
             hint = f"no Ray cluster answers there ({error})"
             raise SpecError([Issue("executor.address", hint, found=address)]) from None
@@ -150,9 +150,9 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     store = SweepStore(directory)
 
     def place(run: RunSpec) -> tuple[bool, float]:
-        own = store.run(run.run_id)
-        rollouts = run.rollouts - own.recorded().reached
-        return own.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
+        stored = store.run(run.run_id)
+        rollouts = run.rollouts - stored.recorded().reached
+        return stored.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
     return sorted(runs, key=place)
 
@@ -180,7 +180,7 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
         none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
         return {"kind": chosen.kind, **none}
     each = {run.run_id: resources(chosen, run) for run in runs}
-    largest = max(each.values(), key=lambda own: (own.gpus, own.cpus))
+    largest = max(each.values(), key=lambda needs: (needs.gpus, needs.cpus))
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
@@ -190,7 +190,7 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     if chosen.kind == "slurm":
         from isolaw.executors import slurm
 
-        out["scripts"] = [slurm.script(directory, run_id, chosen, own) for run_id, own in each.items()]
+        out["scripts"] = [slurm.script(directory, run_id, chosen, needs) for run_id, needs in each.items()]
     return out
 
 
@@ -203,7 +203,7 @@ def run(
     """
     each = {run.run_id: resources(chosen, run) for run in runs}
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
-    gpus = {run_id: own.nodes * own.gpus for run_id, own in each.items()}
+    gpus = {run_id: needs.nodes * needs.gpus for run_id, needs in each.items()}
     waiting = Waiting(directory, rollouts, gpus, limits(chosen, runs), stop)
     if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
         # Ray reads these variables at import. They prevent other users of this machine from submitting tasks

@@ -106,7 +106,7 @@ class _Ranks:
             shared = store if rank == 0 else None
             if shared is not None:
                 group["socket"] = shared.fileno()
-            own = {
+            variables = {
                 "RANK": rank,
                 "LOCAL_RANK": place,
                 "WORLD_SIZE": meeting["world"],
@@ -120,7 +120,7 @@ class _Ranks:
                 env={
                     **threads,
                     **os.environ,
-                    **{name: str(value) for name, value in own.items()},
+                    **{name: str(value) for name, value in variables.items()},
                     engine_connection.GROUP: json.dumps(group),
                     engine_connection.SECRET: meeting["secret"],
                 },

@@ -94,7 +94,7 @@ class _Processes:
 
     def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
         self.directory, self.each = directory, each
-        self.free = visible_gpus() if any(own.gpus for own in each.values()) else []
+        self.free = visible_gpus() if any(needs.gpus for needs in each.values()) else []
         self.store = SweepStore(directory)
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
@@ -112,8 +112,8 @@ class _Processes:
             if len(self.free) < count:
                 cause = f"the run needs {count} GPUs, but only {len(self.free)} are free on this machine"
                 return Event(run_id, "failed", cause=cause)
-            own, self.free = self.free[:count], self.free[count:]
-            worker = _Worker(self.directory, self.queue, own)
+            gpus, self.free = self.free[:count], self.free[count:]
+            worker = _Worker(self.directory, self.queue, gpus)
             self.workers.add(worker)
         worker.give(run_id)
         return None

@@ -50,10 +50,10 @@ def run(
 ) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster, and yield their events."""
     address = ray_address(chosen)
-    own = address == "local" and not ray.is_initialized()
+    starts = address == "local" and not ray.is_initialized()
     with _cluster(address):
         for resources in sorted(set(each.values()), key=astuple):
-            yield from _room(resources, own)
+            yield from _room(resources, starts)
         yield from drive(_Ray(directory, chosen.shared, each), waiting)
 
 
@@ -111,7 +111,7 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
             os.environ[_CLUSTERS] = before
 
 
-def _room(each: Resources, own: bool) -> Iterator[Event]:
+def _room(each: Resources, starts: bool) -> Iterator[Event]:
     """Yield a warning if the cluster's machines are too small for a run.
 
     For a local cluster, which no machine can join, raise `RunError` instead.
@@ -123,7 +123,7 @@ def _room(each: Resources, own: bool) -> Iterator[Event]:
             f"a run needs executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
             f"{each.nodes}; machines with these resources: {len(fitting)} of {len(alive)}"
         )
-        if own:
+        if starts:
             raise RunError(f"{cause}; set executor.address to a larger cluster")
         yield Event("", "warning", cause=f"{cause}; isolaw waits for more machines to join")
 

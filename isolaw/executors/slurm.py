@@ -123,7 +123,7 @@ class _Slurm:
         self.local = chosen.cluster == "local"
         (directory / "slurm").mkdir(exist_ok=True)
         kind = LocalExecutor if self.local else SlurmExecutor
-        self.executors = {own: _executor(directory, chosen, own, kind) for own in set(each.values())}
+        self.executors = {needs: _executor(directory, chosen, needs, kind) for needs in set(each.values())}
         self.each = each
         self.jobs: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}

@@ -94,15 +94,15 @@ def logged(run: RunStore) -> Iterator[None]:
         for number in kept:
             os.dup2(log, number)
         os.close(log)
-        own, handler = logging.getLogger("isolaw"), logging.StreamHandler()
-        level = own.level
-        own.setLevel(logging.INFO)
-        own.addHandler(handler)
+        logger, handler = logging.getLogger("isolaw"), logging.StreamHandler()
+        level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
         try:
             yield
         finally:
-            own.removeHandler(handler)
-            own.setLevel(level)
+            logger.removeHandler(handler)
+            logger.setLevel(level)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

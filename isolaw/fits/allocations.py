@@ -102,8 +102,8 @@ def affordable(
     if max(e.step_cost for e in out) < max(e.step_cost for e in grid):
         text = "larger batches were measured, but they exceed the budget or the cap"
         flags.append(Flag(Code.LIMITED, text))
-    sound = [e for e in out if e.key not in {own.key for own in document.diverged}]
-    flags += [Flag(own.code, _kept(own, document, sound)) for own in having(document.flags, Code.DIVERGED)]
+    sound = [e for e in out if e.key not in {configuration.key for configuration in document.diverged}]
+    flags += [Flag(flag.code, _kept(flag, document, sound)) for flag in having(document.flags, Code.DIVERGED)]
     out = sound or out
     stable = [e for e in out if e.problems_per_batch not in unstable]
     for b in sorted({e.problems_per_batch for e in out} & set(unstable)):

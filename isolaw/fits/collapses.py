@@ -44,31 +44,33 @@ def without(configurations: Sequence[Configuration]) -> tuple[list[Configuration
     if len(differences) < _LEAST_PAIRS:
         return list(configurations), []
     usual = _USUAL * float(np.median(differences)) / _MEDIAN
-    found = [collapse for c in configurations for collapse in _collapses(c, usual)]
-    if len(found) > _MOST * sum(c.runs for c in configurations):
+    collapses = [collapse for c in configurations for collapse in _collapses(c, usual)]
+    if len(collapses) > _MOST * sum(c.runs for c in configurations):
         return list(configurations), []
-    own = {c.key: [f for f in found if f.configuration is c] for c in configurations}
-    return [_cut(c, own[c.key]) if own[c.key] else c for c in configurations], found
+    of_configuration = {c.key: [f for f in collapses if f.configuration is c] for c in configurations}
+    return [
+        _cut(c, of_configuration[c.key]) if of_configuration[c.key] else c for c in configurations
+    ], collapses
 
 
 def steady(selection: Selection) -> Selection:
     """Return a selection with collapsed runs cut, and with a flag that reports them."""
-    kept, found = without(selection.configurations)
-    if not found:
+    kept, collapses = without(selection.configurations)
+    if not collapses:
         return selection
     every = sum(c.runs for c in selection.configurations)
-    return replace(selection, configurations=kept, flags=[*selection.flags, _flag(found, every)])
+    return replace(selection, configurations=kept, flags=[*selection.flags, _flag(collapses, every)])
 
 
-def _flag(found: Sequence[Collapse], runs: int) -> Flag:
+def _flag(collapses: Sequence[Collapse], runs: int) -> Flag:
     """Return the flag that reports the collapses found among ``runs`` runs."""
     named = [
-        f"{own.configuration.label}, seed {own.configuration.seeds[own.run]}, after C = {number(own.compute)}"
-        for own in found[:_NAMED]
+        f"{c.configuration.label}, seed {c.configuration.seeds[c.run]}, after C = {number(c.compute)}"
+        for c in collapses[:_NAMED]
     ]
-    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    more = [f"and {len(collapses) - _NAMED} more"] if len(collapses) > _NAMED else []
     where = "; ".join([*named, *more])
-    text = f"{len(found)} of {runs} runs collapsed ({where}); "
+    text = f"{len(collapses)} of {runs} runs collapsed ({where}); "
     text += "predicted rewards assume that runs do not collapse"
     return Flag(Code.COLLAPSED, text)
 
@@ -99,11 +101,11 @@ def _collapses(c: Configuration, usual: float) -> list[Collapse]:
     return out
 
 
-def _cut(c: Configuration, found: list[Collapse]) -> Configuration:
+def _cut(c: Configuration, collapses: list[Collapse]) -> Configuration:
     """Drop checkpoints after a collapse, and runs with fewer than three remaining checkpoints."""
     kept = np.ones(c.run.size, dtype=bool)
-    for own in found:
-        kept &= (c.run != own.run) | (c.compute <= own.compute)
+    for collapse in collapses:
+        kept &= (c.run != collapse.run) | (c.compute <= collapse.compute)
     runs = [run for run in range(c.runs) if np.sum(kept & (c.run == run)) >= _LEAST_KEPT]
     kept &= np.isin(c.run, runs)
     number = np.searchsorted(runs, c.run[kept])

@@ -70,9 +70,9 @@ class Draws:
         if table is not None:
             values = _values(table, values)
             for name, estimate in theta.items():
-                own = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
-                if set(own) <= set(table.columns):  # older laws lack these columns
-                    theta[name] = table[own].to_numpy(np.float64)
+                columns = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
+                if set(columns) <= set(table.columns):  # older laws lack these columns
+                    theta[name] = table[columns].to_numpy(np.float64)
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for c in document.curves:
             names = FAMILIES[document.curve].parameters
@@ -201,9 +201,9 @@ def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: 
     names = [f"surface.{name}" for name in (*process.names, *_SHARES)]
     if len(draws) < 2 or not set(names) <= set(draws.columns):
         return surface
-    own = draws.iloc[1:]
-    _, first, of_draw = np.unique(own["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
-    held = own[names].to_numpy(np.float64)[first]
+    drawn = draws.iloc[1:]
+    _, first, of_draw = np.unique(drawn["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
+    held = drawn[names].to_numpy(np.float64)[first]
     if not np.isfinite(held).all():
         raise Malformed("surface: found draws that are not finite")
     size = len(process.names)

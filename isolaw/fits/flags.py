@@ -145,7 +145,7 @@ def simulated_by(flags: Iterable[Flag]) -> Simulated:
     'partly simulated'
     """
     codes = {flag.code for flag in flags}
-    return next((own for own, flag in _SIMULATED.items() if flag.code in codes), Simulated.NO)
+    return next((label for label, flag in _SIMULATED.items() if flag.code in codes), Simulated.NO)
 
 
 class Flagged(Encoded):

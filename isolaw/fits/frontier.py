@@ -116,8 +116,8 @@ def cut_frontier(
     axis = axis_of(configurations)
     n = np.array([c.level(axis) for c in configurations])
     levels = np.unique(n)
-    own = cut.reward[:, :, cut.place]
-    reward = np.stack([own[:, :, n == level].max(axis=2) for level in levels], axis=1)
+    placed = cut.reward[:, :, cut.place]
+    reward = np.stack([placed[:, :, n == level].max(axis=2) for level in levels], axis=1)
     strict = highest(reward, 1)
     alone = np.broadcast_to(cut.compute > reach, strict.shape)
     below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
@@ -149,8 +149,8 @@ def envelope(
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
         level = int(np.searchsorted(levels, c.level(axis)))
-        own = np.where(c.covers(compute), curve(compute), -np.inf) if measured else curve(compute)
-        reward[:, level] = np.maximum(reward[:, level], own)
+        curve_reward = np.where(c.covers(compute), curve(compute), -np.inf) if measured else curve(compute)
+        reward[:, level] = np.maximum(reward[:, level], curve_reward)
     return levels, reward
 
 
@@ -228,8 +228,8 @@ def crossovers(
         before = spans.get(c.level(axis), (math.inf, 0.0))
         spans[c.level(axis)] = min(low, before[0]), max(high, before[1])
     out = []
-    for (i, (a, own)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
-        starts, ends = zip(*((low or max(low, first), high) for low, high in (own, other)), strict=True)
+    for (i, (a, span)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
+        starts, ends = zip(*((low or max(low, first), high) for low, high in (span, other)), strict=True)
         lead = reward[:, j] - reward[:, i]
         lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal up to rounding
         shared = (max(starts), min(ends)) if min(ends) > max(starts) else None
@@ -254,5 +254,5 @@ def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats
     rows = np.arange(len(lead))
     before, after = lead[rows, last], lead[rows, last + 1]
     share = np.where(crossing.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
-    found = np.exp(log[last] + share * (log[last + 1] - log[last]))
-    return np.where(crossing.any(axis=1), found, np.where(lead[:, -1] >= 0, -np.inf, np.inf))
+    at = np.exp(log[last] + share * (log[last + 1] - log[last]))
+    return np.where(crossing.any(axis=1), at, np.where(lead[:, -1] >= 0, -np.inf, np.inf))

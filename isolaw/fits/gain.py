@@ -39,8 +39,8 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
-        own = self.today.to_dict()
-        today = {name: own[name] for name in names}
+        document = self.today.to_dict()
+        today = {name: document[name] for name in names}
         return {"today": today, "reward": encoded(self.reward), "kept": encoded(self.kept)}
 
 
@@ -67,7 +67,7 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     if now is None:
         return None
     pairs = np.log2([
-        (own.rollouts_per_problem, own.problems_per_batch) for own in (best, now)
+        (allocation.rollouts_per_problem, allocation.problems_per_batch) for allocation in (best, now)
     ])  # fmt: skip
     reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
     kept = None

@@ -52,7 +52,7 @@ class Health(Encoded):
     def reasons(self) -> list[str]:
         """A sentence for each sign that the run is unhealthy."""
         text = "{0.name} ({1} from {0.before:.3g} to {0.after:.3g}, by step {0.step})"
-        return [text.format(own, where) for where, own in self.signs.items()]
+        return [text.format(evidence, where) for where, evidence in self.signs.items()]
 
 
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
@@ -83,38 +83,38 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
         curves.setdefault(run_id, {})[name, where] = curve
     nan = runs.diverged[runs.diverged["metric"].isin([metric, *DIAGNOSTICS])]
     diverged = {
-        run_id: list(own[["eval_set", "metric", "step"]].itertuples(index=False))
-        for run_id, own in nan.groupby("run_id")
+        run_id: list(rows[["eval_set", "metric", "step"]].itertuples(index=False))
+        for run_id, rows in nan.groupby("run_id")
     }
-    for run_id, own in runs.table().sort_index().iterrows():
+    for run_id, row in runs.table().sort_index().iterrows():
         judged, signs = [], {}
         for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
             if len(curve) < LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
             steps, values = (curve[c].to_numpy() for c in ("step", "value"))
-            if found := sign(name, steps, values, _binomial_error(name, curve)):
-                signs[judged[-1]] = found
+            if evidence := sign(name, steps, values, _binomial_error(name, curve)):
+                signs[judged[-1]] = evidence
         for where, name, step in diverged.get(run_id, ()):
             judged.append(f"{name} on {where}")
             before = float(curves[run_id][name, where]["value"].iloc[-1])
             signs[judged[-1]] = Sign("divergence", int(step), before, math.nan)
-        b, n, seed = (int(own[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        b, n, seed = (int(row[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
         out.append(Health(str(run_id), b, n, seed, tuple(dict.fromkeys(judged)), signs))
     return out
 
 
 def _diagnostics(
-    found: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
+    columns: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield the metric and the diagnostics of one run, each from a single evaluation set."""
-    if (metric, eval_set) in found:
-        yield metric, eval_set, found[metric, eval_set]
+    if (metric, eval_set) in columns:
+        yield metric, eval_set, columns[metric, eval_set]
     for name in DIAGNOSTICS:
-        sets = sorted((e for m, e in found if m == name), key=lambda e: (e != "train", e))
+        sets = sorted((e for m, e in columns if m == name), key=lambda e: (e != "train", e))
         if sets and (name, sets[0]) != (metric, eval_set):
-            yield name, sets[0], found[name, sets[0]]
+            yield name, sets[0], columns[name, sets[0]]
 
 
 def _binomial_error(name: str, curve: pd.DataFrame) -> float:

@@ -232,8 +232,8 @@ class Law(Shown, LawPosterior):
             table.to_parquet(temporary)
         self.document = replace(self.document, bootstrap=replace(self.document.bootstrap, file=name))
         files.save(self.document, path)
-        own = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
-        if own and before != name:
+        match = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
+        if match and before != name:
             path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
 

@@ -26,7 +26,7 @@ def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale
     rewards = np.concatenate([c.reward for c in selection.configurations])
     if equal(rewards.max(), rewards.min(), document.unit):
         text = f"the reward never changed: {document.metric} is {rewards[0]:.3g} at all checkpoints"
-        return (Flag(Code.FLAT, text), *(own for own in selection.flags if own.code != Code.COPIES))
+        return (Flag(Code.FLAT, text), *(flag for flag in selection.flags if flag.code != Code.COPIES))
     return (
         *(
             Flag(flag.code, about(flag.text, document.axis))
@@ -116,7 +116,7 @@ def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
 
 
 def _of_fits(document: LawDocument) -> Iterator[Flag]:
-    rms = {name: own.rms for name, own in document.comparison.curves.items()}
+    rms = {name: curve.rms for name, curve in document.comparison.curves.items()}
     better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
         errors = (in_reward(value, document.tolerance) for value in (rms[better], used))

@@ -45,23 +45,23 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     if (eval_set or EVAL_SET, metric or METRIC) in series.index:
         return metric or METRIC, eval_set or EVAL_SET, []
     pairs = [
-        (str(own), str(name))
-        for own, name in series.index
-        if name == (metric or name) and own == (eval_set or own)
+        (str(measured_on), str(name))
+        for measured_on, name in series.index
+        if name == (metric or name) and measured_on == (eval_set or measured_on)
     ]
     held_out = [pair for pair in pairs if pair[0] != "train" or eval_set]
     if metric is not None:
-        found = held_out or pairs
+        chosen = held_out or pairs
     else:
-        found = [pair for pair in held_out if is_mean_accuracy(pair[1])]
-        found = found or [pair for pair in held_out if is_accuracy(pair[1])]
-        found = found or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
-    if len(found) != 1:
-        raise DataError(_refusal(series, metric, eval_set, len(found), runs.source))
-    own, name = found[0]
+        chosen = [pair for pair in held_out if is_mean_accuracy(pair[1])]
+        chosen = chosen or [pair for pair in held_out if is_accuracy(pair[1])]
+        chosen = chosen or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
+    if len(chosen) != 1:
+        raise DataError(_refusal(series, metric, eval_set, len(chosen), runs.source))
+    measured_on, name = chosen[0]
     kind = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
-    text = f"reward is {name} on {own}, the only {kind} measured"
-    return name, own, [Flag(Code.REWARD_CHOSEN, text)]
+    text = f"reward is {name} on {measured_on}, the only {kind} measured"
+    return name, measured_on, [Flag(Code.REWARD_CHOSEN, text)]
 
 
 def read_reward(
@@ -83,12 +83,15 @@ def _falling(metric: str, most: float) -> str:
     )
 
 
-def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, found: int, source: str) -> str:
+def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, number: int, source: str) -> str:
     on_train = series.index.get_level_values("eval_set") == "train"
-    shown = [f"{name} on {own} ({_counts(row)})" for (own, name), row in series[~on_train].iterrows()]
+    shown = [
+        f"{name} on {measured_on} ({_counts(row)})"
+        for (measured_on, name), row in series[~on_train].iterrows()
+    ]
     text = (
         f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
-        f"{found or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}"
+        f"{number or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}"
         f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
     )
     train = [name for _, name in series[on_train].index]

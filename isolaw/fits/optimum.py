@@ -145,11 +145,11 @@ def _star(
         status = "lower_bound" if ends[0] > 0 else "upper_bound"
     elif bound:
         status = "lower_bound" if np.log2(at) > (low + high) / 2 else "upper_bound"
-    found = from_draws(at, ends[1:], status, levels)
-    if found.interval is None:
-        return found
-    a, b = found.interval
-    return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
+    quantity = from_draws(at, ends[1:], status, levels)
+    if quantity.interval is None:
+        return quantity
+    a, b = quantity.interval
+    return Quantity(at, (a and min(a, at), b and max(b, at)), quantity.status)
 
 
 def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -> None:

@@ -174,7 +174,7 @@ def fit(
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
     of_law: list[Flag] = []
     parameters = doc.parameters(path, abscissa, logistic, comparison, of_law)
-    selection.flags.extend(Flag(own.code, about(own.text, varied(hold))) for own in of_law)
+    selection.flags.extend(Flag(flag.code, about(flag.text, varied(hold))) for flag in of_law)
     fitted = runs.select(selection.run_ids)
     health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(
@@ -249,7 +249,7 @@ def _fit_all(
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
     weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
     # In these configurations the reward hardly rises. They are kept, since their n could be the best.
-    flat = [i for i, own in enumerate(weights) if not enough_points(own[:1])[0]]
+    flat = [i for i, weight in enumerate(weights) if not enough_points(weight[:1])[0]]
     if flat:
         listed = "; ".join(configurations[i].label for i in flat)
         if len(configurations) - len(flat) < LEAST_CURVES:
@@ -261,11 +261,11 @@ def _fit_all(
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
     for i in flat:
         weights[i][:] = 1.0
-    usable = np.all([own.sum(axis=1) >= 3 for own in weights], axis=0)
+    usable = np.all([weight.sum(axis=1) >= 3 for weight in weights], axis=0)
     usable[0] = True
     if keep:  # the curves only describe the runs: fit draws without enough records to all checkpoints
-        for own in weights:
-            own[~usable] = 1.0
+        for weight in weights:
+            weight[~usable] = 1.0
         usable[:] = True
     lost = int((~usable).sum())
     failed = {"a curve with fewer than 3 points": lost} if lost else {}
@@ -274,8 +274,8 @@ def _fit_all(
         text = "too many draws failed; add seeds or pass --records off"
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
-        fit_curves(c.compute, reward[usable], own[usable], family, robust)
-        for c, reward, own in zip(configurations, rewards, weights, strict=True)
+        fit_curves(c.compute, reward[usable], weight[usable], family, robust)
+        for c, reward, weight in zip(configurations, rewards, weights, strict=True)
     ], failed
 
 

@@ -186,8 +186,10 @@ def _cut(
     # Without a model, only measured configurations compete. With a rate, each candidate has its own compute.
     if model is None or any(c.rate != 1.0 for c in candidates):
         log2_n, log2_b = places.T
-        own = rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
-        return Slices(at, log2_n, log2_b, own[:, None], np.arange(len(candidates)), unit)
+        predicted = (
+            rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
+        )
+        return Slices(at, log2_n, log2_b, predicted[:, None], np.arange(len(candidates)), unit)
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
 
@@ -196,9 +198,9 @@ def _cut(
         return np.asarray(inside & (u + v <= largest))
 
     more = places[[not c.measured for c in candidates]]
-    found = slices(model, at, allowed, more if more.size else None, unit)
-    near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
-    return replace(found, place=near.argmin(axis=1))
+    cut = slices(model, at, allowed, more if more.size else None, unit)
+    near = np.abs(places[:, :1] - cut.log2_n) + np.abs(places[:, 1:] - cut.log2_b)
+    return replace(cut, place=near.argmin(axis=1))
 
 
 def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
@@ -230,13 +232,13 @@ def options_of(
         Option(
             Allocation(*e.key, int(budget // e.step_cost)),
             estimated(reward[:, at], "not_identified" if unsure else "ok"),
-            float(own.mean()),
-            float(np.mean(own <= TOLERANCE * unit)) if len(loss) > 1 else None,
+            float(lost.mean()),
+            float(np.mean(lost <= TOLERANCE * unit)) if len(loss) > 1 else None,
             e.step_cost,
             e.measured,
             e.beyond,
         )
-        for e, own, at in zip(candidates, drawn.T, cut.place, strict=True)
+        for e, lost, at in zip(candidates, drawn.T, cut.place, strict=True)
     ]
 
     def order(o: Option) -> tuple[float, int, int]:

@@ -89,8 +89,8 @@ class Configuration(Cell):
 
     def of_run(self, run: int) -> tuple[Floats, Floats]:
         """Return the compute and the rewards of one run's checkpoints."""
-        own = self.run == run
-        return self.compute[own], self.reward[own]
+        rows = self.run == run
+        return self.compute[rows], self.reward[rows]
 
     @property
     def measured(self) -> tuple[float, float]:
@@ -309,9 +309,9 @@ def configurations_of(
         run = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
         seeds = tuple(int(seed) for seed in members["seed"])
         configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
-        if (found := configuration.checkpoints.size) < least:
-            text = f"isolaw leaves out {configuration.label}: it has {found} checkpoints, and a curve needs "
-            flags.append(Flag(Code.LEFT_OUT, f"{text}{least}"))
+        if (checkpoints := configuration.checkpoints.size) < least:
+            text = f"isolaw leaves out {configuration.label}: it has {checkpoints} checkpoints, and a curve "
+            flags.append(Flag(Code.LEFT_OUT, f"{text}needs {least}"))
         else:
             out.append(configuration)
     return out
@@ -323,8 +323,8 @@ def _without_copies(
     """Drop exact copies of runs, since one log under two seeds would show no variation between runs."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
-        own = by_run[run_id]
-        seen.setdefault(own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes(), run_id)
+        rows = by_run[run_id]
+        seen.setdefault(rows["compute"].to_numpy().tobytes() + rows["value"].to_numpy().tobytes(), run_id)
     if len(seen) < len(members):
         text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
         flags.append(Flag(Code.COPIES, text))
@@ -338,17 +338,17 @@ def _refuse_too_few(
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
         where = f" at one {HELD[hold]}" if hold in HELD else ""
-        found = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
+        levels_listed = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
         raise Refused(
             about(f"n*(C) needs curves of at least {LEAST_CURVES} different ", axis)
-            + f"{axis}{where}; found {len(levels)} ({found}). {about('Add runs with other n', axis)}"
+            + f"{axis}{where}; found {len(levels)} ({levels_listed}). {about('Add runs with other n', axis)}"
             + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
     covered = np.array([c.covers(ends) for c in configurations])
     n = np.array([c.level(axis) for c in configurations])
-    if max(np.unique(n[own]).size for own in covered.T) < LEAST_CURVES:
+    if max(np.unique(n[running]).size for running in covered.T) < LEAST_CURVES:
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
@@ -374,10 +374,10 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     """
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
-    found = table["n_train_problems"].iloc[0]
-    size = pd.to_numeric(found, errors="coerce")
+    value = table["n_train_problems"].iloc[0]
+    size = pd.to_numeric(value, errors="coerce")
     if not size >= 1:
-        text = repr(found) if isinstance(found, str) else found  # show the value, not the type, of numbers
+        text = repr(value) if isinstance(value, str) else value  # show the value, not the type, of numbers
         raise DataError(f"n_train_problems: found {text}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / int(size), int(size)

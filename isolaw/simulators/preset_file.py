@@ -124,10 +124,10 @@ def read(data: Mapping[str, Any], path: Path) -> PresetFile:
     checksum.
     """
     head = data.get("preset")
-    found = head.get("format") if isinstance(head, Mapping) else None
-    if found != FORMAT:
+    form = head.get("format") if isinstance(head, Mapping) else None
+    if form != FORMAT:
         raise InputError(
-            f"{path}: found format {repr(found)[:80]}; expected a preset of isolaw calibrate ({FORMAT})"
+            f"{path}: found format {repr(form)[:80]}; expected a preset of isolaw calibrate ({FORMAT})"
         )
     out = parse_section(PresetFile, data, source=str(path))
     if issues := [*_constants(out.constants, "constants"), *_ensemble(out.ensemble)]:

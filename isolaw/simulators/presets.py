@@ -59,9 +59,9 @@ class Preset:
     @property
     def ends(self) -> dict[tuple[int, int], float]:
         """The largest C of each measured (B_p, n); empty if the file does not contain it."""
-        found = self.provenance.get("ends", [])
+        ends = self.provenance.get("ends", [])
         pairs = self.provenance.get("cells", [])
-        return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, found, strict=False)}
+        return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, ends, strict=False)}
 
     @property
     def reward(self) -> str:
@@ -125,15 +125,15 @@ def is_preset(path: Path) -> bool:
 
 def _read(path: Path) -> Preset:
     data = read_toml(path)
-    found = preset_file.read(data, path)
-    columns = found.ensemble
+    content = preset_file.read(data, path)
+    columns = content.ensemble
     return Preset(
         path.stem,
-        found.preset.problems,
-        found.preset.n_train,
+        content.preset.problems,
+        content.preset.n_train,
         data["recipe"],
-        found.constants,
+        content.constants,
         tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)),
-        found.provenance.model_dump(exclude_unset=True),
+        content.provenance.model_dump(exclude_unset=True),
         data.get("discrepancy", {}),
     )

@@ -64,7 +64,7 @@ class Difficulty:
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw p of ``size`` problems. A smaller ``size`` gives the beginning of the same draws."""
         which, *streams = rng.spawn(1 + len(self.parts))
-        p = [_sample(part, own, size) for part, own in zip(self.parts, streams, strict=True)]
+        p = [_sample(part, stream, size) for part, stream in zip(self.parts, streams, strict=True)]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
         return np.asarray(np.stack(p)[chosen, np.arange(size)])
 

@@ -18,7 +18,7 @@ _SHOWN = 8
 _DEEPEST = 20
 
 
-def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
+def sweep(directory: Folder, files: Mapping[str, EntryKind]) -> None:
     """Raise `NotOurs` if entries in a sweep's directory are links or of the wrong kind.
 
     ``own`` maps the names of isolaw's entries in the directory itself to their kinds. Other names belong to
@@ -27,8 +27,8 @@ def sweep(directory: Folder, own: Mapping[str, EntryKind]) -> None:
 
     def kinds(*place: str) -> tuple[EntryKind, ...]:
         match place:
-            case (name,) if name in own:
-                return (own[name],)
+            case (name,) if name in files:
+                return (files[name],)
             case ("runs", name) if RUN_ID.fullmatch(name):
                 return ("folder",)
             case ("runs", _, *inside):

@@ -23,16 +23,16 @@ def find_run(name: str | Path) -> RunStore:
     folder = Path(name).absolute()
     if not folder.exists():
         above = folder.parent / "runs" if SweepStore(folder.parent).exists else folder.parent
-        found = sorted(above.glob(f"{glob.escape(folder.name)}*")) if above.is_dir() else []
-        if len(found) != 1:
-            runs = ", ".join(own.name[:_CUT] for own in found[:_SHOWN]) or "none"
-            raise StoreError(f"{folder}: found {len(found)} runs with this prefix ({runs}); expected one")
-        (folder,) = found
+        folders = sorted(above.glob(f"{glob.escape(folder.name)}*")) if above.is_dir() else []
+        if len(folders) != 1:
+            runs = ", ".join(candidate.name[:_CUT] for candidate in folders[:_SHOWN]) or "none"
+            raise StoreError(f"{folder}: found {len(folders)} runs with this prefix ({runs}); expected one")
+        (folder,) = folders
     folder = folder.resolve()
     run = SweepStore(folder.parent.parent).run(folder.name)
     if run.folder != folder or not run.sweep.exists:
         message = f"{name}: not a run of a sweep; expected OUT/runs/<run_id>"
-        raise StoreError(MessageLines(message, *(f"  - {own}" for own in _runs_of(SweepStore(folder)))))
+        raise StoreError(MessageLines(message, *(f"  - {line}" for line in _runs_of(SweepStore(folder)))))
     return run
 
 

@@ -132,8 +132,8 @@ class Folder:
 
     def entries(self) -> dict[str, EntryKind]:
         """Return the kind of each entry, by name."""
-        with os.scandir(self.descriptor) as found:
-            return {entry.name: _kind(entry) for entry in found}
+        with os.scandir(self.descriptor) as listing:
+            return {entry.name: _kind(entry) for entry in listing}
 
     def files(self, above: str = "") -> Iterator[tuple[str, Folder, str]]:
         """Yield all files below this folder, each as (relative path, folder that contains it, name).
@@ -179,10 +179,10 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def remove_leftovers(self, own: Iterable[str]) -> None:
+    def remove_leftovers(self, names: Iterable[str]) -> None:
         """Remove temporary files for the names ``own`` that a killed process has left."""
         for name, kind in self.entries().items():
-            if kind == "file" and is_leftover(name, own):
+            if kind == "file" and is_leftover(name, names):
                 self.remove(name)
 
     def rename(self, old: str, new: str) -> None:
@@ -205,10 +205,10 @@ class Folder:
 
     def _expect(self, name: str, kind: EntryKind) -> bool:
         """Return whether an entry with this name exists; raise `NotOurs` if it has another kind."""
-        found = self._kind(name)
-        if found not in (None, kind):
+        actual = self._kind(name)
+        if actual not in (None, kind):
             raise self.not_ours(name, kind)
-        return found is not None
+        return actual is not None
 
     def _kind(self, name: str) -> EntryKind | None:
         status = self.status(name)
@@ -216,16 +216,16 @@ class Folder:
 
     def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
         """Return the error for an entry that does not have the expected kind."""
-        found = self._kind(name)
-        article = f"a {found}" if found else "nothing"
-        target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if found == "symbolic link" else ""
+        actual = self._kind(name)
+        article = f"a {actual}" if actual else "nothing"
+        target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if actual == "symbolic link" else ""
         return NotOurs(f"{self.path / name}: found {article}{target}; expected a {expected}", LINKS_HINT)
 
 
-def is_leftover(name: str, own: Iterable[str]) -> bool:
+def is_leftover(name: str, names: Iterable[str]) -> bool:
     """Return whether this is the name of a temporary file of `Folder.replacing` for a name in ``own``."""
     stem, _, token = name.removesuffix(".tmp").rpartition(".")
-    return name.endswith(".tmp") and stem.removeprefix(".") in own and stem[:1] == "." and token.isalnum()
+    return name.endswith(".tmp") and stem.removeprefix(".") in names and stem[:1] == "." and token.isalnum()
 
 
 def _single(name: str) -> str:

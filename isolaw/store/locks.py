@@ -49,20 +49,20 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
             if time.monotonic() >= until:
                 raise InUse(f"{folder.path} is in use by {holder}")
             time.sleep(0.05)
-        own = f"process {os.getpid()} on {socket.gethostname()}\n{secrets.token_hex(8)}\n"
-        _write(file, own)
+        signature = f"process {os.getpid()} on {socket.gethostname()}\n{secrets.token_hex(8)}\n"
+        _write(file, signature)
         if has is None:
             time.sleep(_SETTLES_S)
-            if not _content(file).endswith(own):
+            if not _content(file).endswith(signature):
                 raise InUse(f"{folder.path} is in use by {_first_line(_content(file))}")
-            _write(file, own)
+            _write(file, signature)
         _HEARTBEAT.begin(file)
         try:
             yield
         finally:
             _HEARTBEAT.end(file)
             with contextlib.suppress(OSError):  # the disk is no longer writable
-                if _content(file) == own:
+                if _content(file) == signature:
                     _write(file, "")
 
 

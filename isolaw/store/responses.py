@@ -29,5 +29,5 @@ def kept(store: SweepStore) -> Iterator[Kept]:
         except (NotOurs, OSError):
             continue
         for line in lines:
-            if own := [Response(**response) for response in line.get("responses", [])]:
-                yield Kept(spec, line["step"], line["compute"], own)
+            if responses := [Response(**response) for response in line.get("responses", [])]:
+                yield Kept(spec, line["step"], line["compute"], responses)

@@ -53,11 +53,11 @@ class States:
             here = self._folder(make=False)
         except FileNotFoundError:
             return []
-        own = {name: kind for name, kind in here.entries().items() if _STATE.fullmatch(name)}
-        for name, kind in own.items():
+        states = {name: kind for name, kind in here.entries().items() if _STATE.fullmatch(name)}
+        for name, kind in states.items():
             if kind != "folder":
                 raise here.not_ours(name, "folder")
-        return sorted(map(int, own), reverse=True)
+        return sorted(map(int, states), reverse=True)
 
     def folder(self, step: int) -> Path:
         """Return the folder of a published state."""
@@ -113,8 +113,8 @@ class ExternalStates:
     @property
     def given(self) -> str | None:
         """Value of ``store.states`` at the start of the sweep; None if states are in the runs' folders."""
-        found = checksums.read(self._sweep, WHERE)
-        return None if found is None else str(found["folder"])
+        record = checksums.read(self._sweep, WHERE)
+        return None if record is None else str(record["folder"])
 
     def folder(self) -> Folder | None:
         """Open and return the folder of all runs' states, or None if states are in the runs' folders.
@@ -123,18 +123,18 @@ class ExternalStates:
         """
         if self._folder is not None or self._absent:
             return self._folder
-        found = checksums.read(self._sweep, WHERE)
-        if found is None:
+        record = checksums.read(self._sweep, WHERE)
+        if record is None:
             self._absent = True
             return None
-        path = Path(found["folder"])
-        name = f"isolaw-{found['token']}"
+        path = Path(record["folder"])
+        name = f"isolaw-{record['token']}"
         hint = f"{self._sweep.path / WHERE} names this folder for the sweep's states; is the disk mounted?"
         try:
             folder = Folder.at(path).folder(name)
         except OSError as error:
             raise StoreError(f"{path / name}: {error.strerror}. {hint}") from None
-        marker = checksums.read(folder, MARKER, found["token"])
+        marker = checksums.read(folder, MARKER, record["token"])
         if marker is None:
             raise StoreError(f"{path / name}: it contains no {MARKER}. {hint}")
         owner = Path(marker["sweep"])

@@ -188,15 +188,15 @@ class SweepStore:
         with contextlib.suppress(FileNotFoundError):
             names = sorted(name for name in self.runs().entries() if check.RUN_ID.fullmatch(name))
         for name in names:
-            own = self.run(name)
+            run = self.run(name)
             try:
-                sound[name] = own.read_spec()
+                sound[name] = run.read_spec()
             except NotOurs as error:
                 damaged[name] = error.what
             except OSError as error:
                 damaged[name] = str(error)
             except Damaged as error:
-                if own.bytes_recorded:
+                if run.bytes_recorded:
                     damaged[name] = f"{error}. Repeat the sweep's own command to rewrite the file"
         return sound, damaged
 

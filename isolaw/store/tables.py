@@ -72,7 +72,7 @@ def collect(store: RecordedSweep) -> Runs:
     if not records:
         about = [*_failures(store, list(specs)), *notes]
         text = f"{store.directory}: no checkpoint has been recorded yet"
-        raise NoHistory(MessageLines(text, *(f"  - {own}" for own in about)))
+        raise NoHistory(MessageLines(text, *(f"  - {sentence}" for sentence in about)))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
     for first, *others in noted.values():
@@ -152,12 +152,12 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
         key: _named(value) if isinstance(value, tuple) else value
         for key, value in spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True).items()
     }
-    own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
+    attributes: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if not traits(spec.backend).recorded and spec.problems.n_train is not None:
-        own["n_train_problems"] = spec.problems.n_train
+        attributes["n_train_problems"] = spec.problems.n_train
     if "model" in spec.sources:
-        own["model"] = Path(spec.sources["model"]).name
-    return own
+        attributes["model"] = Path(spec.sources["model"]).name
+    return attributes
 
 
 def _named(values: tuple[Any, ...]) -> str:

@@ -35,9 +35,11 @@ def trackers(section: TrackingSection) -> list[Tracker]:
 def check(section: TrackingSection) -> list[Issue]:
     """Return the issues of a ``[tracking]`` section; isolaw calls this before any run starts."""
     issues = [
-        Issue("tracking.to", f"{own.name} is not installed: {commands.install(f'isolaw[{own.name}]')}")
-        for own in trackers(section)
-        if not _installed(own)
+        Issue(
+            "tracking.to", f"{tracker.name} is not installed: {commands.install(f'isolaw[{tracker.name}]')}"
+        )
+        for tracker in trackers(section)
+        if not _installed(tracker)
     ]
     if section.directory is not None and Path(section.directory).is_file():
         issues.append(Issue("tracking.directory", found=section.directory, accepted="a directory"))
@@ -45,8 +47,8 @@ def check(section: TrackingSection) -> list[Issue]:
 
 
 def _installed(tracker: Tracker) -> bool:
-    found = importlib.util.find_spec(tracker.name)
-    return found is not None and found.origin is not None  # a folder wandb/ is no library
+    spec = importlib.util.find_spec(tracker.name)
+    return spec is not None and spec.origin is not None  # a folder wandb/ is no library
 
 
 class Mirror:

@@ -59,8 +59,8 @@ def _find(run: TrackedRun) -> tuple[Any, str | None, str | None]:
     if experiment is None:
         return client, None, None
     of_run = f"tags.`{_TAG}` = '{run.run_id}'"
-    found = client.search_runs([experiment.experiment_id], of_run, max_results=1)
-    return client, experiment.experiment_id, found[0].info.run_id if found else None
+    matches = client.search_runs([experiment.experiment_id], of_run, max_results=1)
+    return client, experiment.experiment_id, matches[0].info.run_id if matches else None
 
 
 def _name(tag: str) -> str:

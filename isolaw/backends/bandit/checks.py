@@ -99,9 +99,9 @@ def _grid(spec: RunSpec) -> Iterator[Issue]:
     n_train = problems.n_train or 1
     if spec.options["model"] == "tabular":
         sizes = {"problems.n_train": n_train, "problems.n_validation": problems.n_validation}
-        for where, found in {"grid.problems_per_batch": b, **sizes}.items():
-            if found != 1:
-                yield Issue(where, "the tabular bandit is one problem", found=found, accepted="1")
+        for where, size in {"grid.problems_per_batch": b, **sizes}.items():
+            if size != 1:
+                yield Issue(where, "the tabular bandit is one problem", found=size, accepted="1")
     elif b > n_train and not spec.recipe.replacement:
         accepted = f"at most problems.n_train = {n_train}, or recipe.replacement = true"
         yield Issue("grid.problems_per_batch", "a batch takes distinct problems", b, accepted)

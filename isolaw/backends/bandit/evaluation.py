@@ -78,11 +78,11 @@ class Evaluation:
             yield Measurement(eval_set, name, value, p.size, samples or None)
 
     def _landscape(self, eval_set: str, p: Floats) -> Iterator[Measurement]:
-        found = metrics.landscape(p, bins=_BINS)
-        yield Measurement(eval_set, "zero_fraction", found.zero_fraction, p.size)
-        yield Measurement(eval_set, "gini", found.gini, p.size)
+        shape = metrics.landscape(p, bins=_BINS)
+        yield Measurement(eval_set, "zero_fraction", shape.zero_fraction, p.size)
+        yield Measurement(eval_set, "gini", shape.gini, p.size)
         if self.histogram:
-            for i, count in enumerate(found.histogram):
+            for i, count in enumerate(shape.histogram):
                 end = "]" if i == _BINS - 1 else ")"
                 name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
                 yield Measurement(eval_set, name, count / p.size, p.size)

@@ -53,10 +53,10 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
     histograms = {name: _shares(name, given) for name, given in options.histograms.items()}
-    own: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
+    options_of_run: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
     if histograms:
-        own["histograms"] = histograms
-    spec = spec.model_copy(update={"options": own, "backend_version": version})
+        options_of_run["histograms"] = histograms
+    spec = spec.model_copy(update={"options": options_of_run, "backend_version": version})
     constants |= changed
     kind = spec.problems.difficulty
     if kind is None:  # a simulator knows the difficulty of its problems
@@ -83,17 +83,17 @@ def is_calibrated(preset: str) -> bool:
 def _from_calibrated(spec: RunSpec, options: BanditOptions, preset: str) -> tuple[RunSpec, BanditOptions]:
     """Return the spec and the section with the content of a calibrated preset instead of its name."""
     try:
-        found = read_preset(preset)
+        read = read_preset(preset)
     except InputError as error:
         raise SpecError([Issue("bandit.preset", str(error), preset)]) from None
-    own: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
     if "set" not in spec.problems.model_fields_set:
-        own["set"] = found.problems
+        problems["set"] = read.problems
     if spec.problems.n_train is None:
-        own["n_train"] = found.n_train
-    constants = {**found.constants, **options.parameters}
+        problems["n_train"] = read.n_train
+    constants = {**read.constants, **options.parameters}
     return (
-        spec.model_copy(update={"problems": spec.problems.model_copy(update=own)}),
+        spec.model_copy(update={"problems": spec.problems.model_copy(update=problems)}),
         options.model_copy(update={"preset": None, "parameters": constants}),
     )
 

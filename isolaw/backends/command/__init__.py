@@ -93,12 +93,12 @@ class CommandBackend(Backend):
         """Return the command of each run."""
         from isolaw.backends.command.training import FIRST
 
-        found = []
+        shown = []
         for spec in runs:
             options = CommandOptions.of(spec)
             values = template.values_of(spec, options, str(folder(spec) / FIRST))
             command = template.command_of(options, values)
-            found.append(
+            shown.append(
                 {
                     "run_id": spec.run_id,
                     "run": f"{_name(spec)}: {spec.steps:,} steps",
@@ -108,7 +108,7 @@ class CommandBackend(Backend):
                     "line": command.line,
                 }
             )
-        return Outlook(commands=found)
+        return Outlook(commands=shown)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train with the command from the start or from ``ctx.state``; yield the checkpoints in its log."""

@@ -53,7 +53,7 @@ class Adapter:
         ({'max_steps': '--max_steps=9'}, {'data.seed': '+data.seed=1'})
         """
         pattern = r"\+*([\w.]+)=.*" if self.style == "key=value" else r"--([\w.-]+)(?:=.*)?"
-        return {found[1]: word for word in words if (found := re.fullmatch(pattern, word, re.S))}
+        return {match[1]: word for word in words if (match := re.fullmatch(pattern, word, re.S))}
 
     def words(self, settings: Mapping[str, str | None]) -> list[str]:
         """Return settings as command-line words.

@@ -75,8 +75,8 @@ def plain(evaluation_set: str) -> Framework:
     """
 
     def metric(key: str) -> Target | None:
-        if found := _EVALUATION.fullmatch(key):
-            return evaluation_set, found[1]
+        if match := _EVALUATION.fullmatch(key):
+            return evaluation_set, match[1]
         name = key.removeprefix("train/")
         return None if name in (*_STEP, "time") or _own_fact(key) else ("train", name)
 
@@ -120,7 +120,7 @@ class Following:
         self._starts: dict[str, int] = {}  # size of each such file when the training began
         self._due = 0.0
         self._gather(final=True)
-        self._values = {own: values for own, values in self._values.items() if own <= step}
+        self._values = {earlier: values for earlier, values in self._values.items() if earlier <= step}
         self._starts = {name: size for name, (_, size, _) in self._seen.items()}
         self._facts_until = math.inf
         self.not_finite = 0
@@ -131,7 +131,7 @@ class Following:
             began = time.monotonic()
             self._gather(final)
             self._due = time.monotonic() + (time.monotonic() - began) / _SHARE
-        self._values = {step: own for step, own in self._values.items() if step > self.taken}
+        self._values = {step: value for step, value in self._values.items() if step > self.taken}
         return dict(sorted(self._values.items()))
 
     def _gather(self, final: bool) -> None:
@@ -156,9 +156,9 @@ class Following:
                 most = f"isolaw reads logs of up to {limits.LARGEST_LOG // limits.MB:,} MB"
                 raise OSError(0, f"{status.st_size // limits.MB:,} MB; {most}")
             if name not in self._containers and not self._known:
-                if (found := _container_of(path)) is None:
+                if (recognised := _container_of(path)) is None:
                     return
-                self._containers[name] = found
+                self._containers[name] = recognised
             container = self._containers.get(name)
             if container is not None and container.name in _WHOLE:
                 self._again(path, file, status, container)
@@ -216,17 +216,17 @@ class Following:
             step = next((whole(record[key], 0) for key in _STEP if key in record), None)
             if step is None:
                 continue
-            own = self._values.setdefault(step, {})
+            row = self._values.setdefault(step, {})
             if (keys := tuple(record)) != self._keys:
                 self._learn(keys)
             values = list(record.values())
-            found = [values[place] for place in self._which]
-            if _are_finite(found):  # fast path for the usual case
-                own.update(zip(self._names, map(float, found), strict=True))
+            numbers = [values[place] for place in self._which]
+            if _are_finite(numbers):  # fast path for the usual case
+                row.update(zip(self._names, map(float, numbers), strict=True))
             else:
-                for target, read in zip(self._names, map(number, found), strict=True):
+                for target, read in zip(self._names, map(number, numbers), strict=True):
                     if read is not None:
-                        own[target] = read if math.isfinite(read) else math.nan
+                        row[target] = read if math.isfinite(read) else math.nan
                         self.not_finite += not math.isfinite(read)
             if step > self._facts_until:
                 continue
@@ -268,7 +268,7 @@ class Following:
         if self.unusable:
             return "; ".join(f"{Path(name).name}: {why}" for name, why in list(self.unusable.items())[:3])
         files = [path for path in map(Path, glob.glob(self.pattern, recursive=True)) if path.is_file()]
-        path = max(files, key=lambda own: own.stat().st_size, default=None)
+        path = max(files, key=lambda candidate: candidate.stat().st_size, default=None)
         if path is None or not path.stat().st_size or self._values or self.taken >= 0:
             return ""
         with open_file(path) as file:
@@ -291,10 +291,12 @@ class Following:
         The log of a framework is read in full, each time that it has doubled in size and at the end. Each of
         its parts is understood by itself too, because together the first configuration counts.
         """
-        found = [(name, Fact(value, key)) for name, own in self._facts.items() for value, key in own.items()]
-        size = sum(self._places.values()) + sum(own[1] for own in self._seen.values())
+        facts = [
+            (name, Fact(value, key)) for name, stated in self._facts.items() for value, key in stated.items()
+        ]
+        size = sum(self._places.values()) + sum(look[1] for look in self._seen.values())
         if not final and size < 2 * self._checked:
-            return found
+            return facts
         self._checked = size
         for name, container in self._containers.items():
             if not os.path.isfile(name):  # what the file was replaced by could block
@@ -303,8 +305,8 @@ class Following:
                 parts = list(container.read(Path(name)))
                 for logs in [[*parts], *([part] for part in parts if len(parts) > 1)]:
                     for run in assemble(logs)[0]:
-                        found += [(key, fact) for key, fact in run.facts.items() if fact.value is not None]
-        return found
+                        facts += [(key, fact) for key, fact in run.facts.items() if fact.value is not None]
+        return facts
 
 
 def _mark(file: IO[bytes], at: int) -> tuple[bytes, bytes]:
@@ -347,7 +349,7 @@ def _record(line: bytes, columns: list[str]) -> dict[str, Any] | None:
 def _container_of(path: Path) -> Any:
     """Return the reader of a log file's format, or None."""
     head = limits.start(path, HEAD)
-    return next((own for own in candidates("auto") if own.file(path, head)), None)
+    return next((candidate for candidate in candidates("auto") if candidate.file(path, head)), None)
 
 
 def _framework_of(path: Path) -> str:
@@ -355,8 +357,8 @@ def _framework_of(path: Path) -> str:
     container = _container_of(path)
     with contextlib.suppress(DataError):
         logs = list(container.read(path)) if container else []
-        found = frameworks.find({key for log in logs for key in log.series}, {})
-        return found.name if found else ""
+        framework = frameworks.find({key for log in logs for key in log.series}, {})
+        return framework.name if framework else ""
     return ""
 
 
@@ -372,7 +374,7 @@ def _beginning(log: RawLog) -> RawLog:
     """Return a copy of a log that contains only its first record."""
     out = RawLog(log.source, log.container, log.run)
     out.add(
-        {key: own.value[0] for key, own in log.series.items() if own.record[0] == 0},
+        {key: series.value[0] for key, series in log.series.items() if series.record[0] == 0},
         log.step[0],
         log.wall_s[0],
     )

@@ -24,9 +24,9 @@ _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
 def _condition(text: str) -> str:
-    found = _CONDITION.fullmatch(text)
+    match = _CONDITION.fullmatch(text)
     with contextlib.suppress(ValueError):
-        if text == NOT_FINITE or (found and float(found[3]) is not None):
+        if text == NOT_FINITE or (match and float(match[3]) is not None):
             return text
     raise ValueError("'nan', or a metric, a comparison and a number, e.g. 'train/reward < 0.01'")
 
@@ -34,7 +34,7 @@ def _condition(text: str) -> str:
 def _framework(name: str) -> str:
     """Return the canonical spelling of a framework that has an adapter or a log reader; case is ignored."""
     names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
-    known = {own.lower(): own for own in names}
+    known = {label.lower(): label for label in names}
     if name.lower() not in known:
         raise ValueError(", ".join(names))
     return known[name.lower()]
@@ -75,16 +75,16 @@ class CommandOptions(BaseModel):
         if "run" not in spec.options:
             accepted = "the training command, e.g. 'bash train.sh'"
             raise SpecError([Issue("command.run", "missing", accepted=accepted)])
-        own = parse_section(cls, spec.options, prefix="command")
-        folder = str(Path(own.folder or ".").absolute())
-        return own.model_copy(update={"folder": folder})
+        section = parse_section(cls, spec.options, prefix="command")
+        folder = str(Path(section.folder or ".").absolute())
+        return section.model_copy(update={"folder": folder})
 
     @classmethod
     def of(cls, spec: RunSpec) -> CommandOptions:
         """Return the section ``[command]`` of a resolved spec."""
-        own = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
+        sources = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
         options = {key: value for key, value in spec.options.items() if key in cls.model_fields}
-        out = cls.model_validate({**own, **options})
+        out = cls.model_validate({**sources, **options})
         if adapter := out.adapter:
             log, checkpoints = out.log or adapter.log, out.checkpoints or adapter.checkpoints
             out = out.model_copy(update={"log": log, "checkpoints": checkpoints})
@@ -118,9 +118,9 @@ def holds(condition: str, values: dict[str, float]) -> bool:
     """
     if condition == NOT_FINITE:
         return False  # non-finite values are not among these
-    found = _CONDITION.fullmatch(condition)
-    assert found
-    value, limit = values.get(found[1]), float(found[3])
+    match = _CONDITION.fullmatch(condition)
+    assert match
+    value, limit = values.get(match[1]), float(match[3])
     if value is None:
         return False
-    return {"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}[found[2]]
+    return {"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}[match[2]]

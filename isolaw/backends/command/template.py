@@ -78,7 +78,9 @@ def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | N
     share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
     if rest:
         return None, None
-    size = options.micro_batch or next(own for own in range(min(8, share), 0, -1) if share % own == 0)
+    size = options.micro_batch or next(
+        divisor for divisor in range(min(8, share), 0, -1) if share % divisor == 0
+    )
     return (size, share // size) if share % size == 0 else (None, None)
 
 
@@ -93,8 +95,12 @@ def command_of(
     settings: list[str] = []
     if adapter := options.adapter:
         recipe = [key for key in adapter.recipe if key in values]
-        own = adapter.settings(bool(values["resume"]), recipe, adapter.given(words_of(options)))
-        settings = adapter.words({name: value and fill(value, values) for name, value in own.items()})
+        settings_of_adapter = adapter.settings(
+            bool(values["resume"]), recipe, adapter.given(words_of(options))
+        )
+        settings = adapter.words(
+            {name: value and fill(value, values) for name, value in settings_of_adapter.items()}
+        )
         environment |= {name: fill(value, values) for name, value in adapter.environment.items()}
     if options.shell:
         assert isinstance(options.run, str)
@@ -120,7 +126,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     >>> fill("--n={n} {{x}}", {"n": "8"})
     '--n=8 {x}'
     """
-    return _PLACE.sub(lambda found: values[found[1]] if found[1] is not None else found[0][0], text)
+    return _PLACE.sub(lambda match: values[match[1]] if match[1] is not None else match[0][0], text)
 
 
 def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
@@ -141,11 +147,11 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell accepts one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
-        for name in (found[1] for text in texts for found in _PLACE.finditer(text) if found[1] is not None):
+        for name in (match[1] for text in texts for match in _PLACE.finditer(text) if match[1] is not None):
             if name not in values:
                 known = type(spec.recipe).model_fields
                 message = f"{{{name}}} has no value: set recipe.{name}" if name in known else ""
-                accepted = "" if message else ", ".join(f"{{{own}}}" for own in values)
+                accepted = "" if message else ", ".join(f"{{{value}}}" for value in values)
                 out.append(Issue(f"command.{key}", message, f"{{{name}}}", accepted, nearest(name, values)))
     return out
 
@@ -166,11 +172,11 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
                 f"isolaw knows no {options.framework} option for this key; pass {{{key}}} in command.run"
             )
             out.append(Issue(f"recipe.{key}", message, values[key]))
-    if "micro_batch" not in values and any(own == "{micro_batch}" for own in adapter.always.values()):
+    if "micro_batch" not in values and any(setting == "{micro_batch}" for setting in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)
-        found = f"B_p = {b}, n = {n}: {b * n} rollouts on {gpus} device{'s' * (gpus > 1)}"
+        batch = f"B_p = {b}, n = {n}: {b * n} rollouts on {gpus} device{'s' * (gpus > 1)}"
         size = f", in passes of {options.micro_batch}" if options.micro_batch else ""
-        out.append(Issue("command.micro_batch", "", found + size, "sizes that divide B_p · n"))
+        out.append(Issue("command.micro_batch", "", batch + size, "sizes that divide B_p · n"))
     return out
 
 

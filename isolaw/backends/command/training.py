@@ -127,13 +127,13 @@ class _Pace:
         The last step of the run is yielded only after the command has ended, because the trainer can still be
         writing a checkpoint. Raise `RunError` if the log contradicts the spec, or if a stop condition holds.
         """
-        found = log.read(final)
-        steps = sorted(step for step in found if self.done < step <= self.spec.steps)
-        last = max(found, default=-1)
+        records = log.read(final)
+        steps = sorted(step for step in records if self.done < step <= self.spec.steps)
+        last = max(records, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
-        sets = {step: {eval_set for eval_set, _ in values} for step, values in found.items()}
-        self.evaluated = max([self.evaluated, *(step for step, own in sets.items() if own - {"train"})])
+        sets = {step: {eval_set for eval_set, _ in values} for step, values in records.items()}
+        self.evaluated = max([self.evaluated, *(step for step, seen in sets.items() if seen - {"train"})])
         if self.seen > 0:  # check before yielding any row
             _compare(self.spec, log, final)
         if self.seen - log.unrated >= max(_STEADY, self.spec.steps / 2):
@@ -150,11 +150,11 @@ class _Pace:
         for step in steps:
             if step > whole and (step == last or step == self.spec.steps):
                 return
-            values = {f"{eval_set}/{metric}": value for (eval_set, metric), value in found[step].items()}
+            values = {f"{eval_set}/{metric}": value for (eval_set, metric), value in records[step].items()}
             for condition in self.options.stop_if:
                 if holds(condition, values):
                     raise RunError(f"stopped at step {step:,}: {condition} (command.stop_if)")
-            rows = [Measurement(*target, value) for target, value in found[step].items()]
+            rows = [Measurement(*target, value) for target, value in records[step].items()]
             self.done = step
             log.taken = step
             compute = step * self.spec.batch_rollouts
@@ -273,9 +273,9 @@ def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
     end, _, mark = after.partition("/")
     numbered = re.compile(f"{_as_regex(before)}(\\d+){_as_regex(end)}")
     for path in out.glob(f"{before}*{end}"):
-        found = numbered.fullmatch(path.relative_to(out).as_posix())
-        if found and int(found[1]) > best[0] and (not mark or any(path.glob(mark))):
-            best = int(found[1]), str(path)
+        match = numbered.fullmatch(path.relative_to(out).as_posix())
+        if match and int(match[1]) > best[0] and (not mark or any(path.glob(mark))):
+            best = int(match[1]), str(path)
     return best
 
 
@@ -287,7 +287,7 @@ def place(
     folder: Path, options: CommandOptions, state: Path | None = None, done: int = -1
 ) -> tuple[Path, int, str]:
     """Return the folder in which to train, the updates already made, and the checkpoint to continue from."""
-    number = max((int(own.name) for own in folder.glob("*") if own.name.isdecimal()), default=-1)
+    number = max((int(attempt.name) for attempt in folder.glob("*") if attempt.name.isdecimal()), default=-1)
     last = folder / str(number)
     at, checkpoint = newest(last, options)  # 0 and "" if there was no start
     if state is not None and at < done:

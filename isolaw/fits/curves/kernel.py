@@ -138,7 +138,7 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
     points = grid.shape[0]
     sse, slopes = np.empty(points), np.zeros(points)
     _grid_sse(grid_s, y - origin, w, free, sse, slopes)
-    tie, nothing, found = _TIE * out[2], _NOTHING * out[2], False
+    tie, nothing, any_best = _TIE * out[2], _NOTHING * out[2], False
     minimum = sse < np.inf
     for g in range(points):
         for other in neighbours[g]:
@@ -155,10 +155,10 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
         minimum[best] = False
         shape[:] = grid[best]
         status, base, slope, value = _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape)
-        if not found or _better(value, slope, out[2], out[1], tie, False):
+        if not any_best or _better(value, slope, out[2], out[1], tie, False):
             out[0], out[1], out[2], out[3] = base, slope, value, status
             out[4:] = shape
-            found = True
+            any_best = True
 
 
 @njit(cache=True, nogil=True, inline="always")

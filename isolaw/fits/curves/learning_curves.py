@@ -191,8 +191,8 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
         raise InputError(f"compute and reward must be finite and of one length; found {c.shape}, {y.shape}")
     if family == "power":
         c, y = c[c > 0], y[c > 0]
-    if (found := np.unique(c).size) < _LEAST_POINTS:
-        raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {found}")
+    if (distinct := np.unique(c).size) < _LEAST_POINTS:
+        raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {distinct}")
     curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
     status = FitStatus(int(curve.status[0])).name.lower().replace("_", " ")
     if curve.status[0] == FitStatus.CONVERGED:

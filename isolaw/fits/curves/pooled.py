@@ -92,12 +92,12 @@ class PooledCurve:
     def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
         """Add to ``base``, in each draw, the change under one family and the noise ρ √h |mean change| g."""
         draws = base.size - 1
-        families, own = (np.random.default_rng((7, number)) for number in self.seed)
+        families, alone = (np.random.default_rng((7, number)) for number in self.seed)
         even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
         member = np.searchsorted(np.cumsum(weights)[:-1], even, side="right")
         mean = float(weights @ changes[:, 0])
         out = base + np.append(mean, changes[member, np.arange(1, draws + 1)])
-        out[1:] += self.rho * room * abs(mean) * own.standard_normal(draws)
+        out[1:] += self.rho * room * abs(mean) * alone.standard_normal(draws)
         return np.clip(out, *self.bounds)
 
 
@@ -144,10 +144,10 @@ def pooled(
     share /= share.sum()
     rho = _RHO
     if errors:
-        own = np.maximum((np.array(errors) @ share) ** 2 - of_mean, 0.0)
+        excess = np.maximum((np.array(errors) @ share) ** 2 - of_mean, 0.0)
         room = np.array(aheads) * (np.array(changes) @ share) ** 2
         usual = max(float(room.mean()), _NO_ERROR)
-        rho = float(np.sqrt((usual * _RHO**2 + own.sum()) / (usual + room.sum())))
+        rho = float(np.sqrt((usual * _RHO**2 + excess.sum()) / (usual + room.sum())))
     # The second seed depends on the data, so a curve never differs from a copy of itself, in any order.
     streams = seed, zlib.crc32(np.round(reward[0] / unit, 6).tobytes())
     return PooledCurve(

@@ -47,9 +47,9 @@ def encoded(value: Any) -> Any:
     if is_dataclass(value):
         return {KEYS.get(f.name, f.name): encoded(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): encoded(own) for key, own in value.items()}
+        return {key if isinstance(key, str) else str(key): encoded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [encoded(own) for own in value]
+        return [encoded(item) for item in value]
     return str(value) if isinstance(value, str) else value
 
 
@@ -71,7 +71,7 @@ def decoded(cls: type[T], data: Any) -> T:
     from pydantic import ValidationError  # imported here, since fitting does not need it
 
     try:
-        (found,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]
+        (instance,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in first["loc"][1:])
@@ -79,7 +79,7 @@ def decoded(cls: type[T], data: Any) -> T:
         expected = first["msg"].removeprefix("Input should be ")
         what = f"found {text if len(text) <= 40 else text[:40] + '…'}; expected {expected}"
         raise Malformed(f"{where.lstrip('.')}: {'missing' if first['type'] == 'missing' else what}") from None
-    return found  # type: ignore[no-any-return]
+    return instance  # type: ignore[no-any-return]
 
 
 @cache

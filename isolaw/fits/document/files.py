@@ -53,9 +53,9 @@ def read(path: Path) -> dict[str, Any]:
         document = parse_json(content)
     except ValueError as error:
         raise DataError(f"{path}: not a law ({error}); isolaw fit --out writes one") from None
-    found = document.get("format")
-    if found != FORMAT:
-        raise DataError(f"{path}: not a law: format: found {found!r}; expected {FORMAT!r}")
+    form = document.get("format")
+    if form != FORMAT:
+        raise DataError(f"{path}: not a law: format: found {form!r}; expected {FORMAT!r}")
     return dict(document)
 
 

@@ -102,10 +102,10 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
     u, inner = slices.along, slices.along.size - 2
     at = np.clip(log2_n, u[0], u[-1])
     near = np.clip(np.abs(u - at[:, None]).argmin(axis=1), 1, inner)
-    own, _ = _parabola(slices, near[None], at)
+    fitted, _ = _parabola(slices, near[None], at)
     _, peak = _parabola(slices, np.clip(slices.reward.argmax(axis=2), 1, inner), at)
-    best = np.maximum(np.maximum(slices.reward.max(axis=2), peak), own)
-    return np.where(best - own > FLAT * np.abs(best), best - own, 0.0)  # equal up to rounding
+    best = np.maximum(np.maximum(slices.reward.max(axis=2), peak), fitted)
+    return np.where(best - fitted > FLAT * np.abs(best), best - fitted, 0.0)  # equal up to rounding
 
 
 def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
@@ -118,8 +118,8 @@ def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Fl
     bend = ((rc - rb) / (c - b) - slope) / (c - a)
     top = np.where(bend < 0, (a + b) / 2 - slope / np.where(bend < 0, 2 * bend, 1.0), b)
     top = np.clip(top, a, c)
-    own, peak = (np.asarray(ra + (x - a) * (slope + (x - b) * bend)) for x in (at, top))
-    return own, peak
+    value, peak = (np.asarray(ra + (x - a) * (slope + (x - b) * bend)) for x in (at, top))
+    return value, peak
 
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:

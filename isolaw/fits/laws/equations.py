@@ -107,10 +107,10 @@ def _polynomial(terms: int, x: Floats, path: NStarPath, value: Floats, weights: 
     powers = x[:, None] ** np.arange(terms)
 
     def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
-        own = weights[rows] * used
-        normal = np.einsum("xp,dx,xq->dpq", powers, own, powers)
+        weight = weights[rows] * used
+        normal = np.einsum("xp,dx,xq->dpq", powers, weight, powers)
         inverse = np.linalg.pinv(normal, hermitian=True)
-        theta = np.einsum("dpq,xq,dx->dp", inverse, powers, own * value[rows])
+        theta = np.einsum("dpq,xq,dx->dp", inverse, powers, weight * value[rows])
         return theta, theta @ powers.T
 
     return _one_sided(fit, value, path.below, path.above, weights)
@@ -208,15 +208,15 @@ def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floa
     rows, least = np.arange(len(value)), np.full(len(value), np.inf)
     theta = np.empty(0)
     for _ in range(_ROUNDS):
-        own, fitted = fit(rows, used[rows])
-        theta = theta if theta.size else own.copy()
+        candidate, fitted = fit(rows, used[rows])
+        theta = theta if theta.size else candidate.copy()
         over, under = fitted > value[rows] - _ROUNDING, fitted < value[rows] + _ROUNDING
         kept = (below[rows] & (above[rows] | over)) | (above[rows] & under)
         # The law of an outlying draw can have extreme values; its loss only has to stay finite.
         off = np.clip(np.where(kept, 0.0, fitted - value[rows]), -1e100, 1e100)
         loss = np.sum(weight[rows] * off**2, axis=1)
         better = loss < least[rows] - _ALIKE
-        theta[rows[better]], least[rows[better]] = own[better], loss[better]
+        theta[rows[better]], least[rows[better]] = candidate[better], loss[better]
         changed = (kept == used[rows]).any(axis=1) & ~kept.all(axis=1)
         rows = rows[changed]
         if not rows.size:

@@ -24,10 +24,10 @@ def form_equation(law: str, document: LawDocument) -> str:
 
 def parameters(law: str, entry: LawEntry) -> str:
     """Return a law's parameters and their 95 % intervals as text, or an empty string if θ is unknown."""
-    own, out = LAWS[law], []
-    for i, (name, value) in enumerate(zip(own.parameters, entry.theta, strict=False)):
+    form, out = LAWS[law], []
+    for i, (name, value) in enumerate(zip(form.parameters, entry.theta, strict=False)):
         values = (value, *entry.interval[i]) if entry.interval else (value,)
-        at, *ends = (signed(own.natural.get(name, float)(v)) for v in values)
+        at, *ends = (signed(form.natural.get(name, float)(v)) for v in values)
         out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
     return ", ".join(out)
 
@@ -50,8 +50,8 @@ def equation(document: LawDocument) -> str:
     name = preferred(document)
     law = document.comparison.laws.get(name or "")
     if name == "logistic":  # includes the method paper, which compares no laws
-        found = [document.params[p].value for p in LAWS[name].parameters]
-        return "" if None in found else _with(name, document, [v for v in found if v is not None])
+        values = [document.params[p].value for p in LAWS[name].parameters]
+        return "" if None in values else _with(name, document, [v for v in values if v is not None])
     if name is None or law is None or not law.theta:
         return ""
     theta, ends = law.theta, law.interval
@@ -61,9 +61,9 @@ def equation(document: LawDocument) -> str:
     if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
         around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
         return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
-    own = LAWS[name]
+    form = LAWS[name]
     return _with(
-        name, document, [own.natural.get(p, float)(t) for p, t in zip(own.parameters, theta, strict=True)]
+        name, document, [form.natural.get(p, float)(t) for p, t in zip(form.parameters, theta, strict=True)]
     )
 
 

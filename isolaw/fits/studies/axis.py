@@ -43,7 +43,7 @@ class AxisComparison(Encoded, Shown):
     @property
     def simulated(self) -> Simulated:
         """Whether a simulator made the runs of any comparison."""
-        return Simulated.among(own.simulated for own in self.comparisons.values())
+        return Simulated.among(comparison.simulated for comparison in self.comparisons.values())
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def compare_by(
     base = named[str(base)]
     how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}
     first = of(base)
-    found = {
+    comparisons = {
         value: compare(first, of(value), metric, names=(str(base), str(value)), **how)
         for value in values
         if value != base
     }
-    return AxisComparison(by, base, found)
+    return AxisComparison(by, base, comparisons)

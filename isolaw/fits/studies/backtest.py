@@ -117,7 +117,7 @@ def backtest(
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         before, after = (
-            select(own, metric, eval_set, hold, where).configurations for own in (small, judging)
+            select(part, metric, eval_set, hold, where).configurations for part in (small, judging)
         )
         predictions = [law.predict(float(c)) for c in budgets]
         places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
@@ -151,9 +151,9 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
 
 
 def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:
-    found = [p.allocation for p in predictions]
-    chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
-    if len(chosen) < len(found):
+    allocations = [p.allocation for p in predictions]
+    chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in allocations if a is not None]
+    if len(chosen) < len(allocations):
         raise Refused(
             f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
             f"{number(budgets[-1])}; choose a larger --fit-below"
@@ -161,12 +161,12 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
     return chosen
 
 
-def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
+def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
     """Return the allocations that simple rules choose without a law, the same at every budget."""
-    largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
+    largest = max(ready, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
-    best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
-    near = min(found, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
+    best = max(ready, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
+    near = min(ready, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
     chosen = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
     return {k: [c.key] * budgets.size for k, c in chosen.items()}
 
@@ -179,7 +179,7 @@ def _judge(
     places: dict[str, list[BatchShape]],
 ) -> dict[str, _Judged]:
     n = np.array([c.rollouts_per_problem for c in configurations])
-    between = [np.log2(own)[::-1] for own in places["isolaw"] if n.min() < own[1] < n.max()]
+    between = [np.log2(triple)[::-1] for triple in places["isolaw"] if n.min() < triple[1] < n.max()]
     judge = slices(surface, budgets, more=np.array(between) if between else None)
     covered = np.array([c.covers(budgets) for c in configurations])
     best = judge.reward[0].max(axis=1)

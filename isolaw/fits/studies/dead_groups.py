@@ -126,12 +126,14 @@ def dead_groups(
         plugged = float(many @ ((seen[:, 0] / seen[:, 1]) ** n + (1 - seen[:, 0] / seen[:, 1]) ** n) / c.size)
         if n <= least:
             right, bad = _unbiased(seen, n)
-            own = many @ np.stack([right, bad], axis=1) / c.size
-            dead = from_draws(float(own.sum()), drawn @ (right + bad) / c.size)
+            shares = many @ np.stack([right, bad], axis=1) / c.size
+            dead = from_draws(float(shares.sum()), drawn @ (right + bad) / c.size)
             if dead.interval is None:  # all problems have the same share: use the rule of three
                 most_wrong = 3.0 / c.size
-                dead = Quantity(dead.value, (max(own.sum() - most_wrong, 0), min(own.sum() + most_wrong, 1)))
-            out.append(GroupSize(n, dead, float(own[1]), float(own[0]), plugged, "unbiased"))
+                dead = Quantity(
+                    dead.value, (max(shares.sum() - most_wrong, 0), min(shares.sum() + most_wrong, 1))
+                )
+            out.append(GroupSize(n, dead, float(shares[1]), float(shares[0]), plugged, "unbiased"))
         else:
             good, bad_n = _of_model(theta, n)
             low, high = _possible(seen, many, least, n)
@@ -197,9 +199,12 @@ def _unbiased(seen: NDArray[np.int64], n: int) -> tuple[Floats, Floats]:
     """Return the unbiased estimates of p^n and (1 − p)^n at each distinct (c, k)."""
     right, wrong = (
         np.array(
-            [float(per_problem(f"worst@{n}", [c], int(k))[0]) for c, k in zip(own, seen[:, 1], strict=True)]
+            [
+                float(per_problem(f"worst@{n}", [c], int(k))[0])
+                for c, k in zip(counts, seen[:, 1], strict=True)
+            ]
         )
-        for own in (seen[:, 0], seen[:, 1] - seen[:, 0])
+        for counts in (seen[:, 0], seen[:, 1] - seen[:, 0])
     )
     return right, wrong
 
@@ -226,8 +231,8 @@ def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
         log = np.where(c == 0, np.logaddexp(log, math.log(zero + 1e-300)), log)
         return float(-(weight @ log) + 0.5 * np.sum(((theta - _START) / _WIDE) ** 2))
 
-    found = minimize(loss, _START, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-4})
-    return np.asarray(found.x)
+    optimum = minimize(loss, _START, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-4})
+    return np.asarray(optimum.x)
 
 
 def _of_model(theta: Floats, n: int) -> tuple[float, float]:
@@ -257,11 +262,11 @@ def _possible(seen: NDArray[np.int64], many: NDArray[np.int64], k: int, n: int) 
         wide = norm.ppf(1 - 0.025 / (k + 1))
         for _ in range(6):  # widen the intervals if, by chance, no distribution agrees
             within = np.concatenate([frequency + wide * spread, wide * spread - frequency])
-            found = linprog(
+            solution = linprog(
                 sign * share, np.vstack([chance, -chance]), within, np.ones((1, _P.size)), [1.0], (0, None)
             )
-            if found.success:
+            if solution.success:
                 break
             wide *= 1.5
-        ends.append(sign * float(found.fun) if found.success else (0.0 if sign > 0 else 1.0))
+        ends.append(sign * float(solution.fun) if solution.success else (0.0 if sign > 0 else 1.0))
     return ends[0] if ends[0] > 1e-6 else 0.0, ends[1]  # smaller values are the solver's error

@@ -53,16 +53,16 @@ class DrawnShapes:
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
         compute = np.geomspace(start, most, _POINTS)
         u, v = (np.repeat(x, _POINTS) for x in self.places.T)
-        found = self._model(most).rewards(u, v, np.tile(compute, 2))
-        return compute, found.reshape(len(found), 2, _POINTS)
+        rewards = self._model(most).rewards(u, v, np.tile(compute, 2))
+        return compute, rewards.reshape(len(rewards), 2, _POINTS)
 
     def at(self, compute: Floats, flags: list[Flag]) -> Floats:
         """Return the rewards at computes that differ between draws, with shape (1 + D, 2)."""
         self._check(compute[0], flags)
-        grid, found = self.curves(float(compute.max()))
+        grid, rewards = self.curves(float(compute.max()))
         x = np.log(grid)
         out = np.empty_like(compute)
-        for d, row in enumerate(found):
+        for d, row in enumerate(rewards):
             out[d] = [np.interp(np.log(compute[d, k]), x, row[k]) for k in range(2)]
         return out
 
@@ -71,8 +71,8 @@ class DrawnShapes:
         process = self.surface.process
         p, o = process.named(self.surface.mode), process.observations
         away = self.places[:, 0] - o.places[o.run_place, 0].mean()
-        own = np.exp2(-2 * p["gamma"] * away) * (p["o0"] ** 2 + p["o1"] ** 2 + p["noise"] ** 2)
-        return np.asarray(own * process.scale**2 + p["seed"] ** 2 * o.seed_variance)
+        of_run = np.exp2(-2 * p["gamma"] * away) * (p["o0"] ** 2 + p["o1"] ** 2 + p["noise"] ** 2)
+        return np.asarray(of_run * process.scale**2 + p["seed"] ** 2 * o.seed_variance)
 
     def _model(self, most: float) -> Surface | ModelPool:
         past = math.log(most) > self.until.min() + _SMALL
@@ -118,13 +118,13 @@ def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")
-    found = [cost.seconds(*shape, 1) for shape in drawn.shapes]
-    unknown = [Cell(*s).label for s, own in zip(drawn.shapes, found, strict=True) if own is None]
+    times = [cost.seconds(*shape, 1) for shape in drawn.shapes]
+    unknown = [Cell(*s).label for s, time in zip(drawn.shapes, times, strict=True) if time is None]
     if unknown:
         raise Refused(f"cost: found no step time for {'; '.join(unknown)}; time a step of each configuration")
-    known = [own for own in found if own is not None]
-    value = np.array([own.value for own in known])
-    wide = np.array([0.0 if own.high is None else math.log(own.high / own.value) / 1.96 for own in known])
+    known = [time for time in times if time is not None]
+    value = np.array([time.value for time in known])
+    wide = np.array([0.0 if time.high is None else math.log(time.high / time.value) / 1.96 for time in known])
     z = np.random.default_rng((drawn.surface.seed, 7)).standard_normal((drawn.surface.of_draw.size, 3))
     noise = wide * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
     return np.asarray(np.vstack([value, value * np.exp(noise)]))

@@ -94,8 +94,8 @@ class Profile:
 
     @cached_property
     def _best(self) -> tuple[float, Floats]:
-        found = min((self._search(start) for start in self._starts), key=lambda own: own[0])
-        return self._search(found[1])
+        best = min((self._search(start) for start in self._starts), key=lambda optimum: optimum[0])
+        return self._search(best[1])
 
     def _end(self, combination: Combination, value: float, edge: float) -> float | None:
         """Return the value between the estimate and ``edge`` at which the likelihood becomes too low.
@@ -171,5 +171,5 @@ class Profile:
         if directions is not None:
             inverse = np.linalg.inv(free.T @ np.linalg.inv(self._inverse) @ free)
             options["hess_inv0"] = (inverse + inverse.T) / 2
-        found = minimize(loss, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
-        return float(found.fun), np.clip(start + free @ found.x, self._low, self._high)
+        optimum = minimize(loss, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
+        return float(optimum.fun), np.clip(start + free @ optimum.x, self._low, self._high)

@@ -167,7 +167,8 @@ def compare(
     # If the recipes are paired, one random seed gives runs of the same seed the same weights in both recipes.
     with one_blas_thread():
         (samples_a, unit_a), (samples_b, unit_b) = (
-            resample(own, "hill", draws, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
+            resample(configurations, "hill", draws, seed if paired else 2 * seed + i)
+            for i, configurations in enumerate(mine)
         )
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
@@ -204,18 +205,18 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) 
             f"{runs.source or name}: the runs differ in {', '.join(mixed)}; "
             "each recipe needs a source of its own"
         )
-    own = [Flag(Code.AS_READ, note) for note in runs.notes]
-    found = configurations_of(points, runs.table(), own)
-    flags += [Flag(flag.code, f"{name}: {flag.text}") for flag in own]
-    return {c.key: c for c in found}
+    notes = [Flag(Code.AS_READ, note) for note in runs.notes]
+    configurations = configurations_of(points, runs.table(), notes)
+    flags += [Flag(flag.code, f"{name}: {flag.text}") for flag in notes]
+    return {c.key: c for c in configurations}
 
 
 def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
     keys = sorted(set(sides[0]) & set(sides[1]))
     alone = [
-        f"only {name} has {_listed(own)}"
+        f"only {name} has {_listed(only)}"
         for name, side in zip(names, sides, strict=True)
-        if (own := sorted(set(side) - set(keys)))
+        if (only := sorted(set(side) - set(keys)))
     ]
     if not keys:
         raise Refused(
@@ -273,8 +274,8 @@ def foresee(
 
 def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     difference = Foreseen(second.draws - first.draws, _gravest(first, second))
-    found = [estimated(*e) for e in (first, second, difference)]
-    return TwoRecipes(*(q.through(math.exp) for q in found) if name in _LOGARITHMS else found)
+    quantities = [estimated(*e) for e in (first, second, difference)]
+    return TwoRecipes(*(q.through(math.exp) for q in quantities) if name in _LOGARITHMS else quantities)
 
 
 def _gravest(*estimates: Foreseen) -> Status:
@@ -291,8 +292,8 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
         used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
         used = used or [(a[name], b[name]) for a, b in pairs]
         means = [
-            Foreseen(np.mean([e.draws for e in own], axis=0), _gravest(*own))
-            for own in zip(*used, strict=True)
+            Foreseen(np.mean([e.draws for e in group], axis=0), _gravest(*group))
+            for group in zip(*used, strict=True)
         ]
         rows[name] = _row(name, *means)
     return rows
@@ -324,9 +325,13 @@ def _flags(
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
     """Return both values of each attribute in which the recipes differ."""
-    own = [
+    attributes = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
     skipped = ("problems_per_batch", "rollouts_per_problem", "seed")
-    values = {name: (own[0].get(name), own[1].get(name)) for name in own[0] | own[1] if name not in skipped}
+    values = {
+        name: (attributes[0].get(name), attributes[1].get(name))
+        for name in attributes[0] | attributes[1]
+        if name not in skipped
+    }
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

@@ -102,9 +102,11 @@ def retune(
         for value, reward in last.items():
             final[value] = max(final[value], float(reward))
         tuned = _tuned(rewards, name).stack().rename("value")
-        own = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(tuned, on=["seed", "step"], how="inner")
-        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in own["seed"]]
-        rows.append(own.assign(run_id=ids, eval_set=eval_set, metric=metric))
+        rows_of_group = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(
+            tuned, on=["seed", "step"], how="inner"
+        )
+        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in rows_of_group["seed"]]
+        rows.append(rows_of_group.assign(run_id=ids, eval_set=eval_set, metric=metric))
         at_end = group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0]
         best = last.idxmax()
         edge = best in (last.index[0], last.index[-1])
@@ -190,9 +192,9 @@ def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
     out = {}
     for seed in seeds.unique():
         others = rewards[seeds != seed].groupby(level=name).mean().fillna(-np.inf)
-        own = rewards[seeds == seed].droplevel("seed").loc[others.index]
+        of_seed = rewards[seeds == seed].droplevel("seed").loc[others.index]
         best = others.to_numpy().argmax(axis=0)
-        out[seed] = own.to_numpy()[best, np.arange(best.size)]
+        out[seed] = of_seed.to_numpy()[best, np.arange(best.size)]
     return pd.DataFrame(out, index=rewards.columns).T.rename_axis(index="seed")
 
 

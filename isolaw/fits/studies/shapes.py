@@ -150,8 +150,8 @@ def compare_shapes(
     asked_by = {"compute": compute, "target": target, "hours": hours}
     given = [name for name, value in asked_by.items() if value is not None]
     if len(given) != 1:
-        found = " and ".join(given) or "none"
-        raise InputError(f"compare: found {found}; expected one of compute, target and hours")
+        given_words = " and ".join(given) or "none"
+        raise InputError(f"compare: found {given_words}; expected one of compute, target and hours")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {target!r}; expected a reward")
     if a == b:
@@ -163,11 +163,11 @@ def compare_shapes(
     check_near((a, b), steady)
     unit = unit_of(metric, steady)
     drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady), unit), (a, b), steady)
-    own = {c.key: c.runs for c in steady}
-    counts = own.pop(a, 0), own.pop(b, 0)
+    runs_of = {c.key: c.runs for c in steady}
+    counts = runs_of.pop(a, 0), runs_of.pop(b, 0)
     common: dict[str, Any] = {
-        "shapes": (a, b), "runs": counts, "others": sum(own.values()), "metric": metric, "eval_set": eval_set,
-        "tolerance": TOLERANCE * unit,
+        "shapes": (a, b), "runs": counts, "others": sum(runs_of.values()),
+        "metric": metric, "eval_set": eval_set, "tolerance": TOLERANCE * unit,
     }  # fmt: skip
     if target is not None:
         asked = f"{metric} = {target:g}"
@@ -180,9 +180,9 @@ def compare_shapes(
         asked, steps = hours, step_seconds(drawn, cost)
         seconds = seconds_of(hours, cost)
         batch = np.array([b * n for b, n in (a, b)])
-        found = seconds / steps * batch
-        at = float(found[0, 0]), float(found[0, 1])
-        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(found, flags)
+        given_words = seconds / steps * batch
+        at = float(given_words[0, 0]), float(given_words[0, 1])
+        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(given_words, flags)
     return ShapeComparison(**common, asked=asked, flags=flags, **_of_rewards(drawn, rewards, at))
 
 
@@ -228,9 +228,9 @@ def further_runs(
             deviation = math.sqrt(max(float(left), 0.0))
             better, equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
             if better or equal:
-                own = FurtherRuns(k_a, k_b, compute, "better" if better else "equal")
-                if best is None or own.rollouts < best.rollouts:
-                    best = own
+                further = FurtherRuns(k_a, k_b, compute, "better" if better else "equal")
+                if best is None or further.rollouts < best.rollouts:
+                    best = further
                 break  # more runs of B cost more
     return best
 

@@ -79,20 +79,20 @@ def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch
         at = data.rollouts == n
         if np.unique(data.problems[at]).size < _LEAST_BATCHES:
             continue
-        own = data.of(at, np.asarray(data.reached[at].any(axis=0)))
-        known = np.unique(own.problems[own.reached.any(axis=1)]).size >= _LEAST_BATCHES
-        model = TargetModel(own, "critical") if known and own.targets.size else None
+        part = data.of(at, np.asarray(data.reached[at].any(axis=0)))
+        known = np.unique(part.problems[part.reached.any(axis=1)]).size >= _LEAST_BATCHES
+        model = TargetModel(part, "critical") if known and part.targets.size else None
         for j, target in enumerate(data.targets):
             count = int(data.reached[at, j].sum())
             if model is None or not count:
                 out.append(CriticalBatch(int(n), float(target), count, REFUSED, REFUSED, REFUSED))
                 continue
-            i = int(np.flatnonzero(own.targets == target)[0])
-            found = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
-            out.append(CriticalBatch(int(n), float(target), count, *found))
-    missing = sorted({own.target for own in out if own.problems_per_batch is REFUSED})
+            i = int(np.flatnonzero(part.targets == target)[0])
+            quantities = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
+            out.append(CriticalBatch(int(n), float(target), count, *quantities))
+    missing = sorted({batch.target for batch in out if batch.problems_per_batch is REFUSED})
     if missing:
-        listed = ", ".join(f"{own:g}" for own in missing)
+        listed = ", ".join(f"{level:g}" for level in missing)
         text = f"too few B_p reach {listed} for a critical batch: choose a lower target, or run longer"
         flags.append(Flag(Code.CENSORED, text))
     return tuple(out)
@@ -103,21 +103,21 @@ def rule_of_lr(data: TargetData) -> LrLaw | None:
 
     Returns None if the data do not determine the law.
     """
-    own = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
-    model = TargetModel(own, "cells")
+    reached = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
+    model = TargetModel(reached, "cells")
     if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:
         return None
-    every = range(own.targets.size)
+    every = range(reached.targets.size)
     exponents = [
         tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
     ]
     if all(of_target[len(of_target) // 2].interval is None for of_target in exponents if of_target):
         return None
-    assert own.lr is not None
+    assert reached.lr is not None
     choices = []
-    for b, n in sorted({(int(b), int(n)) for b, n in zip(own.problems, own.rollouts, strict=True)}):
-        tried = own.lr[(own.problems == b) & (own.rollouts == n)]
+    for b, n in sorted({(int(b), int(n)) for b, n in zip(reached.problems, reached.rollouts, strict=True)}):
+        tried = reached.lr[(reached.problems == b) & (reached.rollouts == n)]
         span = (float(tried.min()), float(tried.max()))
-        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in own.targets]
-    targets = tuple(own.targets.tolist())
+        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in reached.targets]
+    targets = tuple(reached.targets.tolist())
     return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))

@@ -91,7 +91,7 @@ class TargetModel:
         self.t = (data.targets - self._middle) / self._span  # (J,)
         several = data.targets.size > 1
         columns = self._linear(several)
-        self.linear = np.stack([own for _, own in columns], axis=-1)  # (K, J, L)
+        self.linear = np.stack([column for _, column in columns], axis=-1)  # (K, J, L)
         names = [name for name, _ in columns]
         if form == "critical":
             names += ["bc", *(["bc_t"] if several else [])]
@@ -106,7 +106,9 @@ class TargetModel:
         self.at = {name: i for i, name in enumerate(self.names)}
         bounds = dict.fromkeys(self.deviations, _DEVIATION) | ({"p": _VALLEY} if varied else {})
         bounds |= {
-            own: (-_FARTHEST, _FARTHEST) for own in names if own.partition("_")[0] in ("alpha", "beta")
+            parameter: (-_FARTHEST, _FARTHEST)
+            for parameter in names
+            if parameter.partition("_")[0] in ("alpha", "beta")
         }
         self.runs = int(data.reached.any(axis=1).sum())  # number of runs that reach a target
         self.freedom = self.runs - len(names)
@@ -185,8 +187,8 @@ class TargetModel:
         """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         share = 1 / float(self.data.rollouts[0])
-        found = self.profile.quantity({f"N{target}": 1.0, **critical})
-        return found.through(lambda log_steps: math.exp(log_steps) * share)
+        quantity = self.profile.quantity({f"N{target}": 1.0, **critical})
+        return quantity.through(lambda log_steps: math.exp(log_steps) * share)
 
     def exponent(self, name: str, target: int) -> Quantity:
         """Return α (``alpha``) or β (``beta``) at a target."""
@@ -237,14 +239,14 @@ class TargetModel:
         else:
             _, cell = np.unique([d.problems, d.rollouts], axis=1, return_inverse=True)
             cells = [np.broadcast_to((cell.ravel() == i)[:, None], shape) for i in range(cell.max() + 1)]
-            out = [(f"cell{i}", own) for i, own in enumerate(cells)] + of_target[1:]
+            out = [(f"cell{i}", column) for i, column in enumerate(cells)] + of_target[1:]
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
                 for power in range(1, min(np.unique(x).size, 3)):
                     out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
         # The first block that reaches a target is the reference; a block that reaches none has no offset.
         blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
         out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
-        return [(name, own.astype(np.float64)) for name, own in out]
+        return [(name, column.astype(np.float64)) for name, column in out]
 
     def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
         """Return a parameter that is linear in the target, at J targets, or 0 if the model lacks it."""
@@ -255,8 +257,8 @@ class TargetModel:
         return np.asarray(theta[self.at[name]] + rise * t)
 
     def _of_target(self, name: str, target: int) -> dict[str, float]:
-        own = {name: 1.0}
-        return own | {f"{name}_t": float(self.t[target])} if f"{name}_t" in self.at else own
+        weights = {name: 1.0}
+        return weights | {f"{name}_t": float(self.t[target])} if f"{name}_t" in self.at else weights
 
     def _add(self, jacobian: Floats, name: str, slope: Floats) -> None:
         jacobian[:, :, self.at[name]] = slope
@@ -279,7 +281,7 @@ class TargetModel:
         for name in self.deviations:
             base[at[name]] = math.log(0.3)
         soon = np.where(d.reached, d.log_rollouts, np.inf)
-        levels = [float(np.quantile(own[np.isfinite(own)], 0.2)) for own in soon.T]
+        levels = [float(np.quantile(column[np.isfinite(column)], 0.2)) for column in soon.T]
         if self.form == "critical":
             for j, level in enumerate(levels):
                 base[at[f"N{j}"]] = level
@@ -289,8 +291,8 @@ class TargetModel:
         above = (soon - levels).min(axis=1)  # distance above the usual level, (K,)
         fastest = []
         for i, cell in enumerate(np.unique(np.array([d.problems, d.rollouts]), axis=1).T):
-            own = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
-            first = own[above[own].argmin()]
+            rows = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
+            first = rows[above[rows].argmin()]
             if np.isfinite(above[first]):
                 fastest.append(first)
             if self.form == "cells":
@@ -316,7 +318,7 @@ class TargetModel:
         design = np.column_stack([np.ones(runs.size), x.reshape(runs.size, len(free))])
         fitted = np.linalg.lstsq(design, y, rcond=None)[0]
         half = [float(np.mean(y - 0.5 * design[:, 1:].sum(axis=1))), *[0.5] * len(free)]
-        return [dict(zip(("lr", *free), own, strict=True)) for own in (fitted.tolist(), half)]
+        return [dict(zip(("lr", *free), values, strict=True)) for values in (fitted.tolist(), half)]
 
 
 def _varied(data: TargetData) -> list[str]:
@@ -326,7 +328,7 @@ def _varied(data: TargetData) -> list[str]:
     cells: dict[tuple[float, float], set[float]] = {}
     for b, n, lr in zip(data.problems, data.rollouts, data.lr, strict=True):
         cells.setdefault((float(b), float(n)), set()).add(float(lr))
-    several = [cell for cell, own in cells.items() if len(own) > 1]
+    several = [cell for cell, rates in cells.items() if len(rates) > 1]
     if not several:
         return []
     more = [name for i, name in enumerate(("alpha", "beta")) if len({cell[i] for cell in several}) > 1]

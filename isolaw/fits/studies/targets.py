@@ -137,15 +137,15 @@ def to_target(
         flags.append(Flag(Code.BLOCKS, text))
     table, curves = _curves(points, table, flags)
     levels = _checked(targets, table, curves, metric)
-    found = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
-    if np.isnan(found).all():
+    reached_at = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
+    if np.isnan(reached_at).all():
         highest = max(float(smoothed(*curve)[1][-1]) for curve in curves)
         raise Refused(
             f"{runs.source}: no run reaches {metric} = {min(levels):g} in two evaluations (the highest: "
             f"{highest:.3g}); choose a lower target, or run longer"
         )
     ends = np.array([curve[0][-1] for curve in curves])
-    data = _data(levels, found, ends, table, recipes)
+    data = _data(levels, reached_at, ends, table, recipes)
     critical = critical_batches(data, flags)
     law = rule_of_lr(data)
     rows = _rows(data, table, recipes, cost, price)
@@ -233,8 +233,8 @@ def _curves(
         raise Refused(
             f"no run has {_LEAST_POINTS} evaluations; isolaw needs them to find when a run reaches a target"
         )
-    own = [of_run[run_id] for run_id in table.index]
-    return table, [(p["compute"].to_numpy(np.float64), p["value"].to_numpy(np.float64)) for p in own]
+    tables = [of_run[run_id] for run_id in table.index]
+    return table, [(p["compute"].to_numpy(np.float64), p["value"].to_numpy(np.float64)) for p in tables]
 
 
 def _checked(
@@ -249,8 +249,8 @@ def _checked(
         if not top > start:
             raise Refused(f"{metric} does not rise from {start:.3g}, so there is no target to reach")
         return [float(f"{start + share * (top - start):.3g}") for share in _SHARES]
-    out = sorted({float(own) for own in targets})
-    wrong = [f"{own:g}" for own in out if not (math.isfinite(own) and own > start)]
+    out = sorted({float(target) for target in targets})
+    wrong = [f"{level:g}" for level in out if not (math.isfinite(level) and level > start)]
     if wrong or not out:
         raise InputError(
             f"to_target: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
@@ -260,9 +260,9 @@ def _checked(
 
 
 def _data(
-    targets: list[float], found: Floats, ends: Floats, table: pd.DataFrame, recipes: list[str]
+    targets: list[float], reached_at: Floats, ends: Floats, table: pd.DataFrame, recipes: list[str]
 ) -> TargetData:
-    reached = np.isfinite(found)
+    reached = np.isfinite(reached_at)
     block = np.zeros(len(table), dtype=np.int64)
     if recipes:  # the recipe of most runs first
         names = table[recipes].astype(str).agg(" ".join, axis=1)
@@ -270,7 +270,7 @@ def _data(
     lr = table["lr"].to_numpy(np.float64)
     return TargetData(
         np.array(targets),
-        np.log(np.where(reached, found, np.maximum(ends, 1.0)[:, None])),
+        np.log(np.where(reached, reached_at, np.maximum(ends, 1.0)[:, None])),
         reached,
         table["problems_per_batch"].to_numpy(np.float64),
         table["rollouts_per_problem"].to_numpy(np.float64),
@@ -308,8 +308,8 @@ def _rows(
             seconds = cost and cost.seconds(b, n, max(round(value / (b * n)), 1))
             spent = Spent(seconds, cost, price) if cost and seconds else None
             recipe = {name: plain(first[name]) for name in recipes}
-            own = (float(target), int(at.sum()), int(reached.sum()))
-            out.append(TargetRow(b, n, lr, recipe, *own, rollouts, steps, spent))
+            counts = (float(target), int(at.sum()), int(reached.sum()))
+            out.append(TargetRow(b, n, lr, recipe, *counts, rollouts, steps, spent))
     return tuple(sorted(out, key=lambda row: (row.target, row.key, row.lr or 0.0, str(row.recipe))))
 
 
@@ -318,9 +318,9 @@ def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
 
     Returns None if there are too few repeated runs.
     """
-    own = pd.Series(log_rollouts[reached]).groupby(number[reached])
-    freedom = int((own.size() - 1).sum())
+    groups = pd.Series(log_rollouts[reached]).groupby(number[reached])
+    freedom = int((groups.size() - 1).sum())
     if freedom < LEAST_FREEDOM:
         return None
-    variance = float(((own.size() - 1) * own.var().fillna(0.0)).sum()) / freedom
+    variance = float(((groups.size() - 1) * groups.var().fillna(0.0)).sum()) / freedom
     return float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)

@@ -54,7 +54,7 @@ class Effects:
 
     # The seed effects a_s at the checkpoints of each configuration, (seeds, checkpoints).
     shared: list[Floats]
-    own: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
+    of_runs: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
     freedom: tuple[int, int]  # degrees of freedom of the shared effects and of the runs' own effects
     unit: Unit  # the unit of resampling
 
@@ -69,7 +69,7 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
     for per_run in deviations:
         for seed in {seed for seed, _ in per_run}:
             of_seed.setdefault(seed, []).append([curve for s, curve in per_run if s == seed])
-    seeds = sorted(seed for seed, found in of_seed.items() if len(found) > 1)
+    seeds = sorted(seed for seed, runs in of_seed.items() if len(runs) > 1)
     seeds = seeds if len(seeds) > 1 else []
     at = [c.log_checkpoints for c in configurations]
     ends = np.cumsum([x.size for x in at])[:-1]
@@ -77,13 +77,13 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
     for row, seed in zip(means, seeds, strict=True):
         curves = [curve for part in of_seed[seed] for curve in part]
         row[:] = sum(np.interp(np.concatenate(at), *curve) for curve in curves) / len(curves)
-    shared, own = np.split(means, ends, axis=1), []
+    shared, of_runs = np.split(means, ends, axis=1), []
     for x, mean, per_run in zip(at, shared, deviations, strict=True):
         for seed, (log_c, deviation) in per_run:
             effect = np.interp(log_c, x, mean[seeds.index(seed)]) if seed in seeds else 0.0
-            own.append((log_c, deviation - effect))
+            of_runs.append((log_c, deviation - effect))
     between = max(len(seeds) - 1, 0)
-    return Effects(shared, own, (between, max(freedom - between, 1)), "run")
+    return Effects(shared, of_runs, (between, max(freedom - between, 1)), "run")
 
 
 def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
@@ -113,12 +113,12 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
     if freedom < _LEAST_FREEDOM:
         return Effects(nothing, [], (0, 0), "block")
     curves = [_curve(c, family) for c in configurations]
-    own = []
+    of_runs = []
     for i, c in enumerate(configurations):
         at = np.array([_at(curve, c) for curve in curves])
         at[i] = c.mean
-        own.append((c.log_checkpoints, at[i] - projection[i] @ at))
-    return Effects(nothing, own, (0, freedom), "lack of fit")
+        of_runs.append((c.log_checkpoints, at[i] - projection[i] @ at))
+    return Effects(nothing, of_runs, (0, freedom), "lack of fit")
 
 
 def resample(
@@ -130,32 +130,32 @@ def resample(
     of the runs, and the unit of resampling. Each configuration has an array of deviations of shape (1 + D, P)
     at its P distinct checkpoints; row 0 is zero.
     """
-    found = effects(configurations, family)
+    spread = effects(configurations, family)
     rng = np.random.default_rng(seed)
-    of_seeds, of_runs = (inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in found.freedom)
-    size = len(found.shared[0])
+    of_seeds, of_runs = (inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in spread.freedom)
+    size = len(spread.shared[0])
     every = sorted({s for c in configurations for s in c.seeds})
     g = rng.standard_normal((draws, len(every), size)) * of_seeds[:, :, None]
     out = [np.zeros((1 + draws, c.log_checkpoints.size)) for c in configurations]
     if not draws:
-        return out, found.unit
-    if found.unit == "block":
+        return out, spread.unit
+    if spread.unit == "block":
         for shift, c in zip(out, configurations, strict=True):
             shift[1:] = _blocks(c, family, draws, stream(c, seed))
-        return out, found.unit
-    groups = _by_grid(found.own)
+        return out, spread.unit
+    groups = _by_grid(spread.of_runs)
     donors = [_nearest(c.log_checkpoints, groups) for c in configurations]
-    several, twice = 0, np.zeros((draws, len(found.own)))  # not one array of all h, which would not fit
-    for shift, c, a, residuals in zip(out, configurations, found.shared, donors, strict=True):
-        own = stream(c, seed).standard_normal((draws, len(found.own))) * of_runs
+    several, twice = 0, np.zeros((draws, len(spread.of_runs)))  # not one array of all h, which would not fit
+    for shift, c, a, residuals in zip(out, configurations, spread.shared, donors, strict=True):
+        normal = stream(c, seed).standard_normal((draws, len(spread.of_runs))) * of_runs
         if size and c.runs > 1:
-            several, twice = several + 1, twice + own / np.sqrt(c.runs)
+            several, twice = several + 1, twice + normal / np.sqrt(c.runs)
         mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
-        shift[1:] = mine @ a + own @ residuals / np.sqrt(_present(c))
+        shift[1:] = mine @ a + normal @ residuals / np.sqrt(_present(c))
     twice /= max(several, 1)
     for shift, residuals in zip(out, donors, strict=True):
         shift[1:] -= twice @ residuals
-    return out, found.unit
+    return out, spread.unit
 
 
 def inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:

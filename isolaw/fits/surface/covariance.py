@@ -161,7 +161,7 @@ class Covariance:
         rough = pairs.rough if self.plane else pairs.rough_in_n
         going = going + pairs.turning
         over_t = p["a"] ** 2 + p["s"] ** 2 * going
-        own = p["base"] ** 2 + pairs.learnt * over_t
+        base = p["base"] ** 2 + pairs.learnt * over_t
         if slopes is not None:
             learnt = along * pairs.learnt
             by_a, by_b = _by_times(pairs, gone_a, gone_b, p["l_m"])
@@ -177,19 +177,19 @@ class Covariance:
                 "a": 2 * p["a"] ** 2 * learnt,
                 "s": 2 * p["s"] ** 2 * learnt * going,
                 "l": p["s"] ** 2 * learnt * going_slope,
-                "l_u": falls * own * h_u**2,
-                "rho": falls * own * h_u / p["l_u"] * pairs.shifted,
+                "l_u": falls * base * h_u**2,
+                "rho": falls * base * h_u / p["l_u"] * pairs.shifted,
                 "rough": 2 * p["rough"] ** 2 * rough,
                 "step": 2 * p["step"] ** 2 * pairs.step,
             }
             if self.plane:
                 slopes |= {
                     "delay_b": moved[1],
-                    "l_v": falls_v * own * h_v**2,
-                    "rho_b": falls_v * own * h_v / p["l_v"] * pairs.shifted,
+                    "l_v": falls_v * base * h_v**2,
+                    "rho_b": falls_v * base * h_v / p["l_v"] * pairs.shifted,
                 }
         local = p["step"] ** 2 * pairs.step + p["rough"] ** 2 * rough
-        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * base + local)
 
     def gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
         """Return each point's position along the trend, and its derivatives with respect to the delays.

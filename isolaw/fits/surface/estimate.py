@@ -187,8 +187,8 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
     size = len(o.places)
     left, freedom = np.zeros(size), np.bincount(o.place, minlength=size)
     for place in range(size):
-        own = np.flatnonzero(o.place == place)
-        left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
+        rows = np.flatnonzero(o.place == place)
+        left[place] = alpha[rows] @ np.linalg.solve(inverse[np.ix_(rows, rows)], alpha[rows])
     own_p = chdtrc(freedom, left)
     furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # breaks ties if all p-values are 0
     worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
@@ -220,8 +220,8 @@ def _mode(process: Process, configurations: Sequence[Configuration]) -> Floats:
             value = max(process.height, 1e-3) if np.isnan(value) else value
             theta[process.names.index(name)] = value if name == "rho" else np.log(value)
         starts.append((theta - centre) / unit)
-    found = each(lambda z: search(z, _SOON), starts)
-    return np.asarray(centre + unit * search(min(found, key=lambda f: f[0])[1], _LONG)[1])
+    optima = each(lambda z: search(z, _SOON), starts)
+    return np.asarray(centre + unit * search(min(optima, key=lambda f: f[0])[1], _LONG)[1])
 
 
 def descend(
@@ -244,8 +244,8 @@ def descend(
         return value, slope[free] * unit
 
     options = {"maxiter": steps, "ftol": ftol}
-    found = minimize(loss, z, jac=True, method="L-BFGS-B", options=options)
-    return float(found.fun), np.asarray(found.x)
+    optimum = minimize(loss, z, jac=True, method="L-BFGS-B", options=options)
+    return float(optimum.fun), np.asarray(optimum.x)
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:

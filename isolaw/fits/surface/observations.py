@@ -86,9 +86,9 @@ class Observations:
         """P as one matrix of shape (O, R): the weight of each run in each observation."""
         out = np.zeros((self.t.size, self.run_place.size))
         for k in np.unique(self.bin):
-            own = np.flatnonzero(self.bin == k)
+            rows_of_bin = np.flatnonzero(self.bin == k)
             rows, _, _, weights = _combine(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
-            out[np.ix_(own, rows)] = weights
+            out[np.ix_(rows_of_bin, rows)] = weights
         return out
 
     def only(self, kept: NDArray[np.bool_]) -> Observations:
@@ -150,12 +150,12 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
         if freedom < 1e-6 * total:
             variance, freedom = 0.0, 0.0
             break
-        own = float(np.nansum(residuals**2)) / freedom
+        within = float(np.nansum(residuals**2)) / freedom
         present = np.sum(~np.isnan(effects), axis=0) > 1
         between = np.nanvar(effects[:, present], axis=0, ddof=1) if present.any() else np.zeros(1)
         variance = float(between.mean()) if len(seeds) > 1 else 0.0
         if not last and len(seeds) > 1:
-            kappa = float(np.clip(variance / max(own, 1e-300), *_KAPPA))
+            kappa = float(np.clip(variance / max(within, 1e-300), *_KAPPA))
     place = np.concatenate([here for _, here, _, _ in parts])
     bins = np.repeat(np.arange(len(parts)), [here.size for _, here, _, _ in parts])
     first = np.concatenate(
@@ -183,19 +183,19 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
     row = 0
     for c in configurations:
         for run in range(c.runs):
-            own = (c.run == run) & (c.compute > 0)
-            log_c = np.log(c.compute[own])
+            rows = (c.run == run) & (c.compute > 0)
+            log_c = np.log(c.compute[rows])
             k = np.searchsorted(edges, log_c)
             counts[row] = np.bincount(k, minlength=size)
             t[row] = np.bincount(k, log_c, minlength=size)
-            reward[row] = np.bincount(k, c.reward[own], minlength=size)
+            reward[row] = np.bincount(k, c.reward[rows], minlength=size)
             row += 1
     there = counts > 0
     t, reward = (np.where(there, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
     for place in range(len(configurations)):  # move a configuration's runs to one t, along its own slope
-        own = np.flatnonzero(run_place == place)
-        known = np.flatnonzero(there[own].any(axis=0))
-        at = np.ix_(own, known)
+        rows = np.flatnonzero(run_place == place)
+        known = np.flatnonzero(there[rows].any(axis=0))
+        at = np.ix_(rows, known)
         total = counts[at].sum(axis=0)
         mean_t, mean = (np.nansum(v[at] * counts[at], axis=0) / total for v in (t, reward))
         slope = np.gradient(mean, mean_t) if known.size > 1 else np.zeros(1)

@@ -139,29 +139,29 @@ class ModelPool:
     @cached_property
     def rho(self) -> tuple[float, float]:
         """ρ for the error that all allocations share, and ρ' for the error of each allocation."""
-        found = np.array([b.spread(self._weights) for b in self.backtests if not b.across]).reshape(-1, 3)
-        room = found[:, 2].sum()
-        usual = room / len(found) if room > 0 else 1.0  # the prior counts for one backtest
-        common, own = (
+        spreads = np.array([b.spread(self._weights) for b in self.backtests if not b.across]).reshape(-1, 3)
+        room = spreads[:, 2].sum()
+        usual = room / len(spreads) if room > 0 else 1.0  # the prior counts for one backtest
+        common, alone = (
             (usual * prior**2 + seen) / (usual + room)
-            for prior, seen in zip(_RHO, found[:, :2].sum(axis=0), strict=True)
+            for prior, seen in zip(_RHO, spreads[:, :2].sum(axis=0), strict=True)
         )
-        return float(np.sqrt(common)), float(np.sqrt(own))
+        return float(np.sqrt(common)), float(np.sqrt(alone))
 
     @cached_property
     def sigma(self) -> float:
         """σ, the standard deviation added beyond the grid of n and B_p, in reward per √doubling."""
         usual = _SIGMA * self.surface.process.scale
-        found = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
-        return float(np.sqrt((usual**2 + found[:, 0].sum()) / (1 + found[:, 2].sum())))
+        spreads = np.array([b.spread(self._weights) for b in self.backtests if b.across]).reshape(-1, 3)
+        return float(np.sqrt((usual**2 + spreads[:, 0].sum()) / (1 + spreads[:, 2].sum())))
 
     def weights(self, beyond: float) -> dict[str, float]:
         """Return the weight of each model at a C that is ``beyond`` e-folds past the runs."""
         fades = np.exp([-_FADES * max(beyond, 0.0), 0.0, 0.0])
         even = -np.expm1(-_EVEN * max(beyond, 0.0))
-        own = self._weights * fades
-        own = (1 - even) * own / own.sum() + even * fades / fades.sum()
-        return dict(zip(("surface", *SATURATING), own.tolist(), strict=True))
+        shares = self._weights * fades
+        shares = (1 - even) * shares / shares.sum() + even * fades / fades.sum()
+        return dict(zip(("surface", *SATURATING), shares.tolist(), strict=True))
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of the rewards at Q points.
@@ -314,12 +314,12 @@ def _backtest(
     o = full.observations
     part = Process(o.only(kept))
     mode = _mode_from(part, dict(zip(full.names, surface.mode, strict=True)))
-    own = Surface.at_mode(part, mode, surface.seed, bounds=surface.bounds, unit=surface.unit)
+    surface_at_mode = Surface.at_mode(part, mode, surface.seed, bounds=surface.bounds, unit=surface.unit)
     at = o.log2_n[target], o.log2_b[target], o.t[target]
     anchor = anchors(o.places[np.unique(o.place[kept])], part.observations.ends, *at)
     members = _fitted(part, mode, 0, surface.seed)
     lost = np.mean([m.lost(at[0], at[1]) for m in members], axis=0)
-    base, on, by_batch = (values[0] for values in _surface(own, at, anchor, np.empty(0), lost))
+    base, on, by_batch = (values[0] for values in _surface(surface_at_mode, at, anchor, np.empty(0), lost))
     change = np.array([on - base, *(_change(m, base[None], at, anchor)[0] + by_batch for m in members)])
     noise = full.noise(full.named(surface.mode))[np.ix_(target, target)] * scale**2
     h = np.maximum(at[2] - anchor[2], 0.0) + np.hypot(at[0] - anchor[0], at[1] - anchor[1])

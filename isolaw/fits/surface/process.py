@@ -173,8 +173,8 @@ class Process:
 
     def noise(self, p: Theta) -> Floats:
         """Return the covariance (O, O) of all noise: the effects of seeds, runs and checkpoints."""
-        _, own, looks, lasting = self._of_runs(p)
-        out = own * lasting + looks * p["noise"] ** 2
+        _, of_run, looks, lasting = self._of_runs(p)
+        out = of_run * lasting + looks * p["noise"] ** 2
         return self._pairs.matrix(out + p["seed"] ** 2 * self._fixed["seeds"])
 
     def _of_runs(self, p: Theta) -> tuple[Floats, Floats, Floats, Floats]:
@@ -190,13 +190,13 @@ class Process:
         The derivatives with respect to θ are added to ``slopes``.
         """
         f = self._fixed
-        weight, own, looks, lasting = self._of_runs(p)
+        weight, of_run, looks, lasting = self._of_runs(p)
         out = self.covariance(p, self._pairs, slopes)
-        out += p["seed"] ** 2 * f["seeds"] + own * lasting + p["noise"] ** 2 * looks
+        out += p["seed"] ** 2 * f["seeds"] + of_run * lasting + p["noise"] ** 2 * looks
         if slopes is not None:
             slopes |= {
-                "o0": 2 * p["o0"] ** 2 * own,
-                "o1": 2 * p["o1"] ** 2 * own * f["drift"],
+                "o0": 2 * p["o0"] ** 2 * of_run,
+                "o1": 2 * p["o1"] ** 2 * of_run * f["drift"],
                 "noise": 2 * p["noise"] ** 2 * looks,
                 "seed": 2 * p["seed"] ** 2 * f["seeds"],
             }

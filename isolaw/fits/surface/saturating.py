@@ -173,14 +173,14 @@ class Likelihood:
             ahead = z + _DIFFERENCE * np.diag(np.maximum(np.abs(z), 1.0) * np.where(z > 0, -1.0, 1.0))
             return ((residuals(ahead) - residuals(z)) / np.diag(ahead - z)[:, None]).T
 
-        found = []
+        solutions = []
         for tau, q in ((0.0, 0.0), (-1.0, 2.0), (1.0, 0.0)):
             start = np.zeros(len(self.prior))
             start[5], start[4] = tau, q
             box = (-_FARTHEST + 0.1, _FARTHEST - 0.1)
-            found.append(least_squares(residuals, start, slopes, box, x_scale=1.0, max_nfev=60).x)
-        density = self(np.array(found))
-        return np.asarray(found[int(density.argmax())])
+            solutions.append(least_squares(residuals, start, slopes, box, x_scale=1.0, max_nfev=60).x)
+        density = self(np.array(solutions))
+        return np.asarray(solutions[int(density.argmax())])
 
     def surface(self, z: Floats) -> Saturating:
         """Return the surface with the constants that correspond to z (W, P)."""

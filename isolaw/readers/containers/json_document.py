@@ -40,10 +40,10 @@ def is_document(_path: Path, head: bytes) -> bool:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
         return False
-    objects = (parse_json(found[0]) for found in islice(_INNERMOST.finditer(start), _MOST_TRIED))
-    records = [own for own in objects if type(own) is dict]
-    keys = {key for own in records for key, value in own.items() if number(value) is not None}
-    columns = {found[1].decode("utf-8", "replace") for found in _COLUMN.finditer(start)}
+    objects = (parse_json(match[0]) for match in islice(_INNERMOST.finditer(start), _MOST_TRIED))
+    records = [record for record in objects if type(record) is dict]
+    keys = {key for record in records for key, value in record.items() if number(value) is not None}
+    columns = {match[1].decode("utf-8", "replace") for match in _COLUMN.finditer(start)}
     return (len(records) >= _FEWEST and _known(keys)) or _known(columns)
 
 
@@ -82,8 +82,8 @@ def read(path: Path) -> Iterator[RawLog]:
 def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
     """Yield the objects of a sequence or a truncated list one by one."""
     decoder, at = json.JSONDecoder(), 0
-    while found := _BETWEEN.match(text, at):
-        if (at := found.end()) == len(text):
+    while match := _BETWEEN.match(text, at):
+        if (at := match.end()) == len(text):
             return
         try:
             record, at = decoder.raw_decode(text, at)
@@ -99,15 +99,19 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
 def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the records of a document, and the configuration next to them."""
     if isinstance(document, list):
-        records = [own for own in document if isinstance(own, dict)]
-        keys = {key for own in records[:_MOST_TRIED] for key in flat(own)}
+        records = [record for record in document if isinstance(record, dict)]
+        keys = {key for record in records[:_MOST_TRIED] for key in flat(record)}
         return (records if len(records) >= _FEWEST and _known(keys) else []), {}
     if not isinstance(document, dict):
         return [], {}
-    columns = {key: own for key, own in document.items() if isinstance(own, list) and len(own) >= _FEWEST}
-    columns = {key: own for key, own in columns.items() if any(number(value) is not None for value in own)}
+    columns = {
+        key: column for key, column in document.items() if isinstance(column, list) and len(column) >= _FEWEST
+    }
+    columns = {
+        key: column for key, column in columns.items() if any(number(value) is not None for value in column)
+    }
     if _known(set(columns)):
-        lengths = {len(own) for own in columns.values()}
+        lengths = {len(column) for column in columns.values()}
         if len(lengths) == 1:
             rows = zip(*columns.values(), strict=True)
             records = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -122,9 +126,9 @@ def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[
 
 def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
     """Return the configuration next to the records, without its section name."""
-    rest = {key: own for key, own in document.items() if key not in used}
-    inner = [own for key in ("config", "args", "hparams") if isinstance(own := rest.get(key), dict)]
-    return inner[0] if inner else {key: own for key, own in rest.items() if not isinstance(own, list)}
+    rest = {key: value for key, value in document.items() if key not in used}
+    inner = [part for key in ("config", "args", "hparams") if isinstance(part := rest.get(key), dict)]
+    return inner[0] if inner else {key: value for key, value in rest.items() if not isinstance(value, list)}
 
 
 def _known(keys: set[str]) -> bool:

@@ -41,13 +41,13 @@ def is_metrics(_path: Path, head: bytes) -> bool:
     whole, end, _ = head.rpartition(b"\n")
     if not end and len(head) >= HEAD:  # the head contains only a part of one long line
         return _LOGGER.match(head) is not None
-    found = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
-    objects = [record for record in found if record is not None]
-    if not objects or len(objects) < len(found) / 2:
+    parsed = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
+    objects = [record for record in parsed if record is not None]
+    if not objects or len(objects) < len(parsed) / 2:
         return False
     if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in objects):
         return True
-    keys = {key for record in objects for key, own in flat(record).items() if type(own) is not list}
+    keys = {key for record in objects for key, value in flat(record).items() if type(value) is not list}
     return frameworks.find(keys, {}) is not None or is_supervised(keys)
 
 
@@ -100,7 +100,7 @@ def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> flo
     if escaped:  # control characters and surrogates are escaped in JSON, and must not be printed
         values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
     if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # the keys do not show this
-        values = {key if key in _COUNTERS else _held_out(key): own for key, own in values.items()}
+        values = {key if key in _COUNTERS else _held_out(key): value for key, value in values.items()}
     clock = finite(record.get("time"))
     clock = clock if clock >= _EPOCH else math.nan
     began = clock if math.isnan(began) else began
@@ -117,9 +117,9 @@ def _held_out(key: str) -> str:
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration in a header record with flat keys; empty for any other record."""
     for name in CONFIGURATIONS:
-        if isinstance(own := record.get(name), dict):
+        if isinstance(section := record.get(name), dict):
             try:
-                return configs.flatten(own)
+                return configs.flatten(section)
             except DataError:
                 return {}
     return {}

@@ -85,15 +85,15 @@ def _add_points(folder: Path, log: RawLog) -> None:
 
 def _files(folder: Path) -> list[Path]:
     """Return the regular files below a folder, without pipes, since opening a pipe can block forever."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in Walk(folder) if folder.is_dir() else ():
-        found.append(path)
-        if len(found) > _MOST_FILES:
+        files.append(path)
+        if len(files) > _MOST_FILES:
             raise DataError(
                 f"{folder}: over {_MOST_FILES:,} files, the most that isolaw reads from one run. Move the "
                 "others out of the folder"
             )
-    return sorted(found)
+    return sorted(files)
 
 
 def _text(path: Path) -> str:

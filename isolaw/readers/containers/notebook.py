@@ -37,33 +37,33 @@ def is_notebook(path: Path, head: bytes) -> bool:
     if head.lstrip()[:1] != b"{" or b'"cells"' not in head:
         return False
     try:
-        found = _Notebook(path)
+        notebook = _Notebook(path)
     except DataError:
         return False
-    return bool(found.tables) or found.console() is not None
+    return bool(notebook.tables) or notebook.console() is not None
 
 
 def read(path: Path) -> Iterator[RawLog]:
     """Read a notebook; raise `DataError` if it is not a notebook, and `NoHistory` if it shows no metrics."""
-    found = _Notebook(path)
-    if found.tables:
-        for number, (header, rows) in enumerate(found.tables, 1):
+    notebook = _Notebook(path)
+    if notebook.tables:
+        for number, (header, rows) in enumerate(notebook.tables, 1):
             run = str(path) if number == 1 else f"{path}#{number}"
-            log = RawLog(str(path), "notebook", run, found.config, "the notebook")
+            log = RawLog(str(path), "notebook", run, notebook.config, "the notebook")
             for row in rows:
                 values = dict(zip(header, row, strict=True))
                 log.add(values, finite(values.pop("Step")))
             yield log
         return
-    container = found.console()
+    container = notebook.console()
     if container is None:
         raise NoHistory(
             f"{path}: no cell output has metrics; expected a table with Step, or lines of a console"
         )
-    with _as_file(found.text) as text:
+    with _as_file(notebook.text) as text:
         for log in container.read(text):
             name = log.run.replace(str(text), str(path))
-            config = found.config | log.config
+            config = notebook.config | log.config
             log.source, log.container, log.run = str(path), "notebook", name
             log.config, log.config_source = config, "the notebook"
             yield log
@@ -82,9 +82,11 @@ class _Notebook:
         if not notebook_outputs.is_notebook(document):
             raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
         self.text = notebook_outputs.printed(document)
-        found = (table for html in notebook_outputs.shown(document) for table in tables(html))
-        named = map(_named, found)
-        self.tables = [own for own in named if "Step" in own[0] and frameworks.find(own[0], {}) is not None]
+        shown = (table for html in notebook_outputs.shown(document) for table in tables(html))
+        named = map(_named, shown)
+        self.tables = [
+            table for table in named if "Step" in table[0] and frameworks.find(table[0], {}) is not None
+        ]
         printed = PrintedArguments()
         for line in self.text.splitlines():
             printed.add(clean(line.encode("utf-8", "replace")))
@@ -94,7 +96,9 @@ class _Notebook:
         """Return the container that can read the printed text, or None."""
         with _as_file(self.text) as path:
             head = limits.start(path, 65_536)
-            return next((own for own in map(containers.get, _TEXTS) if own.file(path, head)), None)
+            return next(
+                (container for container in map(containers.get, _TEXTS) if container.file(path, head)), None
+            )
 
 
 @contextmanager
@@ -117,28 +121,28 @@ def _arguments(code: list[str]) -> dict[str, Any]:
     A keyword with several values is left out, since it is unknown which call belongs to the last training
     run.
     """
-    found: dict[str, list[Any]] = {}
+    arguments: dict[str, list[Any]] = {}
     names: dict[str, list[Any]] = {}
     for node in (node for cell in code for node in ast.walk(_tree(cell))):
         if isinstance(node, ast.Assign):
-            own = node.value.value if isinstance(node.value, ast.Constant) else None
+            constant = node.value.value if isinstance(node.value, ast.Constant) else None
             for target in node.targets:
-                names.setdefault(getattr(target, "id", ""), []).append(own)
+                names.setdefault(getattr(target, "id", ""), []).append(constant)
         elif isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for keyword in node.keywords if _CONFIG.fullmatch(called) else ():
-                found.setdefault(keyword.arg or "", []).append(keyword.value)
+                arguments.setdefault(keyword.arg or "", []).append(keyword.value)
     config = {
         key: values[0].value if isinstance(values[0], ast.Constant) else _only(names.get(values[0].id, []))
-        for key, values in found.items()
-        if len({ast.dump(own) for own in values}) == 1 and isinstance(values[0], ast.Constant | ast.Name)
+        for key, values in arguments.items()
+        if len({ast.dump(value) for value in values}) == 1 and isinstance(values[0], ast.Constant | ast.Name)
     }
     return {key: value for key, value in config.items() if value is not None}
 
 
 def _only(values: list[Any]) -> Any:
     """Return the value of a name that never had another value, else None."""
-    return values[0] if values and all(own == values[0] for own in values) else None
+    return values[0] if values and all(value == values[0] for value in values) else None
 
 
 def _tree(cell: str) -> ast.AST:

@@ -150,8 +150,8 @@ def _kind(line: str) -> str:
 def _parsed(text: str, kind: str) -> dict[str, Any]:
     """Return a printed dictionary with flat keys, or an empty one if the text is not a dictionary."""
     try:
-        found = parse_yaml(text) if kind == "yaml" else python_or_json(text)
-        return flatten(found) if isinstance(found, Mapping) else {}
+        parsed = parse_yaml(text) if kind == "yaml" else python_or_json(text)
+        return flatten(parsed) if isinstance(parsed, Mapping) else {}
     except DataError:
         return {}
 
@@ -170,9 +170,9 @@ def _command(text: str) -> dict[str, Any]:
     words = text.replace("\\\n", " ").partition("\n")[0]
     if words.startswith(_FAILED):
         return overrides(word for _, word in _LISTED.findall(words))
-    found = _COMMAND.search(words)
-    words = words[found.end() :] if found else ""
-    if found and found[1] == ",":
+    match = _COMMAND.search(words)
+    words = words[match.end() :] if match else ""
+    if match and match[1] == ",":
         return overrides(word for _, word in _LISTED.findall(words))
     try:
         return overrides(shlex.split(words))

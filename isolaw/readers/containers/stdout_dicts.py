@@ -72,21 +72,23 @@ def read(path: Path) -> Iterator[RawLog]:
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue
-        own = unprefixed(clean(line))
-        counters = _counters(own[1])
+        parts = unprefixed(clean(line))
+        counters = _counters(parts[1])
         if counters and reader.starts_again(counters):
             reader = _Reader(reader.log.part(f"{path}#{len(readers) + 1}"))
             readers.append(reader)
-        elif reader.ended and "'epoch': " not in own[1]:
-            since.append(own)
+        elif reader.ended and "'epoch': " not in parts[1]:
+            since.append(parts)
             continue
         reader.line = at
-        for one in (*since, own):
+        for one in (*since, parts):
             reader.add(*one)
         since = []
     for one in since:
         readers[-1].add(*one)
-    for reader in [own for own in readers if own.log.step] or readers[:1]:  # the last log may be truncated
+    for reader in [candidate for candidate in readers if candidate.log.step] or readers[
+        :1
+    ]:  # the last log may be truncated
         log = _finished(reader, path)
         for config, until in reader.before:  # parts with no values of their own
             where = f"{path.name} before line {until}"

@@ -42,9 +42,9 @@ StepValues = dict[str, Any]
 
 
 def _areal(text: str) -> StepValues:
-    found = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
-    counts = {key for key, value in found if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
-    return {key: value for key, value in found if key not in counts}
+    cells = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
+    counts = {key for key, value in cells if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
+    return {key: value for key, value in cells if key not in counts}
 
 
 _NEMO_NAMES = {
@@ -65,8 +65,8 @@ _NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})"
 def _nemo_rl(text: str) -> StepValues:
     if batch := _NEMO_BATCH.match(text):
         return {"generated": batch[1]}
-    found = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
-    return {_NEMO_NAMES[found[1]]: found[2]} if found and found[1] in _NEMO_NAMES else {}
+    match = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
+    return {_NEMO_NAMES[match[1]]: match[2]} if match and match[1] in _NEMO_NAMES else {}
 
 
 _MLX_NAMES = {
@@ -81,12 +81,12 @@ def _mlx_lm(text: str) -> StepValues:
     if " loss " in text:  # all in one line
         pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
         names = [key.lower().replace(" ", "_") for key, _ in pairs]
-        names = [own if own.startswith(("train_", "val_")) else f"train_{own}" for own in names]
+        names = [name if name.startswith(("train_", "val_")) else f"train_{name}" for name in names]
         return dict(zip(names, (value for _, value in pairs), strict=True))
-    found = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER}(%?)", text)
-    if not found or not (found[1] in _MLX_NAMES or "μ=" in text):
+    match = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER}(%?)", text)
+    if not match or not (match[1] in _MLX_NAMES or "μ=" in text):
         return {}
-    return {f"train_{_MLX_NAMES.get(found[1], f'{found[1]}_mean')}": found[2]}
+    return {f"train_{_MLX_NAMES.get(match[1], f'{match[1]}_mean')}": match[2]}
 
 
 def _roll(text: str) -> StepValues:
@@ -144,14 +144,14 @@ _STEP_IN_BYTES = re.compile(
 def _form(text: bytes) -> _Form | None:
     """Return the form that matches a step and a value in the beginning of a console, or None."""
     seen: list[_Form] = []
-    for found in _STEP_IN_BYTES.finditer(text):
-        begin, end = text.rfind(b"\n", 0, found.start()) + 1, text.find(b"\n", found.start())
+    for match in _STEP_IN_BYTES.finditer(text):
+        begin, end = text.rfind(b"\n", 0, match.start()) + 1, text.find(b"\n", match.start())
         line = unprefixed(clean(text[begin : end if end >= 0 else len(text)].partition(b"\r")[0]))[1]
-        if own := next((own for own in _FORMS if own.step.search(line)), None):
+        if form := next((form for form in _FORMS if form.step.search(line)), None):
             below = text[begin : begin + _LONGEST_STEP].replace(b"\r", b"\n").split(b"\n")
-            if any(own.values(unprefixed(clean(one))[1]) for one in below if own.may_hold(one)):
-                return own
-            seen.append(own)
+            if any(form.values(unprefixed(clean(one))[1]) for one in below if form.may_hold(one)):
+                return form
+            seen.append(form)
         if len(seen) == _MOST_TRIED:
             return None
     return None
@@ -177,14 +177,14 @@ def read(path: Path) -> Iterator[RawLog]:
         if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):
             reader.take(line)
     reader.close()
-    found, source = configs.beside(path)
-    logs = [own for own in reader.logs if own.step]
-    for own in logs:
-        parts = sum(one.run == own.run for one in logs) > 1
-        where = f" before step {own.step[0]:g}" if parts else ""
-        own.config_source = f"the printed configuration{where}" if own.config else source
-        own.config = own.config or found
-        yield own
+    config, source = configs.beside(path)
+    with_steps = [part for part in reader.logs if part.step]
+    for part in with_steps:
+        parts = sum(other.run == part.run for other in with_steps) > 1
+        where = f" before step {part.step[0]:g}" if parts else ""
+        part.config_source = f"the printed configuration{where}" if part.config else source
+        part.config = part.config or config
+        yield part
 
 
 class _Reader:
@@ -203,17 +203,17 @@ class _Reader:
         self.printed.add(worker, text)
         if epoch := _EPOCH.search(text):
             self._epoch = int(epoch[1])
-        elif found := self.form.step.search(text):
-            self._begin(found)
+        elif match := self.form.step.search(text):
+            self._begin(match)
         if self.form.may_hold(line):
             self._values |= self.form.values(text)
 
-    def _begin(self, found: re.Match[str]) -> None:
+    def _begin(self, match: re.Match[str]) -> None:
         self.close()
-        step = int(found["step"]) - self.form.ahead
-        if "of" in found.re.groupindex:
-            step += (self._epoch - 1) * int(found["of"])
-        if "before" in found.re.groupindex and found["before"] and step != self._step:
+        step = int(match["step"]) - self.form.ahead
+        if "of" in match.re.groupindex:
+            step += (self._epoch - 1) * int(match["of"])
+        if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
         log, config = self.logs[-1], self.printed.config
         if step <= self._first < self._last and not (config and config == log.config):

@@ -50,16 +50,18 @@ def read(path: Path) -> Iterator[RawLog]:
     values: dict[str, float] = {}
     for event in _events(path, log):
         began = event.wall_time if math.isnan(began) else began
-        found = _scalars(event, log)
-        if not found:
+        values_of_event = _scalars(event, log)
+        if not values_of_event:
             continue
         # Writers create one event per scalar; consecutive events with the same step form one record.
-        if values and (event.step != step or len(values) > _MOST_JOINED or values.keys() & found.keys()):
+        if values and (
+            event.step != step or len(values) > _MOST_JOINED or values.keys() & values_of_event.keys()
+        ):
             log.add(values, step, wall_s)
             values = {}
         if not values:
             step, wall_s = float(event.step), event.wall_time - began
-        values |= found
+        values |= values_of_event
     if values:
         log.add(values, step, wall_s)
     yield log
@@ -116,16 +118,16 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
 
 def _scalars(event: Any, log: RawLog) -> dict[str, float]:
     """Return the scalars of an event by tag, and add any configuration in its texts to the log."""
-    found = {}
+    scalars = {}
     for value in event.summary.value:
         kind = value.WhichOneof("value")
         if kind == "simple_value":
-            found[value.tag] = _shortest(value.simple_value)
+            scalars[value.tag] = _shortest(value.simple_value)
         elif kind == "tensor" and value.tag in _CONFIGS:
             _configure(log, value.tag, value.tensor)
         elif kind == "tensor" and (number := _only_number(value.tensor)) is not None:
-            found[value.tag] = number
-    return found
+            scalars[value.tag] = number
+    return scalars
 
 
 def _only_number(tensor: Any) -> float | None:

@@ -89,7 +89,7 @@ def _is_plain_table(connection: sqlite3.Connection) -> bool:
     sql = connection.execute(_SCHEMA).fetchone()
     plain = sql is not None and str(sql[0]).upper().split()[:2] == ["CREATE", "TABLE"]
     return plain and {"run_name", "step", "timestamp", "metrics"} <= {
-        own[1] for own in connection.execute(_COLUMNS)
+        row[1] for row in connection.execute(_COLUMNS)
     }
 
 
@@ -102,13 +102,15 @@ def read(path: Path) -> Iterator[RawLog]:
     held = limits.Held(str(path))
     logs: dict[str, RawLog] = {}
     began: dict[str, float] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for run, step, when, metrics in _exported(path, found) if exported else _database(path, found):
+    configurations: dict[str, dict[str, Any]] = {}
+    for run, step, when, metrics in (
+        _exported(path, configurations) if exported else _database(path, configurations)
+    ):
         name = str(run)
         if name not in logs:
             if len(logs) == limits.MOST_LOGS:
                 raise DataError(f"{path}: over {limits.MOST_LOGS:,} runs, the limit for one project")
-            config = configs.flatten(found.get(name, {}))
+            config = configs.flatten(configurations.get(name, {}))
             source = f"the configuration of {name}" if config else ""
             run_name = f"{path.with_suffix('')}/{name}"
             logs[name] = RawLog(str(path), "trackio", run_name, config, source, held=held)
@@ -127,10 +129,10 @@ def _exported(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
     """Yield the rows of an export, and add the configuration of each run."""
     beside = path.with_name(f"{path.stem}_configs.parquet")
     for row in _frame(beside).to_dict("records") if beside.is_file() else []:
-        own = {str(key): value for key, value in row.items() if key not in _NO_METRIC}
-        configurations[str(row.get("run_name"))] = own
+        config = {str(key): value for key, value in row.items() if key not in _NO_METRIC}
+        configurations[str(row.get("run_name"))] = config
     frame = _frame(path)
-    metrics = [own for own in frame.columns if own not in _NO_METRIC]
+    metrics = [column for column in frame.columns if column not in _NO_METRIC]
     for row in frame.to_dict("records"):
         measured = {key: row[key] for key in metrics if row[key] == row[key]}
         yield row["run_name"], row["step"], row["timestamp"], measured
@@ -142,14 +144,14 @@ def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
     isolaw reads a copy, since SQLite writes next to any database that has a write-ahead log.
     """
     with limits.os_errors(path), tempfile.TemporaryDirectory() as folder:
-        files = [own for own in (path, Path(f"{path}-wal")) if own.is_file()]
-        if (size := sum(own.stat().st_size for own in files)) > _LARGEST:
+        files = [part for part in (path, Path(f"{path}-wal")) if part.is_file()]
+        if (size := sum(file.stat().st_size for file in files)) > _LARGEST:
             raise DataError(
                 f"{path}: {size / limits.MB:,.0f} MB; expected a database of at most {_LARGEST // limits.MB} "
                 "MB. Export the project's metrics as Parquet"
             )
-        for own in files:
-            shutil.copyfile(own, Path(folder, own.name))
+        for file in files:
+            shutil.copyfile(file, Path(folder, file.name))
         address = f"file:{quote(os.fsencode(Path(folder, path.name)))}"
         seconds = limits.FLOOR_S + limits.S_PER_MB * size / limits.MB
         try:
@@ -168,8 +170,8 @@ def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
 
 
 def _object(text: Any) -> dict[str, Any]:
-    found = parse_json(text) if isinstance(text, str | bytes) else None
-    return found if isinstance(found, dict) else {}
+    parsed = parse_json(text) if isinstance(text, str | bytes) else None
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _seconds(when: Any) -> float:

@@ -49,11 +49,11 @@ def read(path: Path) -> Iterator[RawLog]:
     with limits.opened(path) as file:
         text = _Window(file)
         text.fill()
-        found = _HISTORY.search(text.text)
-        if found is None:
+        match = _HISTORY.search(text.text)
+        if match is None:
             raise DataError(f"{path}: not a trainer's state: the first MB has no list 'log_history'")
-        begin = text.text[: found.end()]
-        text.at = found.end()
+        begin = text.text[: match.end()]
+        text.at = match.end()
         whole = _add_history(log, text)
         if not log.step:
             raise NoHistory(

@@ -58,10 +58,10 @@ class TrainerSteps:
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])
             if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
-                own = self._bars[total] = self._bars.pop(total, [])  # the most recent bar comes last
-                if own and own[-1][0] == len(self._seen):
-                    own.pop()
-                own.append((len(self._seen), int(bar[1])))
+                states = self._bars[total] = self._bars.pop(total, [])  # the most recent bar comes last
+                if states and states[-1][0] == len(self._seen):
+                    states.pop()
+                states.append((len(self._seen), int(bar[1])))
 
     def record(self, index: int, training: bool, epoch: str) -> None:
         """Record one log entry of training or evaluation."""
@@ -73,7 +73,7 @@ class TrainerSteps:
 
     def number(self, log: RawLog, config: Mapping[str, Any]) -> None:
         """Set the steps of the records if they are certain, and add a note about their origin."""
-        trained = [own for own in self._seen if own.training]
+        trained = [record for record in self._seen if record.training]
         if not trained:
             return
         steps = self._by_bar(trained, config)
@@ -81,57 +81,59 @@ class TrainerSteps:
             total = self._usual(trained)
             log.notes.append(f"isolaw read the steps from the progress bar (of {total})")
         else:
-            found = self._by_interval(trained, config, torn=bool(log.dropped["torn dictionaries"]))
-            if found is None:
+            numbered = self._by_interval(trained, config, torn=bool(log.dropped["torn dictionaries"]))
+            if numbered is None:
                 return
-            steps, note = found
+            steps, note = numbered
             log.notes.append(note)
-        for own, step in zip(self._seen, steps, strict=True):
-            log.step[own.index] = step
+        for record, step in zip(self._seen, steps, strict=True):
+            log.step[record.index] = step
 
     def _usual(self, trained: list[_Record]) -> int:
-        return Counter(own.bar for own in trained).most_common(1)[0][0]
+        return Counter(record.bar for record in trained).most_common(1)[0][0]
 
     def _by_bar(self, trained: list[_Record], config: Mapping[str, Any]) -> list[float]:
         total = self._usual(trained)
         bar = [(-1, -1), *self._bars.get(total, [])]
         at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
-        own = [step for step, record in zip(at, self._seen, strict=True) if record.training]
+        steps = [step for step, record in zip(at, self._seen, strict=True) if record.training]
         # If stdout and stderr were buffered separately, several records follow one state of the bar.
-        apart = all(one != other for one, other in pairwise(own))
-        if total <= 0 or min(own) < 1 or not apart:
+        apart = all(one != other for one, other in pairwise(steps))
+        if total <= 0 or min(steps) < 1 or not apart:
             return []
         # A bar that is drawn rarely lags behind: its steps are not multiples of one number.
-        gaps = [abs(other - one) for one, other in pairwise(own[own[0] == 1 :])]
-        interval = _logging_steps(config, total) or min(gaps, default=own[0])
-        if any(step % interval for step in own[own[0] == 1 :]):
+        gaps = [abs(other - one) for one, other in pairwise(steps[steps[0] == 1 :])]
+        interval = _logging_steps(config, total) or min(gaps, default=steps[0])
+        if any(step % interval for step in steps[steps[0] == 1 :]):
             return []
         return [step if step >= 0 else math.nan for step in at]
 
     def _by_interval(
         self, trained: list[_Record], config: Mapping[str, Any], torn: bool
     ) -> tuple[list[float], str] | None:
-        epochs = np.array([finite(own.epoch) for own in trained])
-        two_digits = all(len(own.epoch.partition(".")[2]) <= 2 and "e" not in own.epoch for own in self._seen)
+        epochs = np.array([finite(record.epoch) for record in trained])
+        two_digits = all(
+            len(record.epoch.partition(".")[2]) <= 2 and "e" not in record.epoch for record in self._seen
+        )
         rounding = _ROUNDED if two_digits else _EXACT
         if np.isnan(epochs).any() or epochs.max() > _LAST_EPOCH:
             return None
         first = int(len(epochs) > 2 and epochs[0] < 0.55 * np.median(np.diff(epochs)))  # logging_first_step
-        found = _multiples(epochs[first:], rounding, torn)
-        if found is None:
+        spacing = _multiples(epochs[first:], rounding, torn)
+        if spacing is None:
             return None
-        multiples, period = found
+        multiples, period = spacing
         interval, origin = self._interval(config, int(multiples.max()), period, rounding)
         if not interval:
             return None
         trained_steps = iter([*[1.0] * first, *(multiples * float(interval)).tolist()])
         steps: list[float] = []
         last, last_epoch = 0.0, "0"
-        for own in self._seen:
-            if own.training:
-                last, last_epoch = next(trained_steps), own.epoch
+        for record in self._seen:
+            if record.training:
+                last, last_epoch = next(trained_steps), record.epoch
                 steps.append(last)
-            elif (epoch := finite(own.epoch)) == finite(last_epoch):
+            elif (epoch := finite(record.epoch)) == finite(last_epoch):
                 steps.append(last)
             else:  # evaluation between two records
                 exact = rounding * interval / period < 0.5 and epoch <= _LAST_EPOCH
@@ -146,7 +148,7 @@ class TrainerSteps:
         ``last`` is the number of the last record, and ``period`` the epochs from one record to the next.
         """
         given = whole(config.get("total_steps"), 1) or whole(config.get("max_steps"), 1)
-        bars = {total: max(done for _, done in own) for total, own in self._bars.items()}
+        bars = {total: max(done for _, done in bar) for total, bar in self._bars.items()}
         bars = {
             total: done for total, done in bars.items() if given in (None, total) and last <= done <= total
         }

@@ -65,9 +65,9 @@ def is_console(path: Path, head: bytes) -> bool:
             text = rest + chunk
             rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
             if b"step:" in text:  # otherwise skip a whole MB at once, which can contain many short lines
-                found = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
-                tried += len(found)
-                if any(map(_has_step, found)):
+                with_step = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
+                tried += len(with_step)
+                if any(map(_has_step, with_step)):
                     return True
     return False
 
@@ -144,24 +144,24 @@ class _Reader:
     def take(self, worker: str, text: str) -> None:
         """Process the next line that a worker printed."""
         step = self._step
-        own = step is not None and worker == step.worker
+        same_worker = step is not None and worker == step.worker
         if step is not None:
             step.last = False
             longer = None
-            if (own or not worker) and step.lines < _MOST_LINES:
+            if (same_worker or not worker) and step.lines < _MOST_LINES:
                 longer = _continued(step.items, text)
             if longer is not None:
                 step.items, step.lines, step.last = longer, step.lines + 1, True
                 return
-        found = _steps(text)
-        if step is not None and not own:
-            found = [(n, items) for n, items in found if _record(items)[0]]  # model output of another worker
-        if found or own:
+        steps = _steps(text)
+        if step is not None and not same_worker:
+            steps = [(n, items) for n, items in steps if _record(items)[0]]  # model output of another worker
+        if steps or same_worker:
             self._flush()
-        for at, items in found:
+        for at, items in steps:
             self._flush()
             self._step = _Step(worker, at, items)
-        if not found:
+        if not steps:
             self._validation(text)
             self.printed.add(worker, text)
 
@@ -186,7 +186,7 @@ class _Reader:
         if not self.log.step:
             self._first = step.number
         elif step.number <= self._first and _differ(self._config, config):
-            runs = list(dict.fromkeys(own.run for own in (*self.before, self.log)))
+            runs = list(dict.fromkeys(log.run for log in (*self.before, self.log)))
             self._begin(f"{runs[0]}#{len(runs) + 1}")
             self._first = step.number
         elif changed(self._config, config):
@@ -229,9 +229,9 @@ def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _steps(text: str) -> list[tuple[float, str]]:
     """Return each step in a line with the text of its items. The first item may lack its value."""
-    found = list(_STEP.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
-    cut = [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
+    matches = list(_STEP.finditer(text))
+    ends = [*(match.start() for match in matches[1:]), len(text)]
+    cut = [(float(match[1]), text[match.end() : end]) for match, end in zip(matches, ends, strict=False)]
     return [
         (step, items) for step, items in cut if "/" in items.partition(" - ")[0] or _WORD.fullmatch(items)
     ]
@@ -255,10 +255,10 @@ def _record(items: str) -> tuple[dict[str, Any], int]:
         values = {}
     for piece in pieces:
         whole = f"{begun} - {piece}" if begun else piece
-        found = _item(whole) or _followed(whole)
-        begun = "" if found or ":" in whole or len(whole) > _LONGEST_KEY else whole
-        if found:
-            values[found[0]] = found[1]
+        item = _item(whole) or _followed(whole)
+        begun = "" if item or ":" in whole or len(whole) > _LONGEST_KEY else whole
+        if item:
+            values[item[0]] = item[1]
         elif not begun:
             unread += 1
     unread += bool(begun)
@@ -280,8 +280,8 @@ def _item(piece: str) -> tuple[str, float] | None:
 
 
 def _followed(piece: str) -> tuple[str, str] | None:
-    found = _FOLLOWED.match(piece)
-    return (found[1].strip(), found[2]) if found else None
+    match = _FOLLOWED.match(piece)
+    return (match[1].strip(), match[2]) if match else None
 
 
 def _continued(start: str, line: str) -> str | None:
@@ -306,7 +306,7 @@ def _continued(start: str, line: str) -> str | None:
     last = start[start.rfind(" - ") + 3 :] if " - " in start else start
     if not all(_item(piece) for piece in rest[:-1]):
         return None
-    named = [found for piece in rest if (found := _item(piece)) and "/" in found[0]]
+    named = [item for piece in rest if (item := _item(piece)) and "/" in item[0]]
     if not seam:
         return start + line if named else None
     across = _item(last + seam)

@@ -160,11 +160,11 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     for row in rows:
         for run, metrics in runs.items():
             values = {metric: row[i] for metric, i in metrics.items() if row[i]}
-            own, at = number(values.pop("_step", "")), number(row[0])
+            logged, at = number(values.pop("_step", "")), number(row[0])
             if values:
                 if x not in {"Step", *_TIMES} and at is not None:
                     values[x] = row[0]
-                step = at if own is None or counts_steps else own
+                step = at if logged is None or counts_steps else logged
                 log_of(run).add(values, math.nan if step is None else step)
 
 
@@ -172,12 +172,12 @@ def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
     points: dict[str, PointCollector] = {}
     for row in rows:
-        if (found := number(row[value])) is not None:
+        if (reward := number(row[value])) is not None:
             if row[run] not in points:
                 points[row[run]] = PointCollector(log_of(row[run]))
-            points[row[run]].add(row[metric], finite(row[step]), found, math.nan)
-    for own in points.values():
-        own.close()
+            points[row[run]].add(row[metric], finite(row[step]), reward, math.nan)
+    for point in points.values():
+        point.close()
 
 
 def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:

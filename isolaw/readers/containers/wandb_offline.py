@@ -174,17 +174,17 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
 
 def _add_history(log: RawLog, history: Any) -> None:
     values: dict[str, str] = {}
-    own: dict[str, float] = {}
+    internal: dict[str, float] = {}
     for item in history.item:
         key = item.key or ".".join(item.nested_key)
         text = item.value_json.strip('"')  # numbers are sometimes logged as text
         if not key.startswith("_"):
             values[key] = text
-        elif (found := number(text)) is not None:
-            own[key] = found
+        elif (value := number(text)) is not None:
+            internal[key] = value
     if values:
-        step = float(history.step.num) if history.HasField("step") else own.get("_step", math.nan)
-        log.add(values, step, own.get("_runtime", math.nan))
+        step = float(history.step.num) if history.HasField("step") else internal.get("_step", math.nan)
+        log.add(values, step, internal.get("_runtime", math.nan))
 
 
 def _update(config: dict[str, Any], record: Any) -> None:
@@ -205,11 +205,11 @@ def _quoted(path: Path) -> dict[str, Any]:
     config: dict[str, Any] = {}
     text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
     for quoted in _CONFIG.finditer(text):
-        found = python_or_json(quoted[1])
-        if not isinstance(found, dict):  # it contains an object: use only plain values
-            found = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
+        parsed = python_or_json(quoted[1])
+        if not isinstance(parsed, dict):  # it contains an object: use only plain values
+            parsed = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
         with contextlib.suppress(DataError):
-            config |= flatten(found)
+            config |= flatten(parsed)
     return config
 
 

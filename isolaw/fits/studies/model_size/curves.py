@@ -85,8 +85,8 @@ class SizeCurves:
         >>> SizeCurves.from_table(table, "data").sizes
         array([1., 3., 9.])
         """
-        own = _checked(table, x, sources[0])
-        mean = own.groupby(["model_size", "step"], as_index=False).agg(
+        losses = _checked(table, x, sources[0])
+        mean = losses.groupby(["model_size", "step"], as_index=False).agg(
             x=(x, "mean"), loss=("loss", "mean"), runs=("runs", "sum")
         )
         sizes, of = np.unique(mean["model_size"].to_numpy(), return_inverse=True)
@@ -101,9 +101,9 @@ class SizeCurves:
                 f"N = {different.idxmin():g} has checkpoints at {different.min()} different {x}; "
                 f"{_LEAST_POINTS} are needed. Evaluate this size at more steps, or leave it out"
             )
-        deviations, freedom = _deviations(own if runs is None else _checked(runs, x, sources[1]), x)
+        deviations, freedom = _deviations(losses if runs is None else _checked(runs, x, sources[1]), x)
         step, at, loss, count = (mean[name].to_numpy(np.float64) for name in ("step", "x", "loss", "runs"))
-        simulated = Simulated.among(Simulated.of_table(own) for own in (table, runs) if own is not None)
+        simulated = Simulated.among(Simulated.of_table(part) for part in (table, runs) if part is not None)
         return cls(sizes, of, step, at, loss, count, deviations, freedom, x, simulated)
 
 
@@ -125,8 +125,8 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
             good, expected = out[name].between(0.0, np.inf, "neither"), "a positive number"
         if not good.all():
             row = f"{table.index.name or 'row'} {table.index[~good][0]}"
-            found = str(table[name][~good].iloc[0])
-            raise DataError(f"{source}: {row}: {name}: found {found!r}; expected {expected}")
+            value = str(table[name][~good].iloc[0])
+            raise DataError(f"{source}: {row}: {name}: found {value!r}; expected {expected}")
     if outcome == "reward":
         out["loss"] = 1.0 - out["reward"]
     out["run"] = table["run"].astype(object) if "run" in table.columns else None
@@ -147,8 +147,8 @@ def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]
     """Return each run's e at the steps that all runs of its size share, and the degrees of freedom."""
     out: list[tuple[Floats, Floats]] = []
     freedom = 0
-    for _, own in table[table["run"].notna()].groupby("model_size"):
-        wide = own.pivot(index="step", columns="run", values=["loss", x]).dropna()
+    for _, rows in table[table["run"].notna()].groupby("model_size"):
+        wide = rows.pivot(index="step", columns="run", values=["loss", x]).dropna()
         runs = wide["loss"].shape[1]
         if runs < 2 or len(wide) < _LEAST_POINTS:
             continue

@@ -47,8 +47,8 @@ class SizeLaw:
     def N0(self) -> Quantity:
         """The size at which K(N) is half of K_max, in the unit of N."""
         at_zero = self.fits.log_n0 <= bounds(self.curves.sizes)[0]
-        found = self._if_saturating(np.where(at_zero, 0.0, np.exp(self.fits.log_n0)))
-        return Quantity(0.0, found.interval, "upper_bound") if at_zero[0] else found
+        quantity = self._if_saturating(np.where(at_zero, 0.0, np.exp(self.fits.log_n0)))
+        return Quantity(0.0, quantity.interval, "upper_bound") if at_zero[0] else quantity
 
     @cached_property
     def K_max(self) -> Quantity:
@@ -82,10 +82,10 @@ class SizeLaw:
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
-        found = estimated(values)
-        if found.interval is not None and found.interval[1] is None:
-            return Quantity(found.value, found.interval, "lower_bound")
-        return found
+        quantity = estimated(values)
+        if quantity.interval is not None and quantity.interval[1] is None:
+            return Quantity(quantity.value, quantity.interval, "lower_bound")
+        return quantity
 
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
         """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.

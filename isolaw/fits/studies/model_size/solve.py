@@ -82,17 +82,17 @@ class SizeProblem:
 
         ``y`` contains L, or log10 L if ``log``.
         """
-        found = self._descend(y, *starts[0])
+        best = self._descend(y, *starts[0])
         for start in starts[1:]:
             other = self._descend(y, *start)
-            better = other.sse < found.sse
-            found = SizeFits(
+            better = other.sse < best.sse
+            best = SizeFits(
                 *(
                     np.where(better if a.ndim == 1 else better[:, None], a, b)
-                    for a, b in zip(other, found, strict=True)
+                    for a, b in zip(other, best, strict=True)
                 )
             )
-        return found
+        return best
 
     def curve(self, fits: SizeFits) -> Floats:
         """Return the fitted loss L of each fit at the P checkpoints, as an array of shape (D, P)."""
