@@ -82,13 +82,13 @@ class Replay(Backend):
 
         If all axes contain only recorded values, the sweep is the recorded subset of the product of its axes.
         """
-        section, recorded, found = gathered(spec.options, directory)
-        notes += found
+        section, recorded, more = gathered(spec.options, directory)
+        notes += more
         spec = spec.model_copy(update={self.name: section})
         offered = _axes(section)
         data = spec.model_dump(mode="json", exclude_unset=True)
-        for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
-            keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
+        for name, section_of in (("grid", spec.grid), ("sweep", spec.sweep)):
+            keys = type(section_of).model_fields.keys() & offered.keys() - section_of.model_fields_set
             data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
         if not spec.limits.model_fields_set:  # a recorded run has no hardware limit
             grid = SweepSpec.parse(data).grid
@@ -111,9 +111,9 @@ class Replay(Backend):
         if len(sets) > 1 and spec.problems.set not in sets:
             raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
         name = spec.problems.set if len(sets) > 1 else sets[0]
-        found = _matching(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
-        recorded = runs.attributes.get(found[0], {}) if found else {}
-        algorithm = str(runs.table().loc[found[0], "algorithm"]) if found else "grpo"
+        matching = _matching(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
+        recorded = runs.attributes.get(matching[0], {}) if matching else {}
+        algorithm = str(runs.table().loc[matching[0], "algorithm"]) if matching else "grpo"
         return spec.model_copy(
             update={
                 "backend_version": self.version,
@@ -128,15 +128,17 @@ class Replay(Backend):
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return issues if the source has no such run or several, or if a setting cannot be replayed."""
         runs = _runs(spec)
-        found = _matching(spec, runs)
+        matching = _matching(spec, runs)
         given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
         message = "replay cannot change the recipe of a recorded run"
         issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
         issues += sampling_issues(spec, "replay cannot sample again")
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
-        if len(found) > 1:
-            issues.append(Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found))
-        elif not found:
+        if len(matching) > 1:
+            issues.append(
+                Issue("replay.source", f"{len(matching)} recorded runs have {where}", found=matching)
+            )
+        elif not matching:
             table = runs.table()[_CONFIGURATION]
             recorded = sorted({tuple(map(int, row)) for row in table.itertuples(index=False)})
             shown = ", ".join(map(str, recorded[:12])) + (" …" if len(recorded) > 12 else "")

@@ -172,10 +172,10 @@ class Real(Backend):
 
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
-        own = planner.plan(spec)
-        if own is None or own.options.rollout:  # the time of an environment is unknown
+        planned = planner.plan(spec)
+        if planned is None or planned.options.rollout:  # the time of an environment is unknown
             return None
-        return step_time.cost(spec, own.demand, own.options, own.cache, environment.gpu_name())
+        return step_time.cost(spec, planned.demand, planned.options, planned.cache, environment.gpu_name())
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run, or None if it uses a single process."""

@@ -75,8 +75,10 @@ def _listed() -> list[list[str]]:
     """Return index, UUID, MiB and name of each visible GPU, or of all GPUs if no visible GPU is found."""
     listed = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
     rows = [[part.strip() for part in line.split(",", 3)] for line in listed]
-    found, visible = [row for row in rows if len(row) == 4], visible_gpus()
-    return [row for row in found if any(row[0] == own or row[1].startswith(own) for own in visible)] or found
+    gpus_listed, visible = [row for row in rows if len(row) == 4], visible_gpus()
+    return [
+        row for row in gpus_listed if any(row[0] == name or row[1].startswith(name) for name in visible)
+    ] or gpus_listed
 
 
 @functools.cache
@@ -168,8 +170,8 @@ def hold() -> None:
 
 def unranked() -> dict[str, str]:
     """Return the environment variables of this process, except variables that identify a rank."""
-    own = (*_DISTRIBUTED, GROUP, SECRET)
-    return {n: v for n, v in os.environ.items() if n not in own and not n.startswith("TORCHELASTIC")}
+    of_launcher = (*_DISTRIBUTED, GROUP, SECRET)
+    return {n: v for n, v in os.environ.items() if n not in of_launcher and not n.startswith("TORCHELASTIC")}
 
 
 @contextlib.contextmanager

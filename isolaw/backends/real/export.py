@@ -56,13 +56,15 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
         the base model is missing or has changed.
     """
     target = _free(out)
-    found = find_run(run)
-    spec = found.read_spec()
+    stored = find_run(run)
+    spec = stored.read_spec()
     if spec.backend != "real":
-        raise StoreError(f"{found.folder}: the run is of the backend {spec.backend!r}, which trains no model")
-    base = _base(spec, found)
-    step, compute, weights = _state(found)
-    about = {"format": FORMAT, "run_id": found.run_id, "step": step, "compute": compute}
+        raise StoreError(
+            f"{stored.folder}: the run is of the backend {spec.backend!r}, which trains no model"
+        )
+    base = _base(spec, stored)
+    step, compute, weights = _state(stored)
+    about = {"format": FORMAT, "run_id": stored.run_id, "step": step, "compute": compute}
     with _whole_or_not(target) as folder:
         dtype, parameters = _write(folder, base, weights, spec)
         (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
@@ -99,7 +101,9 @@ def _state(run: RunStore) -> tuple[int, int, Path]:
         except FileNotFoundError:
             sound = False
         if sound:
-            compute = next(int(own["compute"]) for own in lines.checkpoints if own["step"] == step)
+            compute = next(
+                int(checkpoint["compute"]) for checkpoint in lines.checkpoints if checkpoint["step"] == step
+            )
             return step, compute, run.states.folder(step) / "model.safetensors"
         if run.last_state == step:  # otherwise the run is still executing and has replaced this state
             raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
@@ -140,8 +144,8 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
         parameters = dict(model.named_parameters())
         adapters = Adapters(model, lora) if lora else None
-        own = dict(model.named_parameters())
-        wanted = {name: p for name, p in own.items() if p.requires_grad}
+        trained = dict(model.named_parameters())
+        wanted = {name: p for name, p in trained.items() if p.requires_grad}
         if differing := sorted(wanted.keys() ^ set(stored.keys())):
             raise RunError(
                 f"{weights}: the weights differ from the weights of {base}: {', '.join(differing[:3])}, …"

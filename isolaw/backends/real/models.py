@@ -40,7 +40,7 @@ def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def looked_up(*arguments: Any) -> Any:
-            return computed(tuple(_stamp(Path(own)) for own in arguments[:folders]), *arguments)
+            return computed(tuple(_stamp(Path(argument)) for argument in arguments[:folders]), *arguments)
 
         return cast(F, looked_up)
 
@@ -59,9 +59,9 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
     except SpecError as error:
         return error.issues
     if not (model / "config.json").is_file():
-        found = "the folder has no config.json" if model.exists() else "no such folder"
+        reason = "the folder has no config.json" if model.exists() else "no such folder"
         accepted = "the folder of a model in Hugging Face format"
-        return [Issue(where, f"{model}: {found}", accepted=accepted)]
+        return [Issue(where, f"{model}: {reason}", accepted=accepted)]
     # Libraries that load the model would wait for a pipe, or read a device forever.
     if special := [
         path for path in model.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
@@ -82,8 +82,8 @@ def folder(name: str, where: str) -> Path:
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # name too long, loop of links, null byte
         why = getattr(error, "strerror", None) or str(error)
-        found = f"{name[:80]}…" if len(name) > 80 else name
-        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", found)]) from None
+        shown = f"{name[:80]}…" if len(name) > 80 else name
+        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", shown)]) from None
     return path
 
 
@@ -95,19 +95,19 @@ def config(model: str | Path) -> Any:
 
 def _config_faults(model: Path) -> list[str]:
     try:
-        own = config(model)
+        content = config(model)
     except (OSError, ValueError, RecursionError) as error:
         return [f"not valid JSON: {error}"]
-    if not isinstance(own, dict):
+    if not isinstance(content, dict):
         return ["not a JSON object"]
     faults = []
-    named = own.get("architectures")
+    named = content.get("architectures")
     # transformers can load the language model of a vision model separately.
-    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in own else []))
+    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in content else []))
     if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
         faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
-    if (why := _REFUSED.get(str(own.get("model_type")))) is not None:
-        faults.append(f"model_type: found {own['model_type']}, which has {why}; {INSTEAD}")
+    if (why := _REFUSED.get(str(content.get("model_type")))) is not None:
+        faults.append(f"model_type: found {content['model_type']}, which has {why}; {INSTEAD}")
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):
@@ -163,24 +163,24 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 def context(model: str | Path) -> int:
     """Return the model's context length: the maximum number of tokens of prompt and response together."""
-    own = config(model)
-    found = (own.get("text_config") or own)["max_position_embeddings"]
-    if type(found) is not int or found < 1:
-        raise ValueError(f"max_position_embeddings: found {found!r}; expected an integer of at least 1")
-    return found
+    content = config(model)
+    tokens = (content.get("text_config") or content)["max_position_embeddings"]
+    if type(tokens) is not int or tokens < 1:
+        raise ValueError(f"max_position_embeddings: found {tokens!r}; expected an integer of at least 1")
+    return tokens
 
 
 @cached(folders=1)
 def digest(model: str | Path) -> str:
     """Return the SHA-256 of a model's JSON files, weights and tokenizer files, in order of their names."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for path in sorted(Path(model).iterdir()):
         if path.suffix in _PARTS and path.is_file():
-            found.update(path.name.encode())
+            checksum.update(path.name.encode())
             with path.open("rb") as file:
                 while block := file.read(_BLOCK):
-                    found.update(block)
-    return found.hexdigest()
+                    checksum.update(block)
+    return checksum.hexdigest()
 
 
 def tokenizer(model: str | Path) -> Any:

@@ -70,14 +70,16 @@ def linear_layers(model: str) -> dict[str, tuple[int, int]]:
 
     The shapes are from the model's weight files or, if there are none, from its configuration.
     """
-    found = {
+    layers = {
         name.removesuffix(".weight"): (shape[0], shape[1])
         for name, shape in models.shapes(model).items()
         if name.endswith(".weight") and len(shape) == 2
     }
-    if found or (decoder := Decoder.read(model)) is None:
-        return found
-    return {f"layers.{k}.{name}": own for k in range(decoder.layers) for name, own in decoder.linear.items()}
+    if layers or (decoder := Decoder.read(model)) is None:
+        return layers
+    return {
+        f"layers.{k}.{name}": layer for k in range(decoder.layers) for name, layer in decoder.linear.items()
+    }
 
 
 def issues(recipe: Recipe, model: str) -> list[Issue]:

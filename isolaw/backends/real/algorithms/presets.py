@@ -129,8 +129,10 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     >>> unchosen(Recipe(kl=0.0), ProblemsSpec()), unchosen(Recipe(), ProblemsSpec(difficulty="hard"))
     ([], [])
     """
-    own = ALGORITHMS.get(recipe.algorithm, {})
-    if problems.difficulty is not None or any(getattr(recipe, key) is not None or key in own for key in EASY):
+    preset = ALGORITHMS.get(recipe.algorithm, {})
+    if problems.difficulty is not None or any(
+        getattr(recipe, key) is not None or key in preset for key in EASY
+    ):
         return []
     off = " and ".join(f"recipe.{key} = 0" for key in EASY)
     on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())

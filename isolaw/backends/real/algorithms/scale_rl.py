@@ -110,7 +110,7 @@ def issues(recipe: Recipe) -> list[Issue]:
             continue
         kept = has(recipe, name)
         contrary, key = (instead if kept else keys), next(iter(keys))
-        if all(getattr(recipe, own) == value for own, value in contrary.items()):
+        if all(getattr(recipe, part) == value for part, value in contrary.items()):
             if kept:
                 accepted, note = f'recipe.without = ["{name}"]', f"a part of {NAME}"
             else:

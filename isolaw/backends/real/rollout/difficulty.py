@@ -112,8 +112,8 @@ class SplitFolder:
                 )
             return None
         try:
-            found = read_json(self._file)
-            theirs, report = dict(found["settings"]), found["report"]
+            state = read_json(self._file)
+            theirs, report = dict(state["settings"]), state["report"]
         except (InputError, ValueError, KeyError, TypeError):
             raise DataError(f"{self._file}: not a file of isolaw problems; it is left unchanged") from None
         ours = asdict(self.settings)
@@ -134,14 +134,14 @@ class SplitFolder:
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
                 count = json.loads(line)
-                own, correct = self.counts.setdefault(str(count["id"]), []), count["correct"]
-                samples = self._stages[len(own)]
+                counts, correct = self.counts.setdefault(str(count["id"]), []), count["correct"]
+                samples = self._stages[len(counts)]
                 if type(correct) is not int or count["samples"] != samples or not 0 <= correct <= samples:
                     raise ValueError
             except (ValueError, KeyError, TypeError, IndexError, RecursionError):
                 where = f"{self._counts_file}:{number}"
                 raise DataError(f"{where}: not a line of isolaw problems; it is left unchanged") from None
-            own.append(correct)
+            counts.append(correct)
 
     @property
     def left(self) -> int:

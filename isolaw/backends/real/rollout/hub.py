@@ -60,14 +60,14 @@ def find(name: str, where: str) -> Path:
         return path
     hub, prepared = _cache("HF_HUB_CACHE", "hub"), _cache("HF_DATASETS_CACHE", "datasets")
     if (snapshots := hub / f"datasets--{name.replace('/', '--')}" / "snapshots").is_dir():
-        found = sorted(folder for folder in snapshots.iterdir() if folder.is_dir())
+        candidates = sorted(folder for folder in snapshots.iterdir() if folder.is_dir())
         main = snapshots.parent / "refs" / "main"
-        if main.is_file() and (own := snapshots / main.read_text().strip()).is_dir():
-            return own
-        if len(found) == 1:
-            return found[0]
-        if found:
-            accepted = " or ".join(f"{PREFIX}{folder}" for folder in found)
+        if main.is_file() and (pinned := snapshots / main.read_text().strip()).is_dir():
+            return pinned
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            accepted = " or ".join(f"{PREFIX}{folder}" for folder in candidates)
             raise SpecError([Issue(where, "the cache has several revisions", name, accepted)])
     if (folder := prepared / name.replace("/", "___")).is_dir():
         return folder
@@ -95,10 +95,10 @@ def parts_of(place: Path) -> dict[str, list[Path]]:
             continue
         name = _SHARD.sub("", str(path.relative_to(place).with_suffix("")))
         if path.suffix == ".arrow":
-            own = _written_by_datasets(path, place)
-            if own is None:
+            written = _written_by_datasets(path, place)
+            if written is None:
                 continue
-            name = own
+            name = written
         parts[name].append(path)
     for name, paths in list(parts.items()):
         if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # two prepared copies
@@ -113,7 +113,7 @@ def _written_by_datasets(path: Path, place: Path) -> str | None:
     state, info = _json(path.with_name("state.json")), _json(path.with_name("dataset_info.json"))
     folder = path.parent.relative_to(place)
     if "_data_files" in state:  # save_to_disk: a folder for each split
-        listed = [own.get("filename") for own in state["_data_files"]]
+        listed = [file.get("filename") for file in state["_data_files"]]
         return (str(folder) if folder.parts else place.name) if path.name in listed else None
     stem = _SHARD.sub("", path.stem)
     for split in info.get("splits") or {}:  # load_dataset: <configuration>/<version>/<hash>

@@ -83,8 +83,8 @@ class ProblemSet:
         files, issues = _files(folder)
         parts = {}
         for part, path in files.items():
-            parts[part], found = _read(path, others=columns)
-            issues += found
+            parts[part], faults = _read(path, others=columns)
+            issues += faults
         trained = {words(p.prompt): p.id for p in parts.get("train", [])}
         for part, problems in parts.items():
             if part != "train":
@@ -128,12 +128,12 @@ def read_files(
     problems: dict[str, Problem] = {}
     for path in paths:
         if path.suffix not in KINDS or not path.is_file():
-            found = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
-            issues.append(Issue(str(path), found=found, accepted="a .jsonl or .parquet file"))
+            what = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
+            issues.append(Issue(str(path), found=what, accepted="a .jsonl or .parquet file"))
             continue
-        own, faults = _read(path, columns, repeats)
+        read, faults = _read(path, columns, repeats)
         issues += faults
-        for problem in own:
+        for problem in read:
             count = 1
             while repeats and problem.digest in problems:  # another file has the same problem
                 count += 1
@@ -162,10 +162,10 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
         others = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
         accepted = "a folder with train.jsonl and validation.jsonl (or .parquet)"
         return {}, [Issue(str(folder), note, accepted=accepted, nearest=nearest(folder.name, others))]
-    found = sorted(p for p in folder.iterdir() if p.suffix in _KINDS and not p.name.startswith("."))
+    files = sorted(p for p in folder.iterdir() if p.suffix in _KINDS and not p.name.startswith("."))
     issues = []
     parts: dict[str, Path] = {}
-    for path in sorted(found, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
+    for path in sorted(files, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
         if path.stem in parts:
             issues.append(
                 Issue(str(path), f"found {parts[path.stem].name} as well; expected only one of the two files")
@@ -174,8 +174,8 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
             parts[path.stem] = path
     for part in ("train", "validation"):
         if part not in parts:
-            close = nearest(part, [p.stem for p in found if p.stem not in ("train", "validation")])
-            names = ", ".join(p.name for p in found) or "no problems"
+            close = nearest(part, [p.stem for p in files if p.stem not in ("train", "validation")])
+            names = ", ".join(p.name for p in files) or "no problems"
             note = f"no {part}.jsonl or {part}.parquet"
             issues.append(Issue(str(folder), note, found=names, nearest=close))
     return parts, issues
@@ -353,12 +353,12 @@ def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
     """Return the first issues of each kind, and for each kind one issue that counts the remaining ones."""
     shown: list[Issue] = []
     lines: dict[str, list[int]] = defaultdict(list)
-    for kind, line, message, *found in faults:
+    for kind, line, message, *values in faults:
         lines[kind].append(line)
         if len(lines[kind]) <= _SHOWN:
             place = f"{path}:{line}" if path.suffix == ".jsonl" else f"{path}, row {line}"
-            found[:1] = map(_short, found[:1])
-            shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
+            values[:1] = map(_short, values[:1])
+            shown.append(Issue(place if message else f"{place}: {kind}", message, *values))
     unit = "line" if path.suffix == ".jsonl" else "row"
     return shown + [
         Issue(str(path), f"{len(at) - _SHOWN:,} more such ({kind}), to {unit} {at[-1]}")

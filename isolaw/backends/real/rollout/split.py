@@ -98,8 +98,8 @@ def _out_issues(out: str) -> list[Issue]:
         models.folder(out, "--out")
     except SpecError as error:
         return error.issues
-    own = Path(out).absolute()
-    above = next(path for path in (own, *own.parents) if os.path.lexists(path))
+    target = Path(out).absolute()
+    above = next(path for path in (target, *target.parents) if os.path.lexists(path))
     if above.is_dir():
         return []
     note = f"{above}: {'a file' if above.exists() else 'a broken link'}"
@@ -116,8 +116,8 @@ def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) 
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens
     chat = Chat.of(settings.system, settings.chat_template)
     longest = max((len(prompt) for prompt in encode(problems, tokenizer, chat)), default=1)
-    own = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
-    sampler = open_sampler(own)
+    sampling = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+    sampler = open_sampler(sampling)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
         prompts, temperature = encode(problems, tokenizer, chat), settings.temperature

@@ -57,9 +57,9 @@ class VLLMStream:
 
         self.prompts[ticket], parameters = self.sampler.requests(**asked)
         self.outputs[ticket] = [None] * len(parameters)
-        for place, own in enumerate(parameters):
-            own.output_kind = RequestOutputKind.FINAL_ONLY
-            self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), own)
+        for place, parameter in enumerate(parameters):
+            parameter.output_kind = RequestOutputKind.FINAL_ONLY
+            self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), parameter)
 
     def busy(self) -> bool:
         """Return whether vLLM has unfinished requests."""

@@ -297,8 +297,8 @@ def _guard_dispatcher() -> None:
         from vllm.triton_utils import dispatcher
 
         def safe(value: Any) -> Mapping[str, Any]:
-            found = vars(value)
-            return found if isinstance(found, Mapping) else {}
+            attributes = vars(value)
+            return attributes if isinstance(attributes, Mapping) else {}
 
         dispatcher.vars = safe
 

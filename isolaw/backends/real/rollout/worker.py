@@ -45,7 +45,7 @@ class RolloutWorker:
         self.tokenizer = models.tokenizer(options.model)
         # Encode the whole set, so that the runs of a sweep over n_train can share a sampler.
         encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
-        self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
+        self.prompts = {part: encoded[part][: len(problem)] for part, problem in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.interruption = Interruption.of(spec.recipe, self.tokenizer)
         phrase = len(self.interruption.phrase) if self.interruption else 0

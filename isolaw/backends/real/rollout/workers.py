@@ -96,10 +96,10 @@ class WorkerPool:
                 raise self._ending
             worker = self.idle.get()
             try:
-                found, kind = worker.ask(rows[len(out) :])
+                replies, kind = worker.ask(rows[len(out) :])
             finally:
                 self.idle.put(worker)
-            for reply in found:
+            for reply in replies:
                 self._note(LATE if reply is None else "", rows[len(out)], 1)
                 out.append(reply)
             if len(out) < len(rows):  # the worker ended at this row
@@ -150,9 +150,9 @@ class Worker:
             line, asked = self._line(self.limit + _GRACE_S, asked)
             if isinstance(line, str):
                 return replies, self._lost(line)
-            own, _, text = line.partition(b" ")
+            sent, _, text = line.partition(b" ")
             try:
-                if not secrets.compare_digest(own, key.encode()):
+                if not secrets.compare_digest(sent, key.encode()):
                     raise ValueError
                 replies.append(json.loads(text))
             except ValueError:

@@ -79,10 +79,10 @@ class Adapters:
 
     def _factors(self, name: str) -> list[nn.Parameter]:
         """Return the matrices A and B of a layer."""
-        return [own[_NAME].weight for own in (self.layers[name].lora_A, self.layers[name].lora_B)]
+        return [factor[_NAME].weight for factor in (self.layers[name].lora_A, self.layers[name].lora_B)]
 
     def _sum(self, name: str) -> Tensor:
         """Return the merged weight W + (α / r) B A of a layer, rounded once from float32 to the type of W."""
-        layer, (a, b) = self.layers[name], (own.detach().float() for own in self._factors(name))
+        layer, (a, b) = self.layers[name], (factor.detach().float() for factor in self._factors(name))
         weight = layer.base_layer.weight.detach()
         return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_NAME]).to(weight.dtype)

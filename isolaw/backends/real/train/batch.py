@@ -110,7 +110,7 @@ class Batch:
             list(rows)[rank % self.parts :: self.parts] for rank, rows in enumerate(ranks.all_of(self.rows))
         ]
         moves = _moves(held, (tokens * enters).reshape(-1).tolist())
-        own, place = set(held[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
+        local_rows, place = set(held[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
         given = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
         old = self.old_logprobs
         told = (
@@ -118,7 +118,7 @@ class Batch:
             vars(self.rollouts.rows([place[row] for row in given])),
             None if old is None else [old[place[row]].tolist() for row in given],
         )
-        rows = sorted(own.difference(given))
+        rows = sorted(local_rows.difference(given))
         kept = [place[row] for row in rows]
         rollouts = self.rollouts.rows(kept)
         logprobs = None if old is None else [old[k] for k in kept]
@@ -212,13 +212,13 @@ class RankGroup:
         """Indices of the run's samplers that draw this process's rollouts."""
         if self.streaming:
             return samplers_of(self.rank, self.world, self.streaming)
-        return range(own := self.rank // self.tensor_parallel, own + 1)
+        return range(group := self.rank // self.tensor_parallel, group + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
         """Return the rows that this process samples, in ascending order, if each problem gets n rollouts."""
         samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
-        for own in self.own_samplers:
-            sample, place = divmod(np.arange(own, problems * n, samplers), problems)
+        for sampler in self.own_samplers:
+            sample, place = divmod(np.arange(sampler, problems * n, samplers), problems)
             # Samples i start at index i · B_p. They are rotated so that sample i of problem j goes to sampler
             # i + j, modulo the number of samplers, except where the rotation wraps around.
             problem = (place - sample * (1 - problems) % samplers) % problems
@@ -257,8 +257,8 @@ class RankGroup:
             if values is None:
                 continue
             each = torch.zeros((len(visited) * n, values.shape[1]), dtype=torch.float64)
-            for held, own in self.all_of((rows, values.tolist())):
-                each[held] = torch.tensor(own, dtype=each.dtype).reshape(len(held), each.shape[1])
+            for held, theirs in self.all_of((rows, values.tolist())):
+                each[held] = torch.tensor(theirs, dtype=each.dtype).reshape(len(held), each.shape[1])
             optional[name] = each.reshape(len(visited), n, -1)
         return Batch(
             visited,
@@ -297,14 +297,14 @@ def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
     {1: (0, 1)}
     """
-    rows = [[row for row in own if cost[row]] for own in held]
-    loads = [sum(cost[row] for row in own) for own in rows]
+    rows = [[row for row in piece if cost[row]] for piece in held]
+    loads = [sum(cost[row] for row in piece) for piece in rows]
     moved: dict[int, tuple[int, int]] = {}
     near = sum(loads) / len(loads) * (1 + _NEAR)
     while max(loads) > near:
         giver, taker = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[giver] - loads[taker]
-        row = min(rows[giver], key=lambda own: abs(2 * cost[own] - gap))
+        row = min(rows[giver], key=lambda candidate: abs(2 * cost[candidate] - gap))
         if cost[row] >= gap:  # the move would only swap the two loads
             break
         rows[giver].remove(row)

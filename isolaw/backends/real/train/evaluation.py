@@ -89,7 +89,7 @@ def responses_of(
         if sample == 0 and problem < count:
             response = tokenizer.decode(tokens, skip_special_tokens=True)  # the text that the reward judges
             texts.append((problem, cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)))
-    held = {problem: own for part in ranks.all_of(texts) for problem, *own in part}
+    held = {problem: samples for part in ranks.all_of(texts) for problem, *samples in part}
     return [
         Response(
             name,

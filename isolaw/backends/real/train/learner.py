@@ -171,11 +171,11 @@ class Learner:
         if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
             old, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"
-            own = [
+            values = [
                 float(sequence_kl(p[None], q[None], torch.ones_like(p[None], dtype=torch.bool), estimator))
                 for p, q in zip(old, reference, strict=True)
             ]
-            out += recipe.kl * self.ranks.gathered(batch, own)
+            out += recipe.kl * self.ranks.gathered(batch, values)
         return out
 
     def token_penalties(self, batch: Batch) -> list[Tensor] | None:

@@ -94,7 +94,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     def tensor(values: Any, kind: torch.dtype = torch.long) -> Tensor:
         return torch.as_tensor(values, dtype=kind, device=device)
 
-    own = tensor(distinct, torch.bool)
+    alone = tensor(distinct, torch.bool)
     again = tensor(same_as) if repeated else None
     return Packed(
         tensor(ids)[None],
@@ -102,8 +102,8 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
         Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
         tensor(np.flatnonzero(answers) - 1),
         tensor(ids[answers]),
-        own if again is None else own[again],
-        own,
+        alone if again is None else alone[again],
+        alone,
         again,
     )
 
@@ -113,18 +113,18 @@ def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
     out = []
     first = 0
     while first < len(lengths):
-        own = lengths[first:]
-        longest = np.maximum.accumulate(own)
-        rows = np.arange(1, len(own) + 1)
-        too_wide = rows * longest * (1 - _PADDING) > own.cumsum()
-        count = int(too_wide.argmax()) if too_wide.any() else len(own)
-        own, width = own[:count], int(longest[count - 1])
+        ordered = lengths[first:]
+        longest = np.maximum.accumulate(ordered)
+        rows = np.arange(1, len(ordered) + 1)
+        too_wide = rows * longest * (1 - _PADDING) > ordered.cumsum()
+        count = int(too_wide.argmax()) if too_wide.any() else len(ordered)
+        ordered, width = ordered[:count], int(longest[count - 1])
         place = None
-        if (own != width).any():
-            ends = own.cumsum()
-            within = np.arange(ends[-1]) - np.repeat(ends - own, own)
-            place = torch.as_tensor(within + np.repeat(width * np.arange(count), own), device=device)
-        out.append(Block(count, int(own.sum()), width, place))
+        if (ordered != width).any():
+            ends = ordered.cumsum()
+            within = np.arange(ends[-1]) - np.repeat(ends - ordered, ordered)
+            place = torch.as_tensor(within + np.repeat(width * np.arange(count), ordered), device=device)
+        out.append(Block(count, int(ordered.sum()), width, place))
         first += count
     return tuple(out)
 
@@ -188,8 +188,8 @@ def attention(
         sizes = [block.tokens for block in layout.blocks]
         parts = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
         out = [
-            _together(_side_by_side([_apart(x, block) for x in own], window, how), block)
-            for block, *own in parts
+            _together(_side_by_side([_apart(x, block) for x in columns], window, how), block)
+            for block, *columns in parts
         ]
         return torch.cat(out)[None], None
     from torch.nn.attention.varlen import varlen_attn

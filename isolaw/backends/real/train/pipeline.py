@@ -78,8 +78,8 @@ class Pipeline:
 
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
         """Return the mean and the maximum age of a batch's tokens in updates, at update ``step`` ≥ 1."""
-        own = [step - 1 - version for row in batch.rollouts.versions for version in row]
-        ages = self.worker.ranks.all_of([sum(own), len(own), min(own, default=0), max(own, default=0)])
+        lags = [step - 1 - version for row in batch.rollouts.versions for version in row]
+        ages = self.worker.ranks.all_of([sum(lags), len(lags), min(lags, default=0), max(lags, default=0)])
         total, count, least, most = zip(*ages, strict=True)
         assert 0 <= min(least) <= max(most) <= self.staleness, "a token is older than recipe.staleness"
         return {"age": sum(total) / sum(count), "age_max": float(max(most))} if self.staleness else {}

@@ -119,16 +119,16 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
             whole = build()
     model.tie_weights()  # part of the initialisation, which no_init_weights skips
     for name, buffer in whole.named_buffers():  # `model` has rounded its buffers (RoPE) like its weights
-        owner, _, own = name.rpartition(".")
-        model.get_submodule(owner)._buffers[own] = buffer.to(device)
+        owner, _, attribute = name.rpartition(".")
+        model.get_submodule(owner)._buffers[attribute] = buffer.to(device)
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     first = dist.get_rank() == 0
     stored: dict[str, Any] = {}
     missing: list[str] = []
     if first:  # loaded by transformers, because the names in the files can differ
-        whole, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
-        stored, missing = dict(whole.named_parameters()), sorted(found["missing_keys"])
+        whole, loading = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
+        stored, missing = dict(whole.named_parameters()), sorted(loading["missing_keys"])
     for name, parameter in model.named_parameters():
         with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
             if first:
@@ -176,9 +176,9 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     gap, count = 0.0, 0
     for row, values in zip(rows, packed_logprobs, strict=True):
         logits = _logits(model, torch.tensor([row], device=device))
-        own = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
-        gap += float((own - values[: len(own)]).abs().sum())
-        count += len(own)
+        expected = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
+        gap += float((expected - values[: len(expected)]).abs().sum())
+        count += len(expected)
     if not gap / count <= TOLERANCE[dtype]:
         raise _refusal(
             model,
@@ -200,10 +200,10 @@ def _mixes(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) ->
 
     hook = model.get_input_embeddings().register_forward_hook(spoil)
     try:
-        found = policy(packing.pack(rollouts, device), 1.0)[0]
+        logprobs = policy(packing.pack(rollouts, device), 1.0)[0]
     finally:
         hook.remove()
-    return bool(found[1].isnan().any())
+    return bool(logprobs[1].isnan().any())
 
 
 def _logits(model: Any, ids: Tensor) -> Tensor:
@@ -221,11 +221,11 @@ def _logits(model: Any, ids: Tensor) -> Tensor:
     hook = model.get_output_embeddings().register_forward_hook(widen)
     model.set_attn_implementation("eager")
     try:
-        found = model(input_ids=ids, use_cache=False).logits.float()
+        scaled = model(input_ids=ids, use_cache=False).logits.float()
     finally:
         model.set_attn_implementation(packing.ATTENTION)
         hook.remove()
-    if not torch.allclose(found, heads[0] * 100, rtol=0.01):
+    if not torch.allclose(scaled, heads[0] * 100, rtol=0.01):
         raise _refusal(model, "it scales or caps the logits of its output head")
     return heads[0][0]
 

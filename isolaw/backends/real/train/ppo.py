@@ -91,8 +91,8 @@ class PPO:
         array of token penalties for each of this process's rows (`algorithms.gae.token_rewards`).
         """
         values, mask = _padded(self.critic.values(batch.rollouts))
-        own = batch.own(rewards)
-        charged = gae.token_rewards(own, mask, None if penalties is None else _padded(penalties)[0])
+        local = batch.own(rewards)
+        charged = gae.token_rewards(local, mask, None if penalties is None else _padded(penalties)[0])
         assert self.recipe.gamma is not None
         assert self.recipe.gae_lambda is not None
         raw = gae.gae(charged, values, self.recipe.gamma, self.recipe.gae_lambda)
@@ -139,13 +139,13 @@ def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
     T is at least 1.
     """
-    own = [row.detach().cpu().double() for row in rows]
-    width = max([1, *map(len, own)])
-    lengths = torch.tensor([len(row) for row in own], dtype=torch.long)
-    values = torch.zeros(len(own), width, dtype=torch.float64)
-    if own:
-        found = pad_sequence(own, batch_first=True)
-        values[:, : found.shape[1]] = found
+    local = [row.detach().cpu().double() for row in rows]
+    width = max([1, *map(len, local)])
+    lengths = torch.tensor([len(row) for row in local], dtype=torch.long)
+    values = torch.zeros(len(local), width, dtype=torch.float64)
+    if local:
+        padded = pad_sequence(local, batch_first=True)
+        values[:, : padded.shape[1]] = padded
     return values, torch.arange(width) < lengths[:, None]
 
 

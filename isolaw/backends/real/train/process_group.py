@@ -94,9 +94,9 @@ def exchange_tensors(tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.T
     return _read("safetensors", load, save(tensors))
 
 
-def _read(kind: str, read: Callable[[bytes], Any], own: bytes) -> list[Any]:
+def _read(kind: str, read: Callable[[bytes], Any], content: bytes) -> list[Any]:
     """Exchange bytes, and return the result of ``read`` for every process's bytes, by rank."""
-    text = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    text = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([len(text)]))
     longest = max(map(int, sizes))
@@ -121,8 +121,8 @@ def choose_interface(address: str | None) -> None:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing (UDP)
-        own = probe.getsockname()[0]
-    if name := _interface(own):
+        local = probe.getsockname()[0]
+    if name := _interface(local):
         for variable in _INTERFACES:
             os.environ.setdefault(variable, name)
 
@@ -132,10 +132,10 @@ def _interface(address: str) -> str:
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             try:
-                found = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                reply = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
             except OSError:  # the interface has no address
                 continue
-        if socket.inet_ntoa(found[20:24]) == address:
+        if socket.inet_ntoa(reply[20:24]) == address:
             return name
     return ""
 

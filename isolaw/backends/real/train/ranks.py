@@ -70,13 +70,13 @@ def _choose_gpus(samplers: int) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     rank, world, place, here = (int(os.environ[name]) for name in names)
     before = here - samplers_of(rank - place, world, samplers).start
-    chosen = [place, *(before + own for own in samplers_of(rank, world, samplers))]
+    chosen = [place, *(before + sampler for sampler in samplers_of(rank, world, samplers))]
     visible = visible_gpus()
     if chosen[-1] >= len(visible):
         what = "process" if place >= len(visible) else "a sampler of process"
-        found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
-        raise RunError(f"{what} {place} of this machine has no separate GPU; visible GPUs: {found}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[own] for own in chosen)
+        listed = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
+        raise RunError(f"{what} {place} of this machine has no separate GPU; visible GPUs: {listed}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[device] for device in chosen)
     os.environ["LOCAL_RANK"] = "0"
     for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):
         os.environ.setdefault(name, "0")

@@ -72,11 +72,11 @@ def rows_of(tensors: Mapping[str, Tensor], places: Sequence[int]) -> tuple[Rollo
         parts = tensors[name].split(lengths) if lengths else ()
         return [parts[place] for place in places] if lengths else []
 
-    own: dict[str, Any] = {"finished": tensors["finished"][list(places)].tolist()}
+    fields_of_rows: dict[str, Any] = {"finished": tensors["finished"][list(places)].tolist()}
     for field in fields(Rollouts):
         if field.name != "finished":
-            own[field.name] = [values.tolist() for values in chosen(field.name)]
-    return Rollouts(**own), [row.double() for row in chosen(_OLD)] if _OLD in tensors else None
+            fields_of_rows[field.name] = [values.tolist() for values in chosen(field.name)]
+    return Rollouts(**fields_of_rows), [row.double() for row in chosen(_OLD)] if _OLD in tensors else None
 
 
 def _narrow(values: Tensor) -> Tensor:

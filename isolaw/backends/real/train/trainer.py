@@ -159,8 +159,8 @@ class Trainer:
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         lengths = rollouts.lengths
         for rows in self.micro_batches(rollouts):
-            found = module(self.pack(rollouts.rows(rows)), *inputs)[0]
-            for row, values in zip(rows, found, strict=False):
+            outputs = module(self.pack(rollouts.rows(rows)), *inputs)[0]
+            for row, values in zip(rows, outputs, strict=False):
                 out[row] = values[: lengths[row]]
         return out
 

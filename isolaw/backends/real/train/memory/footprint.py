@@ -116,13 +116,13 @@ class Footprint:
     def phases(self) -> dict[str, BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
         kept, apart = self._kept(), self.options.streaming > 0
-        own = {} if apart else {"sampler's weights": self._sampler_weights()}
-        beside = {} if self.vllm else own
+        sampler = {} if apart else {"sampler's weights": self._sampler_weights()}
+        beside = {} if self.vllm else sampler
         phases = {
             "sample": ({} if apart else kept) | self._sampler(),
             "compare": kept | self._forward() | beside,
             "train": kept | self._training() | beside,
-            "sync": kept | {"buckets": self._syncing()} | own,
+            "sync": kept | {"buckets": self._syncing()} | sampler,
         }
         training = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
@@ -186,9 +186,11 @@ class Footprint:
         if not self.demand.critic:
             return 0
         demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
-        own = Footprint(demand, self.options)
-        held = self.b * min(own.model.parameters, LIVE) if self.stage == 3 else 0  # for computing values
-        return held + sum(own._kept().values())
+        footprint = Footprint(demand, self.options)
+        held = (
+            self.b * min(footprint.model.parameters, LIVE) if self.stage == 3 else 0
+        )  # for computing values
+        return held + sum(footprint._kept().values())
 
     def _gradients(self) -> int:
         p, w, b, stage = self.trained, self.w, self.b, self.stage

@@ -163,10 +163,10 @@ def runs_at_a_time(spec: RunSpec) -> int:
 
     If the host memory is unknown, return the number of GPUs.
     """
-    own = plan(spec)
-    if own is None or not own.demand.host_bytes:
+    planned = plan(spec)
+    if planned is None or not planned.demand.host_bytes:
         return environment.gpus() or 1
-    return max(1, own.demand.host_bytes // own.footprint.host())
+    return max(1, planned.demand.host_bytes // planned.footprint.host())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
@@ -174,8 +174,8 @@ def chosen(spec: RunSpec) -> RealOptions:
     options = RealOptions.of(spec)
     if all(getattr(options, name) is not None for name in _CHOSEN):
         return options
-    if own := plan(spec):
-        return own.options
+    if planned := plan(spec):
+        return planned.options
     defaults = {
         "micro_batch_tokens": _MICRO_BATCH_TOKENS,
         "offload_optimizer": False,
@@ -213,19 +213,23 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     # An offloaded optimiser is slow, so more GPUs are preferred.
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
 
-        def fits(own: RealOptions, offload: bool | None = offload) -> bool:
-            return demand is None or _cheapest(demand, own.changed(offload_optimizer=offload)).fits()
+        def fits(candidate: RealOptions, offload: bool | None = offload) -> bool:
+            return demand is None or _cheapest(demand, candidate.changed(offload_optimizer=offload)).fits()
 
         if options.streaming:
             seconds = token_seconds(spec, options, demand)
-            own = divided(options, gpus, seconds, processes=processes, enough=enough, fits=fits)
+            division = divided(options, gpus, seconds, processes=processes, enough=enough, fits=fits)
         else:
             tried = (options.changed(processes=count) for count in counts)
             fitting = [one for one in tried if fits(one)]
-            own = next((one for one in fitting if one.processes >= enough), fitting[-1] if fitting else None)
-        if own is not None:
-            found = {"processes": own.processes} | ({"samplers": own.samplers} if options.streaming else {})
-            return spec.model_copy(update={"sources": {**spec.sources, **found}})
+            division = next(
+                (one for one in fitting if one.processes >= enough), fitting[-1] if fitting else None
+            )
+        if division is not None:
+            divided_into = {"processes": division.processes} | (
+                {"samplers": division.samplers} if options.streaming else {}
+            )
+            return spec.model_copy(update={"sources": {**spec.sources, **divided_into}})
     return spec
 
 
@@ -248,12 +252,12 @@ def note(spec: RunSpec) -> str | None:
 
 def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
     """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if own := plan(run):
-            table = own.to_dict()
-            found.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
-    return list(found.values())
+        if planned := plan(run):
+            table = planned.to_dict()
+            distinct.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
+    return list(distinct.values())
 
 
 def _demand(spec: RunSpec) -> Demand | None:
@@ -306,19 +310,19 @@ def _phrase_tokens(model: str, phrase: str) -> int:
 def issues(spec: RunSpec) -> list[Issue]:
     """Return the issues of a resolved spec that does not fit the GPUs or the host, with settings that fit."""
     demand, options = _demand(spec), RealOptions.of(spec)
-    if demand is None or (own := _cheapest(demand, options)).fits(spare=0.0):
+    if demand is None or (cheapest := _cheapest(demand, options)).fits(spare=0.0):
         return []
-    phase, size = own.largest
+    phase, size = cheapest.largest
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
-    if size <= demand.gpu_bytes and not own.host_fits():
+    if size <= demand.gpu_bytes and not cheapest.host_fits():
         needs = (
-            f"the run needs {own.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
+            f"the run needs {cheapest.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
             f"{demand.host_bytes / GIB:.1f}"
         )
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
-            f"vLLM needs {own.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, its "
-            f"work space and the cache of one row, but its share is {own.sampler_share / GIB:.1f}"
+            f"vLLM needs {cheapest.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
+            f"its work space and the cache of one row, but its share is {cheapest.sampler_share / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest(demand, options)
     if fitting and fitting.cores <= gpus:
@@ -344,9 +348,9 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
     """
     fitting = [plan.options for other in _others(options) if (plan := _cheapest(demand, other)).fits()]
 
-    def cost(own: RealOptions) -> tuple[bool, bool]:
-        beyond = own.cores > environment.gpus()
-        return beyond, bool(own.offload_optimizer) and not beyond
+    def cost(setting: RealOptions) -> tuple[bool, bool]:
+        beyond = setting.cores > environment.gpus()
+        return beyond, bool(setting.offload_optimizer) and not beyond
 
     return min(fitting, key=cost, default=None)
 
@@ -365,8 +369,8 @@ def _others(options: RealOptions) -> Iterator[RealOptions]:
         if processes > options.processes:
             yield options.changed(**_OPEN, zero_stage=3, processes=processes)
     if options.streaming:  # a colocated sampler can divide its model between GPUs
-        own = {"generation": "colocated", "samplers": None, "processes": options.cores}
-        yield options.changed(**_OPEN, zero_stage=3, **own)
+        colocated = {"generation": "colocated", "samplers": None, "processes": options.cores}
+        yield options.changed(**_OPEN, zero_stage=3, **colocated)
 
 
 def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "") -> Issue:

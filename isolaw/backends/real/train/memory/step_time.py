@@ -158,22 +158,24 @@ def divided(
     (6, 2)
     """
 
-    def slower(own: RealOptions) -> float:
+    def slower(division: RealOptions) -> float:
         sampled, trained = seconds
-        return max(sampled / own.streaming, trained / own.processes)
+        return max(sampled / division.streaming, trained / division.processes)
 
     both = processes is None and options.samplers is None
     best: list[RealOptions] = []
     for total in [2**k for k in range(1, gpus.bit_length())] if both else range(2, gpus + 1):
         ways = [options.changed(processes=w, samplers=total - w) for w in range(total - 1, 0, -1)]
         kept = [
-            own
-            for own in ways
-            if processes in (None, own.processes) and options.samplers in (None, own.samplers) and fits(own)
+            way
+            for way in ways
+            if processes in (None, way.processes) and options.samplers in (None, way.samplers) and fits(way)
         ]
         best += [min(kept, key=slower)] if kept else []
     if both:
-        return next((own for own in best if own.streaming >= enough), best[-1] if best else None)
+        return next(
+            (division for division in best if division.streaming >= enough), best[-1] if best else None
+        )
     return min(best, key=slower, default=None)
 
 
