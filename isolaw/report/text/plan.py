@@ -91,8 +91,8 @@ def _origin(found: SweepForecast) -> list[str]:
     kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(found.question.spec))
     return [
         f"{len(found.truths) - found.from_runs} truths are from a simulator (version "
-        f"{truths.simulator_version()}) on {kinds}; about a third of them are fitted to the paper's runs. "
-        "Your model may learn differently from all of them.",
+        f"{truths.simulator_version()}) on {kinds}; about a third of them are calibrated to the paper's "
+        "runs. Your model may learn differently from all of them.",
         "Relative to the target, your model learns as fast as the truths do relative to C = 3e6.",
     ]
 
