@@ -37,8 +37,8 @@ def judge(
     """
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="isolaw-")))
-        planned = execution.plan(battery, folder)
         _claim(battery, folder)
+        planned = execution.plan(battery, folder)
         runs, failed = execution.execute(planned, jobs, progress)
     measured = MeasuredFindings(battery, runs)
     return {
