@@ -5,9 +5,9 @@
     tables    benchmarks/design.json, and the tables in docs/race.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
-(`isolaw.replication.jitter`): 7 on the easy and 7 on the hard set on which the rule was developed, and 4 of
-each that judge it. Runs are simulated, each with its own course and the noise of 300 validation problems with
-4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
+(`benchmarks.replication.jitter`): 7 on the easy and 7 on the hard set on which the rule was developed, and 4
+of each that judge it. Runs are simulated, each with its own course and the noise of 300 validation problems
+with 4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
 simulated seeds, `SEEDS` of them, with exact pass rates.
 
 Loss is that of the recommended cell against the best of the grid. All results are kept in
@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 
 import isolaw
+from benchmarks.replication.jitter import constants_of, jittered
 from isolaw.backends.bandit import Bandit
 from isolaw.design.candidate_sweeps import Fixed
 from isolaw.design.decisions import DecisionStage, RunKey
 from isolaw.design.play import play
 from isolaw.design.race import Race
 from isolaw.fits import SURFACE
-from isolaw.replication.jitter import constants_of, jittered
 
 KEPT = Path(__file__).parent / ".designs"
 RUNS = KEPT / f"presets-{Bandit.version}"

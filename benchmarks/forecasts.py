@@ -1,7 +1,7 @@
 """Do the forecasts of `isolaw plan` hold the losses of designs? ``python -m benchmarks.forecasts``
 
-The forecast rests on the truths of one problem set that ship with isolaw (`benchmarks.presets`). Designs then
-play against other truths: on each problem set, simulated runs of four jittered presets
+The forecast rests on the truths of one problem set that ship with isolaw (`benchmarks.calibration.truths`).
+Designs then play against other truths: on each problem set, simulated runs of four jittered presets
 (`benchmarks.design.JUDGING`), and two members of the published preset's ensemble. A forecast holds a loss
 if its 90 % interval contains it. The table goes to docs/plan.md.
 """
@@ -19,21 +19,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks import design
+from benchmarks.calibration.ensemble import read_ensemble
+from benchmarks.calibration.truths import truths_of
 from isolaw.backends.bandit import Bandit
 from isolaw.design import forecast
 from isolaw.design.candidate_sweeps import DesignKind
-from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import question
 from isolaw.design.truths import Sample, Truth, answers_of
 from isolaw.fits import SURFACE
-from isolaw.simulators.presets import read_preset
 
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
 SPENDS = (0.1, 0.2, 0.35)
 REPETITIONS = 5
-MEMBERS = (12, 62)  # of the published presets, none of `benchmarks.presets.MEMBERS`
+MEMBERS = (12, 62)  # of the published presets, none of `benchmarks.calibration.truths.MEMBERS`
 JOINT = (DesignKind.RACE, DesignKind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
 JOINT_SPEND, JOINT_REPETITIONS = 0.25, 2
 
@@ -51,7 +51,7 @@ def _sweep(kind: str, batches: tuple[int, ...] = (32,)) -> dict[str, Any]:
 @cache
 def _members(kind: str) -> list[Truth]:
     cells = [(32, n) for n in design.LEVELS]
-    return truths_of(read_preset(f"published-{kind}"), cells, design.TARGET, 1, chosen=MEMBERS)
+    return truths_of(read_ensemble(f"published-{kind}"), cells, design.TARGET, MEMBERS, 1)
 
 
 def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Damaged documents: ``python fuzz/documents.py [--cases 1000]``.
 
-Presets, settings, a race's decisions and a calibration's rounds are cut, flipped and spliced at random. Each
-is then read, refused with an `InputError`, or made again; nothing else may happen, and none takes 2 s.
+Presets, settings and a race's decisions are cut, flipped and spliced at random. Each is then read, refused
+with an `InputError`, or made again; nothing else may happen, and none takes 2 s.
 """
 
 from __future__ import annotations
@@ -14,13 +14,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-
-import numpy as np
 
 from isolaw import engine
-from isolaw.calibration import calibrate
-from isolaw.calibration.rounds import Round
 from isolaw.design import directory
 from isolaw.errors import InputError
 from isolaw.readers.settling import read_settings
@@ -68,16 +63,12 @@ def kinds(folder: Path) -> dict[str, tuple[Path, bytes, Callable[[], object]]]:
     engine.sweep(RACE, folder / "race")
     store = SweepStore(folder / "race")
     decisions = folder / "race" / "decisions.jsonl"
-    rounds, preset, settings = folder / "rounds.npz", folder / "preset.toml", folder / "settings.toml"
-    rng = np.random.default_rng(0)
-    calibrate._keep(rounds, "mark", [Round(rng.normal(size=(20, 9)), rng.random((20, 30)))])
-    seen = SimpleNamespace(space=SimpleNamespace(size=9), reward=np.zeros(30))
+    preset, settings = folder / "preset.toml", folder / "settings.toml"
     shipped = (FOLDER / "published-easy.toml").read_bytes()
     return {
         "preset": (preset, shipped, lambda: read_preset(preset)),
         "settings": (settings, SETTINGS, lambda: read_settings(settings)),
         "decisions": (decisions, decisions.read_bytes(), lambda: directory.state(store)),
-        "rounds": (rounds, rounds.read_bytes(), lambda: calibrate._done(rounds, "mark", seen)),  # type: ignore[arg-type]
     }
 
 

@@ -96,17 +96,13 @@ class Role:
     """A command, which of its processes is hit and in what time, and what is said where it is killed."""
 
     words: Callable[[Path, Path], list[str]]  # of the folder, and a path of its own
-    victim: str = ""  # part of a command line; "": the command itself; "fork": what it forks
+    victim: str = ""  # part of a command line; "": the command itself
     within_s: float = 4.0
     killed: str = ""
 
 
 def _bandit(folder: Path, own: Path) -> list[str]:
     return [*command(own, 2), "--set", "sweep.compute=1000000000", "--set", "executor.retries=0"]
-
-
-def _calibration(folder: Path, own: Path) -> list[str]:
-    return [ISOLAW, "calibrate", str(folder / "truth"), "--out", f"{own}.toml", "--jobs", "2"]
 
 
 def _real(folder: Path, own: Path) -> list[str]:
@@ -129,8 +125,6 @@ def _real(folder: Path, own: Path) -> list[str]:
 ROLES = {
     "engine": Role(_bandit),
     "worker": Role(_bandit, "executors.worker", 4, "the worker process died"),
-    "calibration": Role(_calibration),
-    "process of a calibration": Role(_calibration, "fork", 4, "a worker process was killed"),
 }
 REAL_ROLES = {
     "engine of a training": Role(_real, "", 25),
@@ -162,11 +156,7 @@ def hold(role: Role, kind: signal.Signals, words: list[str], rng: random.Random)
     def victims() -> list[int]:
         found = below(process.pid) if role.victim else [psutil.Process(process.pid)]
         with contextlib.suppress(psutil.Error):
-            return [
-                one.pid
-                for one in found
-                if role.victim in ("", "fork") or role.victim in " ".join(one.cmdline())
-            ]
+            return [one.pid for one in found if role.victim in " ".join(one.cmdline())]
         return []
 
     try:

@@ -10,7 +10,6 @@ A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw es
     isolaw.plan("sweep.toml", spend="20%")          plan which runs to make, with simulated runs
     isolaw.check_recipe("sweep.toml", out="DIR")    check the learning rate first
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
-    isolaw.calibrate(runs, out="preset.toml")       fit the simulator to runs, to predict far beyond them
     isolaw.write_report(runs, law, "report.html")   write a page about the results
 
 Every command has a function in this package. Functions are imported at first use, so the import is fast.

@@ -3,8 +3,6 @@
 from isolaw.allocation import Allocation as Allocation
 from isolaw.backends.real.export import export as export
 from isolaw.backends.real.rollout.split import split as split
-from isolaw.calibration.calibrate import calibrate as calibrate
-from isolaw.calibration.splits import predict_by_simulation as predict_by_simulation
 from isolaw.config import SweepSpec as SweepSpec
 from isolaw.costs import read_cost as read_cost
 from isolaw.design.advice import Advice as Advice
@@ -30,7 +28,6 @@ from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target
 from isolaw.readers.read import read as read
 from isolaw.recipe_check.check import check_recipe as check_recipe
-from isolaw.replication.findings import findings as findings
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
 from isolaw.report.figures.law import law_figure as law_figure

@@ -221,12 +221,6 @@ def predict(law: str, budget: int) -> Command:
 
 
 @_printed
-def predict_by_preset(preset: str, budget: str) -> Command:
-    """Return the command that predicts the allocation for a budget with a calibrated simulator."""
-    return _isolaw("predict", "--method", "simulate", "--preset", preset, "--compute", budget)
-
-
-@_printed
 def this(words: Sequence[str]) -> Command:
     """Return the command that the user typed, which isolaw repeats on the page that it wrote."""
     return _isolaw(*words)
@@ -273,18 +267,6 @@ def spend(file: object, batch: Sequence[int], budget: int) -> Command:
     own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
     words = (each for key in own for each in ("--set", key))
     return _isolaw("sweep", path(file), "--out", unused("runs/final"), *words, "--dry-run")
-
-
-@_printed
-def sweep_preset(preset: str) -> Command:
-    """Return the command that executes a grid on a calibrated simulator."""
-    return _isolaw("sweep", "--set", f"bandit.preset={preset}", "--out", unused("runs/calibrated"))
-
-
-@_printed
-def plan_preset(file: str, preset: str) -> Command:
-    """Return the command that compares sweeps on the members of a calibrated ensemble."""
-    return _isolaw("plan", path(file), "--preset", preset)
 
 
 @_printed

@@ -3,7 +3,7 @@
 DIR gets the demo (`isolaw demo`) and keeps it. The pictures go to docs/images: the law of the demo, the top
 of its page at two widths in both themes, and the frontier of the recorded hard set (docs/real-sweep.md).
 docs/images/pictures.json keeps the headline that they show; tests/test_docs.py compares it with the demo's.
-The pictures of the findings come from `isolaw replicate` (docs/simulators.md).
+The pictures of the findings come from `python -m benchmarks.replication` (docs/simulators.md).
 """
 
 from __future__ import annotations

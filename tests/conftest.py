@@ -359,13 +359,6 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    from golden.outputs import small_calibration
-
-    small_calibration(monkeypatch)
-
-
-@pytest.fixture
 def few_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     from golden.outputs import few_budgets
 
@@ -387,42 +380,15 @@ def rough_predictions() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def preset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A preset of four members around isolaw's own population, as of runs at (8, 4) to (8, 32) up to 2e5."""
+    """A preset with the constants of isolaw's population."""
     from dataclasses import asdict
-
-    import numpy as np
 
     from isolaw.config.writing import toml_text
     from isolaw.simulators.interference import PRESETS
     from isolaw.simulators.presets import FORMAT
 
-    own = {name: float(value) for name, value in asdict(PRESETS["P"]).items()}
-    names = ("q", "sigma2", "s", "m", "rho", "kappa", "c")
-    rng = np.random.default_rng(0)
-    columns: dict[str, list[Any]] = {}
-    for name in (*names, "lr", "kl"):
-        factors = np.exp(0.1 * rng.standard_normal(4)) if name not in ("q", "rho") else np.ones(4)
-        columns[name] = (own.get(name, own.get(f"{name}_easy", 0.0)) * factors).tolist()
+    constants = {name: float(value) for name, value in asdict(PRESETS["P"]).items()}
+    head = {"format": FORMAT, "model": "interference", "problems": "beta(3,4)", "n_train": 100}
     path = tmp_path_factory.mktemp("presets") / "preset.toml"
-    path.write_text(
-        toml_text(
-            {
-                "preset": {
-                    "format": FORMAT,
-                    "model": "interference",
-                    "problems": "beta(3,4)",
-                    "n_train": 100,
-                },
-                "recipe": {"lr_scaling": "sqrt", "replacement": False, "advantage": "group_std"},
-                "constants": {**own, "lr_hard": own["lr_easy"], "kl_hard": own["kl_easy"]},
-                "provenance": {
-                    "reward": "avg@4 on validation",
-                    "cells": [[8, 4], [8, 8], [8, 16], [8, 32]],
-                    "compute": [2e5, 2e5],
-                    "misfit": 1.0,
-                },
-                "ensemble": {**columns, "problems": ["beta(3,4)"] * 4},
-            }
-        )
-    )
+    path.write_text(toml_text({"preset": head, "constants": constants}))
     return path

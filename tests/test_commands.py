@@ -307,26 +307,10 @@ def a_sweep_that_lacks_nothing(desk: Desk) -> None:
     desk.run("answer", "my sweep", "--compute", "30k", "--draws", 8)
 
 
-def calibrated(desk: Desk) -> None:
-    desk.patch.setattr("isolaw.fits.selection.LEAST_CURVES", 3)
-    desk.sweep()
-    desk.run("calibrate", "my sweep", "--out", "my preset.toml", "--jobs", 1)
-
-
-for _name in ("predict_by_preset", "plan_preset", "sweep_preset"):
-    prints(_name)(calibrated)
-
-
 @prints("this")
 def a_page_of_a_report(desk: Desk) -> None:
     desk.sweep()
     desk.run("report", "my sweep", "-o", "my page.html", "--draws", 8)
-
-
-@prints("this")
-def a_page_of_a_calibration(desk: Desk) -> None:
-    desk.sweep()
-    desk.run("calibrate", "my sweep", "--report", "my page.html", "--jobs", 1)
 
 
 @prints("extend_sweep")
@@ -467,7 +451,7 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("quick_calibration", "few_budgets", "few_draws")
+@pytest.mark.usefixtures("few_budgets", "few_draws")
 @pytest.mark.parametrize(("name", "situation"), cases())
 def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     function = commands.PRINTED[name]
@@ -608,12 +592,9 @@ def test_the_help_page_lists_commands_that_parse() -> None:
 
 
 def test_advised_options_belong_to_the_command(desk: Desk) -> None:
-    """`calibrate` has no --hold, `plan` none for the reading of logs."""
     grid = ["--set", "grid.problems_per_batch=[4,8]", "--set", "grid.rollouts_per_problem=[4,8]"]
     desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=1e4")
     assert "or use --hold nothing" in desk.run("fit", "both", "--hold", "B", code=1)
-    desk.run("sweep", "--out", "one", *SETTING, "--set", "grid.rollouts_per_problem=[4]")
-    assert "--hold" not in desk.run("calibrate", "one", code=1)
 
 
 # Whatever a value is, a shell hands it on whole, and does nothing else
@@ -676,7 +657,6 @@ FIELDS: dict[str, Field] = {
     "sweep": lambda v: whole(["sweep", "--out", v], commands.continue_sweep(v)),
     "sweep key": lambda v: whole(["sweep", "--out", "d", "--set", v], commands.extend_sweep("d", [v])),
     "status": lambda v: whole(["status", commands.path(v)], commands.sweep_status(v)),
-    "preset": lambda v: whole(["plan", "f", "--preset", v], commands.plan_preset("f", v)),
     "again": lambda v: whole([v, v], commands.this([v, v])),
     "comment": lambda v: ([], f"# {commands.continue_sweep(v)}"),
 }

@@ -24,9 +24,6 @@ DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
 WRITTEN = {
     "fit": ["{sweep}", *DRAWS, "--figures", "{new}"],
-    "calibrate": [
-        *("{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1")
-    ],
     "report": ["{sweep}", "--out", "{new}.html", *DRAWS],
     "report --figures": ["{sweep}", "--figures", "{new}", *DRAWS],
 }
@@ -96,7 +93,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, simulated: dict[str, Path
     return made(folder, runs, rates)
 
 
-@pytest.mark.usefixtures("quick_calibration", "few_budgets")
+@pytest.mark.usefixtures("few_budgets")
 @pytest.mark.parametrize("command", WRITTEN)
 def test_simulated(
     isolaw: Call,
@@ -111,7 +108,7 @@ def test_simulated(
     assert out.startswith("Simulated runs."), out + err
     drawn, pages = [*tmp_path.rglob("*.svg")], [*tmp_path.rglob("*.html")]
     assert drawn or command == "report"
-    assert bool(pages) == (command in ("calibrate", "report"))
+    assert bool(pages) == (command == "report")
     for file in drawn:
         assert ">simulated runs: " in file.read_text(), file
     for file in pages:

@@ -36,19 +36,18 @@ def state(made: Path) -> Path:
 READ = {
     "predict law", "predict cost", "report law_file", "report cost", "report sources", "report settings_file",
     "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
-    "backtest settings_file", "backtest mapping", "calibrate sources", "calibrate settings_file",
-    "calibrate mapping", "compare first", "compare second", "compare settings_file", "compare mapping",
-    "read sources", "read settings_file",
-    "read mapping", "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "backtest settings_file", "backtest mapping", "compare first", "compare second", "compare settings_file",
+    "compare mapping", "read sources", "read settings_file", "read mapping",
+    "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
 # What each command needs to come to its destination.
 WORDS: dict[str, list[str]] = {
-    "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"],
+    "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"],
     "doctor": ["--gpu", "--device", "cpu"],
-    "export": ["RUN"], "replicate": ["--seeds", "2"],
+    "export": ["RUN"],
     "fit": ["MADE", "--draws", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
     "problems": ["--model", "m", "--problems", "p"], "sweep": [],
 }  # fmt: skip
@@ -155,8 +154,6 @@ def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
         (["fit", "MADE", "--draws", "0", "--out", "law.toml"], ".json"),
         (["report", "MADE", "-o", "page.json"], ".html"),
         (["advise", "--budget", "1e6", "--out", "first.json"], ".toml"),
-        (["calibrate", "MADE", "--out", "preset.json"], ".toml"),
-        (["calibrate", "MADE", "--figure", "drawn.jpg"], ".png"),
         (["doctor", "--gpu", "--device", "cpu", "--out", "report.txt"], ".json"),
         (["read", "TABLE", "--write-mapping", "mapping.json"], ".toml"),
     ],

@@ -11,7 +11,7 @@ from golden.outputs import GROUPS, HERE, close, difference, outputs
 from isolaw.cli import cli
 
 # What every other command is about: one run, a pool of problems, a machine, a model, published results.
-WITHOUT_RUNS = {"run-one", "problems", "doctor", "export", "demo", "advise", "replicate"}
+WITHOUT_RUNS = {"run-one", "problems", "doctor", "export", "demo", "advise"}
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from isolaw.simulators.presets import FOLDER
+
 LIMIT_S, LIMIT_MB = 2.0, 500
 DEEP = 50_000
 
@@ -104,14 +106,14 @@ print(json.dumps({"results": out, "mb": peak}))
 
 @pytest.fixture(scope="module")
 def kinds(
-    tmp_path_factory: pytest.TempPathFactory, preset_file: Path
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, tuple[dict[str, bytes], list[str]]]:
     """Of each kind: the documents, and the command that reads one ({} is its path)."""
     folder = tmp_path_factory.mktemp("sound")
     rng = random.Random(34)
     (folder / "t.csv").write_text("b,n,step,avg\n8,4,1,0.5\n8,4,2,0.6\n")
     (folder / "s.toml").write_text(SWEEP)
-    preset = preset_file.read_text()
+    preset = (FOLDER / "published-easy.toml").read_text().partition("[provenance]")[0]
     law = {"format": "isolaw.law/1", "hold": "B_p", "fixed": {}, "metric": "avg@4", "x": {"range": [0.1, 1.0]},
            "grid": [8, 16], "frontier": [], "curves": [], "warnings": [], "sources": []}  # fmt: skip
     report = {"format": "isolaw.gpu/1", "device": "cpu", "machine": {"gpus": []},
@@ -124,11 +126,7 @@ def kinds(
         "sweep file": (texts(SWEEP, rng), ["sweep", "{}", "--out", out, "--dry-run"]),
         "preset": (
             texts(preset, rng),
-            ["predict", "--method", "simulate", "--preset", "{}", "--compute", "1e5"],
-        ),
-        "preset of a plan": (
-            texts(preset, rng),
-            ["plan", str(folder / "s.toml"), "--preset", "{}", "--repetitions", "1"],
+            ["sweep", "--set", "bandit.preset={}", "--out", out, "--dry-run"],
         ),
         "mapping": (texts(MAPPING, rng), ["fit", str(folder / "t.csv"), "--mapping", "{}"]),
         "settings": (texts(SETTINGS, rng), ["read", str(folder / "t.csv"), "--settings", "{}"]),

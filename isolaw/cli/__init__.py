@@ -22,8 +22,7 @@ _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
     "Run": ["sweep", "plan", "status"],
     "More": [
-        "advise", "calibrate", "compare", "backtest", "problems", "model_size", "replicate", "export",
-        "doctor", "demo",
+        "advise", "compare", "backtest", "problems", "model_size", "export", "doctor", "demo",
     ],
 }  # fmt: skip
 

@@ -272,14 +272,14 @@ where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
 )  # fmt: skip
-eval_set_option = click.option(
+_eval_set_option = click.option(
     "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
 )
 _LAW = {
     "metric": click.option(
         "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
     ),
-    "eval_set": eval_set_option,
+    "eval_set": _eval_set_option,
     "where": where_option,
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",

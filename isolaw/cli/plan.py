@@ -38,10 +38,6 @@ from isolaw.cli.options import Destination
 )  # fmt: skip
 @shared.where_option
 @click.option(
-    "--preset", metavar="FILE|NAME",
-    help="A file of isolaw calibrate --out; the members of its ensemble become the truths. Not with --runs.",
-)  # fmt: skip
-@click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Set a key of the sweep file, e.g. sweep.seeds=2.",
 )  # fmt: skip

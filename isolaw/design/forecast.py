@@ -26,7 +26,6 @@ from isolaw.config import SweepSpec
 from isolaw.design import truths as library
 from isolaw.design import weights
 from isolaw.design.candidate_sweeps import LEAST, CandidateSweep, shorter
-from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
@@ -46,7 +45,6 @@ from isolaw.fits.selection import (
 from isolaw.metrics import is_accuracy
 from isolaw.registry import Shown
 from isolaw.runs import Runs, full_names
-from isolaw.simulators.presets import Preset, read_preset
 from isolaw.step_cost import HOUR_S
 
 ALIKE = 0.0005  # expected losses that differ by less count as equal; the cheapest design wins
@@ -108,7 +106,6 @@ class SweepForecast(Shown):
     repetitions: int
     compared: int = 0  #: number of configurations in the user's runs, from which the truths are weighted
     from_runs: int = 0  #: number of truths fitted to these runs
-    preset: Preset | None = None  #: calibrated preset whose members replace isolaw's own truths
     #: A forecast is simulated even if some truths are fitted to real runs, since it executes no sweep.
     simulated: ClassVar[Simulated] = Simulated.YES
 
@@ -161,7 +158,6 @@ def plan(
     cost: Any = None,
     runs: Any = None,
     where: Mapping[str, Any] | None = None,
-    preset: Preset | str | Path | None = None,
     settings: Sequence[str] = (),
     repetitions: int = 2,
     seed: int = 0,
@@ -191,9 +187,6 @@ def plan(
         earlier runs, in any form that `isolaw.read` accepts; truths that disagree with them get less weight.
     where
         use only the ``runs`` with these values, such as ``{"lr": 1e-3}``.
-    preset
-        a file from `isolaw.calibrate`; the members of its ensemble become the truths. Not together with
-        ``runs``.
     settings
         ``section.key=value`` pairs that override the file.
     repetitions
@@ -205,17 +198,9 @@ def plan(
     ------
     SpecError, InputError
         the sweep file or an argument is wrong; the error lists every issue.
-    Refused
-        the target is more than 100 times the compute that the preset was fitted to.
     """
     if repetitions < 1:
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
-    if preset is not None and runs is not None:
-        raise InputError(
-            "preset: found both a preset and runs; expected one of them, since a preset is already fitted to "
-            "its runs"
-        )
-    given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, where or {})
     designs = asked.candidates()
@@ -225,26 +210,16 @@ def plan(
             f"{len(asked.cells) * asked.target // LEAST:,}, which trains all configurations to a tenth of "
             "the target"
         )
-    found: Sequence[Truth]
-    if given is None:
-        found, weight, from_runs = _truths(asked, known, seed)
-    else:
-        found = truths_of(given, asked.cells, asked.target, jobs, lambda share: progress(share / 2))
-        weight, from_runs = np.full(len(found), 1 / len(found)), 0
-    first = 0.0 if given is None else 0.5  # share of the progress bar for simulating the truths
-
-    def played_share(share: float) -> None:
-        progress(first + (1 - first) * share)
-
-    plays = _played(asked, found, designs, repetitions, seed, jobs, played_share)
+    truths, weight, from_runs = _truths(asked, known, seed)
+    plays = _played(asked, truths, designs, repetitions, seed, jobs, progress)
     rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
     for i, row in enumerate(rows):  # a race has to be played before its duration is known
         less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
         if less is not None:
-            (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
+            (own,) = _played(asked, truths, [less], repetitions, seed, jobs, lambda _: None)
             rows[i] = _row(less, own, weight)
     ordered = tuple(sorted(rows, key=lambda row: row.loss.value))
-    return SweepForecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
+    return SweepForecast(asked, tuple(truths), weight, ordered, repetitions, len(known), from_runs)
 
 
 def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration]:

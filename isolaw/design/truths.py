@@ -11,8 +11,8 @@ For a seed s, z_sk is standard normal and the same in every cell. e is standard 
 `WIDTH` decades of C. ``answers`` is the number of answers in an evaluation, and v = E[q (1 − q)] / (m (1 −
 m)) over problems with success probability q.
 
-`presets` reads the truths shipped with isolaw, which reach 3e6 rollouts (``benchmarks/presets.py`` writes the
-file). Seven truths on an easy and seven on a hard problem set come from the interference simulator with
+`presets` reads the truths shipped with isolaw, which reach 3e6 rollouts (``benchmarks/calibration`` writes
+the file). Seven truths on an easy and seven on a hard problem set come from the interference simulator with
 jittered constants. Four on each set are members of the ensembles published-easy and published-hard, which are
 calibrated to the paper's runs, and in which n* rises more steeply. All truths are **simulated**. For another
 target isolaw rescales C: a truth learns as fast relative to the target as it does relative to 3e6. A cell

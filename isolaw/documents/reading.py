@@ -1,4 +1,4 @@
-"""Read TOML, JSON and NPZ files within limits on size, nesting, key length and numbers.
+"""Read TOML and JSON files within limits on size, nesting, key length and numbers.
 
 Reading any file takes at most seconds and a few hundred megabytes. The result is the data, or an `InputError`
 that names the file and the fault.
@@ -10,23 +10,18 @@ import json
 import math
 import re
 import tomllib
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from isolaw.errors import InputError
 from isolaw.files import open_file
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LARGEST = 64 * 2**20  # bytes of a JSON document or text file
 LARGEST_TOML = 250_000  # characters; tomllib reads about a megabyte per second
 DEEPEST_KEY = 10  # parts of a TOML key; tomllib takes quadratic time in this number
 DEEPEST = 40  # levels of nesting
 LARGEST_INTEGER = 64  # bits
-LARGEST_ARRAYS = 2**30  # bytes of all arrays in an NPZ file
 
 # The pattern starts only where a key can start and uses possessive quantifiers, so its time is linear.
 _DEEP_KEY = re.compile(
@@ -101,24 +96,6 @@ def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
         raise ValueError("not a JSON object")
     _check_values(data, source)
     return data
-
-
-def read_npz(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of an NPZ file by name, without unpickling; raise `InputError` for anything else."""
-    import numpy as np
-
-    try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LARGEST_ARRAYS:
-            raise InputError(f"{path}: found arrays of {size:,} bytes; expected at most {LARGEST_ARRAYS:,}")
-        with open_file(path) as file, np.load(file, allow_pickle=False) as data:
-            return {name: np.asarray(data[name]) for name in data.files}
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, NotImplementedError,
-            RuntimeError, OverflowError, TypeError) as error:  # fmt: skip
-        raise InputError(f"{path}: not an NPZ file of arrays ({str(error)[:300]})") from None
 
 
 def _no_number(name: str) -> NoReturn:

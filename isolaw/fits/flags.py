@@ -100,15 +100,6 @@ class Code(StrEnum):
     )
     FEWER_PROBLEMS = "fewer_problems", "the budget is for fewer training problems than the runs had"
 
-    # Simulated predictions.
-    PRESET_MISFIT = "preset_misfit", "the calibrated simulator does not describe the runs it was fitted to"
-    HARDLY_MOVED = "hardly_moved", "training hardly moved the rewards that the simulator was calibrated to"
-    CHOICES_DISAGREE = (
-        "choices_disagree",
-        "the choice of simulation or law is within 0.005 of the best in less than 5 % of the other's draws",
-    )
-    REWARDS_DISAGREE = "rewards_disagree", "95 % intervals of simulation and law do not overlap"
-
     # Studies.
     NOT_COMPARED = "not_compared", "only one of the two recipes has runs of a configuration"
     OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"

@@ -60,7 +60,7 @@ from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
 
-__all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
+__all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
 _BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
 _EDGE = 1e-6  # tolerance in comparisons of places, in doublings
@@ -112,7 +112,7 @@ def predict(
     unsure = document.method == "paper" and factor > INTERVALS
     options: list[Option] = []
     if factor <= FAR and not constant:
-        options = options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
+        options = _options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
     most = min(FAR * reach, LARGEST_BUDGET)
     n = [c.level(document.axis) for c in candidates]
@@ -186,10 +186,8 @@ def _cut(
     # Without a model, only measured configurations compete. With a rate, each candidate has its own compute.
     if model is None or any(c.rate != 1.0 for c in candidates):
         log2_n, log2_b = places.T
-        predicted = (
-            rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
-        )
-        return Slices(at, log2_n, log2_b, predicted[:, None], np.arange(len(candidates)), unit)
+        own = _rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
+        return Slices(at, log2_n, log2_b, own[:, None], np.arange(len(candidates)), unit)
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
 
@@ -203,7 +201,7 @@ def _cut(
     return replace(cut, place=near.argmin(axis=1))
 
 
-def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
+def _rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
     """Return fitted and drawn rewards of K allocations, each at its own compute, of shape (1 + draws, K)."""
     if law.surface is None:
         return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
@@ -211,7 +209,7 @@ def rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats
     return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
 
-def options_of(
+def _options_of(
     cut: Slices,
     candidates: Sequence[CandidateAllocation],
     budget: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isolaw.allocation import Allocation
 from isolaw.evidence import Simulated
@@ -14,9 +14,6 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
-
-if TYPE_CHECKING:
-    from isolaw.simulators.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Prediction(Shown):
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     """
 
-    TEXT = "simulation"
+    TEXT = "prediction"
 
     compute: int  #: the budget C
     unit: str  #: unit of the budget: rollouts, tokens or seconds
@@ -83,11 +80,6 @@ class Prediction(Shown):
     run_first: list[int] = field(default_factory=list)
 
     document: LawDocument | None = field(default=None, compare=False)  #: document of the law behind it
-    #: The calibrated simulator behind the prediction if there is no law, its number of members, and a law's
-    #: prediction for the same budget.
-    preset: Preset | None = field(default=None, compare=False)
-    members: int | None = None
-    law: Prediction | None = None
 
     def __repr__(self) -> str:
         a = self.allocation
@@ -147,8 +139,8 @@ class Prediction(Shown):
 
     @property
     def simulated(self) -> Simulated:
-        """Whether a simulator made the prediction or the runs behind it."""
-        return simulated_by(self.flags) if self.preset is None else Simulated.YES
+        """Whether a simulator made the runs behind the prediction."""
+        return simulated_by(self.flags)
 
     def _paid(self, option: Option | None) -> dict[str, Any]:
         spent = option and self.spent(option)
@@ -159,9 +151,6 @@ class Prediction(Shown):
         best = self.options[0] if self.options else None
         return {
             "simulated": self.simulated.json,
-            "method": "law" if self.preset is None else "simulate",
-            "preset": self.preset and self.preset.name,
-            "members": self.members,
             "compute": self.compute,
             "unit": self.unit,
             "budget": self.asked or None,
@@ -184,7 +173,6 @@ class Prediction(Shown):
                 for option in self.options
             ],
             "flags": encoded(self.flags),
-            "law": self.law and self.law.to_dict(),
         }
 
 

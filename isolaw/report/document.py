@@ -1,10 +1,10 @@
 """`Document`: the result of a study as one value, which renders as text, JSON and HTML.
 
-A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions, snippets and
-drawings. Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it).
-Most commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders
-the HTML page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`),
-at the start of the text, the page, its title and the JSON.
+A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions and snippets.
+Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it). Most
+commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders the HTML
+page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`), at the
+start of the text, the page, its title and the JSON.
 
 >>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
 ...                  {"n": 8, "simulated": True})
@@ -16,9 +16,8 @@ n  reward
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from isolaw.evidence import Simulated
@@ -26,30 +25,16 @@ from isolaw.report.text.law import notes
 from isolaw.report.text.numbers import columns
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-    from matplotlib.figure import Figure
-
     from isolaw.fits.flags import Flag
 
 
 @dataclass(frozen=True)
-class Bar:
-    """An estimate with its interval, and a second interval for comparison, in percent of the bar's width."""
-
-    low: float
-    middle: float
-    high: float
-    within: tuple[float, float] = (0.0, 100.0)
-
-
-@dataclass(frozen=True)
 class TableCell:
-    """One cell of a table: text, sort key (the text by default), kind (``good`` or ``bad``) and bar."""
+    """One cell of a table: text, sort key (the text by default) and kind (``good`` or ``bad``)."""
 
     text: str
     by: float | str | None = None
     kind: str = ""
-    bar: Bar | None = None
 
 
 @dataclass(frozen=True)
@@ -127,38 +112,12 @@ class Caution:
         return [f"Caution: {self.text}"]
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure that only pages show. ``alt`` describes it for screen readers."""
-
-    draw: Callable[[], Figure]
-    alt: str
-    caption: str
-
-    def lines(self) -> list[str]:
-        """Return no lines, since text output has no drawings."""
-        return []
-
-    def svg(self) -> Markup:
-        """Return the figure as an SVG element, in which matplotlib has escaped the text."""
-        import matplotlib as mpl
-        from markupsafe import Markup
-
-        from isolaw.report.figures.style import STYLE
-
-        file, nothing = StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with mpl.rc_context(STYLE):
-            self.draw().savefig(file, format="svg", transparent=True, metadata=nothing)
-        text = file.getvalue()
-        return Markup(text[text.index("<svg") :])
-
-
 def cautions(flags: Iterable[Flag]) -> list[Caution]:
     """Return flags as cautions, except the simulation flag, which the document's label already states."""
     return [Caution(f"{text}.") for text in notes(flags)]
 
 
-Stanza = str | Table | Bullets | Snippet | Caution | Drawing
+Stanza = str | Table | Bullets | Snippet | Caution
 
 
 @dataclass(frozen=True)

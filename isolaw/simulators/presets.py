@@ -1,88 +1,51 @@
-"""Read preset files: constants of the interference population, an ensemble of constants, and the evidence.
+"""Read preset files: constants of the interference population that were fitted to published runs.
 
-A preset file is a TOML file. ``[constants]`` describes one population. ``[ensemble]`` describes many
-populations, with a list of values for each constant; their spread shows how well the runs determine it.
-``problems`` is a value of ``problems.set``, and ``n_train`` is D. ``[recipe]`` contains the settings of the
-runs, ``[provenance]`` identifies the runs and measures the fit, and ``[discrepancy]`` contains the residuals
-of the runs (`isolaw.simulators.preset_file`).
+A preset file is a TOML file. ``[constants]`` describes one population, ``preset.problems`` is a value of
+``problems.set``, and ``preset.n_train`` is D. The other sections describe the fit, which
+``benchmarks/calibration`` makes, and isolaw does not read them.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, Field
+
+from isolaw.config.sections import Count, Section
 from isolaw.documents.reading import read_toml
-from isolaw.errors import InputError, nearest
-from isolaw.files import open_file
-from isolaw.simulators import preset_file
-from isolaw.simulators.preset_file import FORMAT
+from isolaw.documents.validation import parse_section
+from isolaw.errors import InputError, SpecError, nearest
+from isolaw.simulators.problems import difficulty
 
+FORMAT = "isolaw.preset/1"
 FOLDER = Path(__file__).with_name("presets")
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A calibrated population and its ensemble.
+def _problem_set(text: str) -> str:
+    try:
+        difficulty(text)
+    except SpecError as error:
+        raise ValueError(f"a problem set ({error})") from None
+    return text
 
-    Each of the ``members`` maps the coordinates of `isolaw.calibration.space` to values, and the key
-    ``problems`` to a problem set. The first member is the population itself. ``left`` contains the residuals
-    of the runs from the ensemble's mean (`isolaw.calibration.discrepancy`).
-    """
 
-    name: str
-    problems: str
-    n_train: int
-    recipe: Mapping[str, Any]
-    constants: Mapping[str, float]
-    members: tuple[Mapping[str, Any], ...]
-    provenance: Mapping[str, Any]
-    left: Mapping[str, Any] = field(default_factory=dict)
+class _Head(Section):
+    """The section ``[preset]``: the format, the model, the problem set and D."""
 
-    @property
-    def cells(self) -> tuple[tuple[int, int], ...]:
-        """The measured (B_p, n). If the file has no ``cells``, these are all pairs of its B_p and n."""
-        of = self.provenance
-        pairs = of.get("cells") or itertools.product(of["problems_per_batch"], of["rollouts_per_problem"])
-        return tuple(sorted((int(b), int(n)) for b, n in pairs))
+    format: Literal["isolaw.preset/1"]
+    model: Literal["interference"] = "interference"
+    problems: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_problem_set)]
+    n_train: Annotated[Count, Field(le=10_000_000)]
 
-    @property
-    def measured(self) -> float:
-        """The largest compute C that the runs measured."""
-        return float(max(self.provenance["compute"]))
 
-    @property
-    def ends(self) -> dict[tuple[int, int], float]:
-        """The largest C of each measured (B_p, n); empty if the file does not contain it."""
-        ends = self.provenance.get("ends", [])
-        pairs = self.provenance.get("cells", [])
-        return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, ends, strict=False)}
+class Preset(BaseModel):
+    """The content of a preset file: the problem set and D in ``preset``, and the population's constants."""
 
-    @property
-    def reward(self) -> str:
-        """The measured reward, e.g. ``avg@4 on validation``."""
-        return str(self.provenance["reward"])
-
-    @property
-    def discrepancy(self) -> float:
-        """δ, the misfit of the constants to the runs beyond noise (`isolaw.calibration.emulator`)."""
-        return float(self.provenance.get("discrepancy", 0.0))
-
-    @property
-    def missed(self) -> float:
-        """The error of the ensemble's mean on the runs, relative to the combined noise and discrepancy."""
-        explained = math.hypot(float(self.provenance.get("noise", 0.0)), self.discrepancy)
-        return float(self.provenance.get("error", 0.0)) / explained if explained else 0.0
-
-    @property
-    def moved(self) -> bool:
-        """Whether training changed the rewards of the runs by more than noise."""
-        return bool(self.provenance.get("moved", True))
+    preset: _Head
+    constants: dict[str, Annotated[float, Field(allow_inf_nan=False)]]
 
 
 def shipped() -> list[str]:
@@ -93,7 +56,7 @@ def shipped() -> list[str]:
 def read_preset(name: str | Path) -> Preset:
     """Return the preset with this name that ships with isolaw, or the preset in a file.
 
-    Raises `InputError` if neither exists.
+    Raises `InputError` if neither exists, or if the file is damaged.
 
     >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):
@@ -114,26 +77,10 @@ def _shipped(name: str) -> Preset:
     return _read(FOLDER / f"{name}.toml")
 
 
-def is_preset(path: Path) -> bool:
-    """Return whether a file is a preset file."""
-    try:
-        with open_file(path) as file:
-            return FORMAT.encode() in file.read(2000)
-    except OSError:
-        return False
-
-
 def _read(path: Path) -> Preset:
-    data = read_toml(path)
-    content = preset_file.read(data, path)
-    columns = content.ensemble
-    return Preset(
-        path.stem,
-        content.preset.problems,
-        content.preset.n_train,
-        data["recipe"],
-        content.constants,
-        tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)),
-        content.provenance.model_dump(exclude_unset=True),
-        data.get("discrepancy", {}),
-    )
+    data: Mapping[str, Any] = read_toml(path)
+    head = data.get("preset")
+    found = head.get("format") if isinstance(head, Mapping) else None
+    if found != FORMAT:
+        raise InputError(f"{path}: found format {repr(found)[:80]}; expected a preset ({FORMAT})")
+    return parse_section(Preset, data, source=str(path))

@@ -79,7 +79,6 @@ LOOKS = {
     "plan": ["plan runs --compute 3e4", "plan named --compute 3e4"],
     "status": ["status runs", "status named"],
     "advise": ["advise --compute 1e6"],
-    "calibrate": ["calibrate log", "calibrate named"],
     "compare": ["compare runs --a n=4 --b n=16 --compute 1e4", "compare log law.json"],
     "backtest": ["backtest runs --fit-below 1e4 --draws 0"],
     "problems": [
@@ -87,7 +86,6 @@ LOOKS = {
         "problems --counts evilmod.py",
     ],
     "model-size": ["model-size log/rows.csv"],
-    "replicate": ["replicate --model evilmod", "replicate --preset evilmod.toml"],
     "export": ["export runs/{run} --out exported"],
     "doctor": ["doctor", "doctor runs"],
     "demo": ["demo law.json"],

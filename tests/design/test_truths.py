@@ -19,7 +19,7 @@ CHECKPOINTS = {
 
 
 def test_the_presets_are_of_this_simulator() -> None:
-    """If this fails: python -m benchmarks.design simulate, then python -m benchmarks.presets."""
+    """If this fails: python -m benchmarks.design simulate, then python -m benchmarks.calibration.truths."""
     assert truths.simulator_version() == Bandit.version
     assert truths.FILE.stat().st_size < 300_000
 

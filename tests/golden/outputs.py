@@ -37,18 +37,6 @@ _UNSTABLE = [
 ]
 
 
-def small_calibration(patch: pytest.MonkeyPatch) -> None:
-    """Calibrations of a second: few simulations, few members, short chains."""
-    from isolaw.calibration import calibrate, rounds
-
-    for name, value in {"FIRST": 40, "NEXT": 20, "ROUNDS": 2, "MEMBERS": 8}.items():
-        for module in (calibrate, rounds):
-            patch.setattr(module, name, value)
-    patch.setattr(calibrate, "SIMULATIONS", 40 + 20 + 8)
-    patch.setattr(rounds, "_STEPS", {False: (20, 40), True: (20, 40)})
-    patch.setattr(rounds, "_THIN", 10)
-
-
 def few_budgets(patch: pytest.MonkeyPatch) -> None:
     """Pages whose slider has three stops to the decade instead of 24: each is a prediction."""
     module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
@@ -101,7 +89,6 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     """Run the commands of a group in ``folder``: where each output is stored, and what is printed now."""
     (folder / "examples").symlink_to(HERE.parents[1] / "examples")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
-        small_calibration(patch)
         few_budgets(patch)
         in_turn(patch)
         patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))

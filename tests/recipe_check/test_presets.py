@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.replication.jitter import constants_of, jittered
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.replication.jitter import constants_of, jittered
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

@@ -24,9 +24,9 @@ _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 class BanditOptions(BaseModel):
     """The keys of the ``[bandit]`` section.
 
-    ``preset`` is the name of a preset, or the file of a calibrated population (`isolaw.simulators.presets`).
-    The problems and D of a calibrated population are then the defaults. ``parameters`` overrides constants of
-    the preset. ``histograms`` defines additional problem sets by their avg@16 histograms: each has 17 shares,
+    ``preset`` is the name of a preset, or the file of a fitted population (`isolaw.simulators.presets`). The
+    problems and D of a fitted population are then the defaults. ``parameters`` overrides constants of the
+    preset. ``histograms`` defines additional problem sets by their avg@16 histograms: each has 17 shares,
     or the path of a text file with them.
     """
 
@@ -47,8 +47,9 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     options = parse_section(BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
-    if options.model == "interference" and preset not in module.PRESETS and is_calibrated(preset):
-        spec, options = _from_calibrated(spec, options, preset)
+    fitted = preset in shipped() or preset.endswith(".toml")
+    if options.model == "interference" and preset not in module.PRESETS and fitted:
+        spec, options = _from_fitted(spec, options, preset)
         preset = next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
@@ -75,23 +76,18 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     return spec.model_copy(update=update)
 
 
-def is_calibrated(preset: str) -> bool:
-    """Return whether ``bandit.preset`` names a calibrated population, either shipped or in a file."""
-    return preset in shipped() or preset.endswith(".toml")
-
-
-def _from_calibrated(spec: RunSpec, options: BanditOptions, preset: str) -> tuple[RunSpec, BanditOptions]:
-    """Return the spec and the section with the content of a calibrated preset instead of its name."""
+def _from_fitted(spec: RunSpec, options: BanditOptions, name: str) -> tuple[RunSpec, BanditOptions]:
+    """Return the spec and the section with the content of a preset file instead of its name."""
     try:
-        read = read_preset(preset)
+        preset = read_preset(name)
     except InputError as error:
-        raise SpecError([Issue("bandit.preset", str(error), preset)]) from None
+        raise SpecError([Issue("bandit.preset", str(error), name)]) from None
     problems: dict[str, Any] = {}
     if "set" not in spec.problems.model_fields_set:
-        problems["set"] = read.problems
+        problems["set"] = preset.preset.problems
     if spec.problems.n_train is None:
-        problems["n_train"] = read.n_train
-    constants = {**read.constants, **options.parameters}
+        problems["n_train"] = preset.preset.n_train
+    constants = {**preset.constants, **options.parameters}
     return (
         spec.model_copy(update={"problems": spec.problems.model_copy(update=problems)}),
         options.model_copy(update={"preset": None, "parameters": constants}),

@@ -29,13 +29,11 @@ _FLAG_NAMES: Mapping[str, str] = {
     for code in (
         Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.LACK_OF_FIT,
         Code.EXTRAPOLATION, Code.FAR, Code.LIMITED, Code.FLAT, Code.UNCERTAIN, Code.EPOCHS,
-        Code.FEWER_PROBLEMS, Code.REWARDS_DISAGREE,
+        Code.FEWER_PROBLEMS,
     )
 } | {
     Code.ONE_SEED: "one seed per configuration", Code.TWO_SEEDS: "two seeds per configuration",
     Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
-    Code.CHOICES_DISAGREE: "recommendations disagree", Code.PRESET_MISFIT: "misfit of the preset",
-    Code.HARDLY_MOVED: "nothing learned",
     Code.NO_LAW: "isolaw fitted no logistic", Code.NO_SATURATION: "isolaw states no saturation level",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}

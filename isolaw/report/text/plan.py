@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isolaw.backends.bandit import Bandit
 from isolaw.design import sweep_file, truths
-from isolaw.design.ensemble import SEEDS
 from isolaw.design.forecast import ALIKE, Range
 from isolaw.report.document import Bullets, Document, Passage, Stanza, Table
 from isolaw.report.text import costs
@@ -25,8 +23,7 @@ def document(found: SweepForecast, price: float | None = None) -> Document:
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} on each truth"
-    also = f" of preset {found.preset.name}" if found.preset else ""
-    also += f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
+    also = f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
     lines: list[Stanza] = [
         f"isolaw played each sweep on {count(simulated, 'simulated truth')}{also}, with {plays}. "
         "No model was trained.",
@@ -63,7 +60,7 @@ def assumptions(found: SweepForecast) -> list[str]:
         f"The best allocation is the best of these {len(asked.cells)} configurations; the plan considers no "
         "others.",
     ]
-    if found.preset is None and (outside := truths.outside(asked.cells)):
+    if outside := truths.outside(asked.cells):
         named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
@@ -91,28 +88,13 @@ def assumptions(found: SweepForecast) -> list[str]:
 
 def _origin(found: SweepForecast) -> list[str]:
     """Describe the truths that the plan uses."""
-    preset, asked = found.preset, found.question
-    if preset is None:
-        kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
-        return [
-            f"{len(found.truths) - found.from_runs} truths are from a simulator (version {_version(found)}) "
-            f"on {kinds}; about a third of them are calibrated to the paper's runs. Your model may learn "
-            "differently from all of them.",
-            "Relative to the target, your model learns as fast as the truths do relative to C = 3e6.",
-        ]
-    factor = asked.target / preset.measured
+    kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(found.question.spec))
     return [
-        f"The truths are {len(found.truths)} of {count(len(preset.members), 'member')} of preset "
-        f"{preset.name}, with {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). "
-        f"They were fitted to runs up to C = {number(preset.measured)}; beyond this C, your model may learn "
-        "differently.",
-        *([f"The target is {number(factor)} times the largest measured compute."] if factor > 1 else []),
+        f"{len(found.truths) - found.from_runs} truths are from a simulator (version "
+        f"{truths.simulator_version()}) on {kinds}; about a third of them are calibrated to the paper's "
+        "runs. Your model may learn differently from all of them.",
+        "Relative to the target, your model learns as fast as the truths do relative to C = 3e6.",
     ]
-
-
-def _version(found: SweepForecast) -> int:
-    """Return the version of the simulator that generated the truths."""
-    return truths.simulator_version() if found.preset is None else Bandit.version
 
 
 def _data(found: SweepForecast, price: float | None) -> dict[str, Any]:
@@ -134,8 +116,7 @@ def _data(found: SweepForecast, price: float | None) -> dict[str, Any]:
         "truths": [] if best is None else [_truth(*item) for item in found.losses(best)],
         "effective_truths": found.effective_truths,
         "truths_from_runs": found.from_runs,
-        "preset": found.preset and found.preset.name,
-        "simulator": _version(found),
+        "simulator": truths.simulator_version(),
         "repetitions": found.repetitions,
         "assumptions": assumptions(found),
         "cost": clock and clock.cost.to_dict(),

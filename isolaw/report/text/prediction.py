@@ -9,6 +9,7 @@ from isolaw.errors import InputError
 from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
+from isolaw.report.document import Document
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, number, share
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
     from isolaw.step_cost import Cost
+
+
+def document(prediction: Prediction) -> Document:
+    """Return the document of a prediction."""
+    assert prediction.document is not None
+    lines = prediction_summary(prediction, prediction.document)
+    return Document.of("prediction", lines, prediction.to_dict())
 
 
 def answer(prediction: Prediction) -> str:

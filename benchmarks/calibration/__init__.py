@@ -1,0 +1,1 @@
+"""Fit a simulator to runs: an ensemble of populations that reproduce their rewards. See README.md."""
