@@ -102,7 +102,7 @@ class Desk:
 
     def half(self) -> None:
         """A sweep that was interrupted."""
-        plan = engine.plan(self.tiny(), "half")
+        plan = engine.resolve_sweep(self.tiny(), "half")
         with closing(engine.execute(plan, "half")) as events:
             next(events)
 

@@ -48,7 +48,7 @@ def calibrate(
     """Fit the simulator to runs, to predict budgets beyond them.
 
     A SOURCE is as in isolaw read. The preset is an ensemble: its members differ in the constants that the
-    runs do not determine. isolaw predict --method simulate, isolaw plan and isolaw sweep --set
+    runs do not determine. isolaw predict --method simulate and isolaw sweep --set
     bandit.preset=preset.toml use the preset. A calibration takes minutes; with --out, the same command
     continues an interrupted calibration.
     """

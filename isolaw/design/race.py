@@ -101,7 +101,11 @@ class Race:
         measured: Sequence[Configuration],
         failed: Collection[RunKey] = (),
     ) -> Decision:
-        """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
+        """Return the decision that follows ``history``.
+
+        ``measured`` contains the requested runs, only up to their requested horizons. ``failed`` contains the
+        (B_p, n, seed) of failed runs.
+        """
         if not history:
             return self._ask(DecisionStage.RUNG, history, self._entering(0), self.rungs[0])
         made, gone = horizons(history), tuple(sorted(failed))
@@ -120,7 +124,7 @@ class Race:
             decision = self._ask(DecisionStage.RUNG, history, going, self.rungs[rung])
         else:
             kept, decision = arrived, self._refined(history, found)
-        return described(replace(decision, failed=gone), found, kept)
+        return _described(replace(decision, failed=gone), found, kept)
 
     def _refined(self, history: Sequence[Decision], found: CellRewards) -> Decision:
         """Return the decision after the last rung: neighbours of the best cell, more seeds, or the end."""
@@ -209,7 +213,7 @@ def _spent(history: Sequence[Decision]) -> int:
     return sum(decision.cost for decision in history)
 
 
-def described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
+def _described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
     """Return a decision with the comparison of cells that led to it, in which only ``kept`` are not worse."""
     rows = zip(found.cells, found.reward, found.loss, found.probability, strict=True)
     return replace(

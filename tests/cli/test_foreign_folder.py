@@ -71,7 +71,7 @@ LOOKS = {
     "sweep": [
         "sweep real.toml --out new --dry-run", "sweep --out named --dry-run",
         "sweep --out named --dry-run --json",
-        "sweep real.toml --recipe-check --out new --dry-run", "sweep replay.toml --out new --dry-run",
+        "sweep replay.toml --out new --dry-run",
         "sweep real.toml --out new --dry-run --set real.reward=rewards:f --set real.modules=.",
         "sweep real.toml --out new --dry-run --set executor.kind=ray",
         "sweep command.toml --out new --dry-run",

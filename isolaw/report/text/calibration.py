@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import hypot
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,12 +183,7 @@ def _marks(found: Calibration) -> list[str]:
 def _following(found: Calibration, out: str) -> list[str]:
     """Return the next commands, which use the preset file ``out``."""
     budget = f"{10 * _end(found):.0e}".replace("e+0", "e")
-    planned = Path(str(found.observed.runs.source or ""), "sweep.toml")
-    return [
-        str(commands.predict_by_preset(out, budget)),
-        *([str(commands.plan_preset(str(planned), out))] if planned.is_file() else []),
-        str(commands.sweep_preset(out)),
-    ]
+    return [str(commands.predict_by_preset(out, budget)), str(commands.sweep_preset(out))]
 
 
 def _ends(interval: tuple[float, float]) -> str:
