@@ -39,7 +39,7 @@ READ = {
     "backtest settings_file", "backtest mapping", "calibrate sources", "calibrate settings_file",
     "calibrate mapping", "compare first", "compare second", "compare settings_file", "compare mapping",
     "read sources", "read settings_file",
-    "read mapping", "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "read mapping", "export run", "advise cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
@@ -49,7 +49,7 @@ WORDS: dict[str, list[str]] = {
     "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"], "calibrate": ["MADE"],
     "doctor": ["--gpu", "--device", "cpu"],
     "export": ["RUN"], "replicate": ["--seeds", "2"],
-    "fit": ["MADE", "--draws", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
+    "fit": ["MADE", "--draws", "0"], "read": ["MADE"], "report": ["MADE"],
     "problems": ["--model", "m", "--problems", "p"], "sweep": [],
 }  # fmt: skip
 
@@ -154,7 +154,6 @@ def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
         (["read", "MADE", "-o", "x"], ".parquet"),
         (["fit", "MADE", "--draws", "0", "--out", "law.toml"], ".json"),
         (["report", "MADE", "-o", "page.json"], ".html"),
-        (["advise", "--budget", "1e6", "--out", "first.json"], ".toml"),
         (["calibrate", "MADE", "--out", "preset.json"], ".toml"),
         (["calibrate", "MADE", "--figure", "drawn.jpg"], ".png"),
         (["doctor", "--gpu", "--device", "cpu", "--out", "report.txt"], ".json"),
@@ -186,7 +185,7 @@ def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path
         assert isolaw("read", out, "-o", tmp_path / "runs.parquet")[0] == 0
         more = ("--out", tmp_path / "law.json", "--figures", tmp_path / "figures")
         assert isolaw("fit", out, "--draws", 0, *more)[0] == 0
-        assert isolaw("advise", "--budget", "1e6", "--out", tmp_path / "first.toml")[0] == 0
+        assert isolaw("advise", "--budget", "1e6", "--write", tmp_path / "first")[0] == 0
         library = tmp_path / "library"
         library.mkdir()
         (library / "weights").touch(0o600)

@@ -116,19 +116,12 @@ def kinds(
            "grid": [8, 16], "frontier": [], "curves": [], "warnings": [], "sources": []}  # fmt: skip
     report = {"format": "isolaw.gpu/1", "device": "cpu", "machine": {"gpus": []},
               "stages": [{"stage": "speed", "measured": {"speed": []}}]}  # fmt: skip
-    out, cost = (
-        str(folder / "out"),
-        ["plan", str(folder / "s.toml"), "--cost", "{}", "--hours", "1", "--repetitions", "1"],
-    )
+    out, cost = str(folder / "out"), ["advise", "--compute", "1e6", "--cost", "{}"]
     return {
         "sweep file": (texts(SWEEP, rng), ["sweep", "{}", "--out", out, "--dry-run"]),
         "preset": (
             texts(preset, rng),
             ["predict", "--method", "simulate", "--preset", "{}", "--compute", "1e5"],
-        ),
-        "preset of a plan": (
-            texts(preset, rng),
-            ["plan", str(folder / "s.toml"), "--preset", "{}", "--repetitions", "1"],
         ),
         "mapping": (texts(MAPPING, rng), ["fit", str(folder / "t.csv"), "--mapping", "{}"]),
         "settings": (texts(SETTINGS, rng), ["read", str(folder / "t.csv"), "--settings", "{}"]),

@@ -40,7 +40,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 @json_option
 @click.pass_context
 def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
-    """Recommend a starting point and the sweeps to run first, from published results alone.
+    """Recommend where to start and what to run first, without any runs.
 
     Use it before you have any run. isolaw prints n, B_p and M with their ranges, the race to run with its
     cost, and how to find its learning rate first; then the sources, and how they differ from your case. The

@@ -39,7 +39,7 @@ LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
 TOLERANCE = 0.001  # default expected loss at which a race ends, in units of the metric
 ROUNDS = 4  # limit on the rounds of neighbours
-RIVALS = 2  # number of cells that get a seed together with the best cell
+_RIVALS = 2  # number of cells that get a seed together with the best cell
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Race:
         made, gains = horizons(history), found.gains()
         rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]
         runs = []
-        for i in (found.best, *rivals[:RIVALS]):
+        for i in (found.best, *rivals[:_RIVALS]):
             key = found.cells[i]
             left = [seed for seed in self.seeds if (*key, seed) not in {*made, *self.missing}]
             runs += [Request(*key, left[0], self.target)] if left else []

@@ -151,7 +151,7 @@ def _race(grid: FirstSweep, case: Case) -> str:
     levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
     price = "Its hours need --cost." if grid.cost is None else costs.spent(grid.spent, grid.cost)
     return (
-        f"Then let a race choose n: n = {levels} with B_p = {spec.grid.problems_per_batch[0]} and "
+        f"Let a race choose n: n = {levels} with B_p = {spec.grid.problems_per_batch[0]} and "
         f"{count(len(spec.sweep.seeds), 'seed')}, up to C = {number(spec.sweep.compute)}. It spends at most "
         f"{_rollouts(grid, case)}. {price}"
     )
