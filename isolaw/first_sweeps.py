@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isolaw import commands
-from isolaw.arguments import checked
 from isolaw.config import RunSpec, SweepSpec
+from isolaw.config.sections import Positive
 from isolaw.config.writing import toml_text
 from isolaw.costs import Cost, read_cost, sweeps
 from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
@@ -65,6 +65,11 @@ _HEADS: dict[SweepName, tuple[str, str]] = {
     ),
     "grid": ("Which n is best?", "Set recipe.lr to the best lr: {fit}"),
 }
+
+
+class _Asked(Case):
+    backend: BackendName
+    price: Positive | None
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,6 @@ class Advice(StartingPoint, Shown):
         return paths
 
 
-@checked
 def advise(
     budget: float | str,
     difficulty: DifficultyKind | None = None,
@@ -198,9 +202,14 @@ def advise(
     >>> advise(1e9).start is None
     True
     """
-    given = {"difficulty": difficulty, "model_size": model_size, "max_batch_rollouts": max_batch_rollouts}
-    case = parse_section(Case, {"budget": budget, **given, "n_train_problems": n_train_problems})
-    point = starting_point(case)
+    given: dict[str, Any] = {
+        "difficulty": difficulty,
+        "model_size": model_size,
+        "max_batch_rollouts": max_batch_rollouts,
+    }
+    given |= {"n_train_problems": n_train_problems, "backend": backend, "price": price}
+    asked = parse_section(_Asked, {"budget": budget, **given})
+    point = starting_point(Case(**asked.model_dump(include=set(Case.model_fields))))
     found = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
     return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, found)
 

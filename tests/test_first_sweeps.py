@@ -17,7 +17,7 @@ from isolaw.preview import Preview
 
 Call = Callable[..., tuple[int, str, str]]
 BUDGETS = [int(budget) for budget in np.geomspace(3e4, 1e9, 20)]
-COST = {"step": [{"B_p": 32, "n": 8, "step_s": 20.0}, {"B_p": 32, "n": 512, "step_s": 300.0}]}
+COST = {"step": [{"problems_per_batch": 32, "rollouts_per_problem": n, "step_s": 20.0 + n} for n in (8, 512)]}
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_batch_rollouts": 1024}, {"n_train_problems": 10}])
@@ -58,7 +58,7 @@ def test_the_cost_is_that_of_a_dry_run(
     """Of the same file, with a model and problems that exist."""
     monkeypatch.chdir(tmp_path)
     table = tmp_path / "steps.csv"
-    table.write_text("B_p,n,step_s\n32,8,20\n32,16,25\n32,512,300\n")
+    table.write_text("problems_per_batch,rollouts_per_problem,step_s\n32,8,20\n32,16,25\n32,512,300\n")
     words = ["advise", "--compute", "1e6", "--difficulty", "easy", "--backend", "command", "--write", "first"]
     costs = ["--cost", table, "--price", "2"]
     code, stdout, _ = isolaw(*words, *costs, "--json")

@@ -97,7 +97,8 @@ import isolaw
 for call in (
     lambda: isolaw.read("runs"), lambda: isolaw.read("log"), lambda: isolaw.fit("runs", draws=0),
     lambda: isolaw.answer("runs", 30_000, draws=0), lambda: isolaw.status("named"),
-    lambda: isolaw.load_law("law.json"), lambda: isolaw.dead_groups("log"), lambda: isolaw.advise(1e6, cost="runs"),
+    lambda: isolaw.load_law("law.json"), lambda: isolaw.dead_groups("log"),
+    lambda: isolaw.advise(1e6, cost="runs"),
     lambda: isolaw.compare("runs", "log"), lambda: isolaw.check("real"), lambda: isolaw.doctor(),
 ):
     try:
