@@ -267,7 +267,7 @@ def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
 
 @_printed
 def spend(file: object, batch: Sequence[int], budget: int) -> Command:
-    """Return the command that plans one run with the ``batch`` (B_p, n) for a budget, from a sweep's file."""
+    """Return the command that previews a run of the ``batch`` (B_p, n) for a budget, from a sweep file."""
     keys = ["problems_per_batch", "rollouts_per_problem"]
     own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
     own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]

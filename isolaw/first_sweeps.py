@@ -41,7 +41,7 @@ from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
 from isolaw.step_cost import Spent
 
-LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
+_LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
 _LEAST_LEVELS = 3  # n that a race compares
 _SEEDS = 2
@@ -198,7 +198,7 @@ def advise(
     >>> advice.start.allocation
     Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=183)
     >>> advice.sweeps[-1].spec.grid.rollouts_per_problem
-    (128, 256, 512)
+    (256, 512, 1024)
     >>> advise(1e9).start is None
     True
     """
@@ -292,7 +292,7 @@ def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
 def _base_lr(backend: str, sections: Mapping[str, Any], shape: tuple[int, int]) -> float:
     """Return the lr at B = 1,024: of language models, or of the simulator."""
     if not traits(backend).simulated:
-        return LR
+        return _LR
     lr = resolved_run(SweepSpec.parse({"sweep": {"backend": backend}, **sections}), shape).recipe.lr
     assert lr is not None
     return lr

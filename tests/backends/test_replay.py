@@ -252,7 +252,7 @@ def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     replay._held.clear()
     isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(tmp_path / "other.parquet")
     (tmp_path / "other.parquet").replace(out / "recorded.parquet")
-    with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was planned"):
+    with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was resolved"):
         engine.resolve_sweep(SweepStore(out).read_spec(), out)
     with pytest.raises(StoreError, match=r"contains another sweep \(content\.runs is"):
         isolaw.sweep(replaying(FRAME.assign(r=0.5)), out)
