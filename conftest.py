@@ -22,7 +22,7 @@ _WITH_VLLM = (
 _LONG = (
     *("test_docs", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
     *("fits/test_degenerate", "report/page/test_browser", "design/test_killed", "store/test_killed"),
-    *("test_golden", "cli/test_recipe_check", "recipe_check/test_presets"),
+    "test_golden",
     *("backends/real/test_command", "backends/real/test_gpu_selftest", "backends/real/test_examples"),
     "backends/real/test_nodes",
     *(

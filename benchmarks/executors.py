@@ -54,7 +54,7 @@ def work(run: RunSpec, report: Report) -> None:
 
 
 def planned(runs: int) -> list[RunSpec]:
-    return engine.plan(sweep(runs, 1), "nowhere").runs
+    return engine.resolve_sweep(sweep(runs, 1), "nowhere").runs
 
 
 def alone(runs: int) -> None:
@@ -64,7 +64,7 @@ def alone(runs: int) -> None:
 
 def with_isolaw(runs: int, jobs: int, folder: Path) -> None:
     spec = sweep(runs, jobs)
-    done = sum(event.kind == "done" for event in engine.execute(engine.plan(spec, folder), folder))
+    done = sum(event.kind == "done" for event in engine.execute(engine.resolve_sweep(spec, folder), folder))
     assert done == runs
 
 

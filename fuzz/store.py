@@ -94,7 +94,7 @@ def bases(scratch: Path) -> dict[str, Base]:
     def begun(name: str, events: int, *options: str) -> Path:
         """Killed after so many events, with states that are and are not published."""
         folder = scratch / name
-        made = engine.execute(engine.plan(spec(*options), folder), folder, SWEEP)
+        made = engine.execute(engine.resolve_sweep(spec(*options), folder), folder, SWEEP)
         for _ in range(events):
             next(made)
         made.close()

@@ -7,8 +7,6 @@ A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw es
     law = isolaw.fit(runs, metric="avg@4")          fit n*(C), with intervals
     law.predict(compute=1e7)                        predict the best allocation of a budget
     isolaw.advise(1e6)                              where to start without runs, from published results
-    isolaw.plan("sweep.toml", spend="20%")          plan which runs to make, with simulated runs
-    isolaw.check_recipe("sweep.toml", out="DIR")    check the learning rate first
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.write_report(runs, law, "report.html")   write a page about the results
 

@@ -5,13 +5,12 @@ from isolaw.backends.real.export import export as export
 from isolaw.backends.real.rollout.split import split as split
 from isolaw.config import SweepSpec as SweepSpec
 from isolaw.costs import read_cost as read_cost
-from isolaw.design.advice import Advice as Advice
-from isolaw.design.advice import advise as advise
-from isolaw.design.forecast import plan as plan
 from isolaw.doctor import diagnose as diagnose
 from isolaw.engine import status as status
 from isolaw.engine import sweep as sweep
 from isolaw.errors import IsolawError as IsolawError
+from isolaw.first_sweeps import Advice as Advice
+from isolaw.first_sweeps import advise as advise
 from isolaw.fits.law import Law as Law
 from isolaw.fits.laws.fit_points import fit_points as fit_points
 from isolaw.fits.pipeline import fit as fit
@@ -27,7 +26,6 @@ from isolaw.fits.studies.retune import retune as retune
 from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target
 from isolaw.readers.read import read as read
-from isolaw.recipe_check.check import check_recipe as check_recipe
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
 from isolaw.report.figures.law import law_figure as law_figure

@@ -32,7 +32,6 @@ _LIMITS: dict[str, tuple[str, float, float]] = {
     "seed": ("a whole number from 0 to 2^63 - 1", 0, _LARGEST),
     "max_batch_rollouts": ("a number of rollouts, at least 1", 1, _LARGEST),
     "n_train_problems": ("a positive number of problems", 1, _LARGEST),
-    "repetitions": ("at least 1", 1, _LARGEST),
     "target": ("a finite number", -_LARGEST, _LARGEST),
     "fit_below": ("a measured compute", 0, _LARGEST),
 }

@@ -136,8 +136,8 @@ def _printed(function: Printed) -> Printed:
 def unused(path: str) -> str:
     """Return a path that does not exist yet: the given path, or its first free numbered variant.
 
-    >>> unused("gone/plan.toml")
-    'gone/plan.toml'
+    >>> unused("gone/first.toml")
+    'gone/first.toml'
     """
     own = Path(path)
     names = (own.with_stem(f"{own.stem}-{i}") if i > 1 else own for i in count(1))
@@ -231,7 +231,7 @@ def this(words: Sequence[str]) -> Command:
 
 @_printed
 def sweep_file(file: object, out: str) -> Command:
-    """Return the command that shows the plan of a sweep file. Without ``--dry-run`` it runs the sweep."""
+    """Return the command that previews a sweep file. Without ``--dry-run`` it runs the sweep."""
     return _isolaw("sweep", path(file), "--out", unused(out), "--dry-run")
 
 
@@ -261,7 +261,7 @@ def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
 
 @_printed
 def spend(file: object, batch: Sequence[int], budget: int) -> Command:
-    """Return the command that plans one run with the ``batch`` (B_p, n) for a budget, from a sweep's file."""
+    """Return the command that previews a run of the ``batch`` (B_p, n) for a budget, from a sweep file."""
     keys = ["problems_per_batch", "rollouts_per_problem"]
     own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
     own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
@@ -276,15 +276,9 @@ def dead_groups(counts: object) -> Command:
 
 
 @_printed
-def advise_file(words: Sequence[str]) -> Command:
-    """Return the command that gives the same advice and writes the sweep file that it suggests."""
-    return _isolaw(*words, "--out", unused("first.toml"))
-
-
-@_printed
-def plan_larger(file: str, target: int) -> Command:
-    """Return the command that compares sweeps larger than the first sweep that an advice suggests."""
-    return _isolaw("plan", path(file), "--compute", target, "--set", "sweep.seeds=3")
+def write_advised(words: Sequence[str], folder: str) -> Command:
+    """Return the command that gives the same advice and writes the files of its sweeps to a folder."""
+    return _isolaw(*words, "--write", folder)
 
 
 # This machine

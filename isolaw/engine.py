@@ -20,12 +20,12 @@ from isolaw.errors import InputError, NoHistory, RunError, StoreError
 from isolaw.evidence import Simulated
 from isolaw.executors.event import Event
 from isolaw.registry import traits
-from isolaw.resolve import Plan, issues_of, plan
+from isolaw.resolve import ResolvedSweep, issues_of, resolve_sweep
 from isolaw.runs import Runs
 from isolaw.store import SweepStore, tables
 from isolaw.trackers import mirror
 
-__all__ = ["Plan", "execute", "issues_of", "plan", "status", "sweep"]
+__all__ = ["ResolvedSweep", "execute", "issues_of", "resolve_sweep", "status", "sweep"]
 
 
 def sweep(
@@ -59,7 +59,7 @@ def sweep(
     """
     spec, written = spec_of(spec)
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
-        for event in execute(plan(spec, folder), folder, written):
+        for event in execute(resolve_sweep(spec, folder), folder, written):
             if event.kind == "warning":
                 warnings.warn(event.cause, stacklevel=2)
             if on_event is not None:
@@ -89,9 +89,9 @@ def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[Sw
 
 
 def execute(
-    planned: Plan, out: str | Path, written: str | None = None, stop: threading.Event | None = None
+    resolved: ResolvedSweep, out: str | Path, written: str | None = None, stop: threading.Event | None = None
 ) -> Iterator[Event]:
-    """Execute a plan, yield its events, and write ``points.parquet`` at the end.
+    """Execute a resolved sweep, yield its events, and write ``points.parquet`` at the end.
 
     The iterator locks the directory. Once ``stop`` is set, active runs save their state and end, and no other
     run begins.
@@ -102,18 +102,18 @@ def execute(
     """
     store = SweepStore(out)
     store.claim()
-    if planned.todo:
-        left = set(planned.todo)
-        executors.reach(planned.spec.executor, next(run for run in planned.runs if run.run_id in left))
+    if resolved.todo:
+        left = set(resolved.todo)
+        executors.reach(resolved.spec.executor, next(run for run in resolved.runs if run.run_id in left))
     with store.lock():
-        store.write_spec(planned.spec, written)
-        if planned.recorded is not None:
-            tables.keep(store, planned.recorded)
-        with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
+        store.write_spec(resolved.spec, written)
+        if resolved.recorded is not None:
+            tables.keep(store, resolved.recorded)
+        with closing(mirror.Mirror(resolved.spec.tracking, store)) as mirrored:
             stop = stop or threading.Event()
-            yield from _execute(planned, store, mirrored, stop)
+            yield from _execute(resolved, store, mirrored, stop)
             # Include runs that a tracker missed because it failed, or because the user had not yet chosen it.
-            runs = planned.runs if planned.adaptive is None else planned.adaptive.runs
+            runs = resolved.runs if resolved.adaptive is None else resolved.adaptive.runs
             for run in runs:
                 yield from mirrored.update(run.run_id)
         if any(store.run(run.run_id).bytes_recorded for run in runs):
@@ -130,12 +130,12 @@ def execute(
 
 
 def _execute(
-    planned: Plan, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
+    resolved: ResolvedSweep, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
 ) -> Iterator[Event]:
     """Execute the unfinished runs. If a race chooses the runs, decide and continue until the race ends."""
-    adaptive = planned.adaptive
-    todo = [run for run in planned.runs if run.run_id in set(planned.todo)]
-    for run in planned.runs if adaptive is None else todo:
+    adaptive = resolved.adaptive
+    todo = [run for run in resolved.runs if run.run_id in set(resolved.todo)]
+    for run in resolved.runs if adaptive is None else todo:
         store.run(run.run_id).create(run)
     decided = [] if adaptive is None else adaptive.history
     while True:
@@ -145,7 +145,7 @@ def _execute(
             adaptive.keep()
         if todo:
             todo = executors.order(store.directory, todo)
-            running = executors.run(store.directory, planned.spec.executor, todo, stop)
+            running = executors.run(store.directory, resolved.spec.executor, todo, stop)
             with store.synced() as changed, closing(running) as events:
                 for event in events:
                     if event.kind != "checkpoint":

@@ -1,4 +1,4 @@
-"""`plan`: resolve all runs of a sweep and find all issues, without writing any file."""
+"""`resolve_sweep`: resolve all runs of a sweep and find all issues, without writing any file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResolvedSweep:
     """A sweep before its execution: the resolved spec, all its runs, and its unfinished runs."""
 
     spec: SweepSpec
@@ -43,7 +43,7 @@ class Plan:
     adaptive: Adaptive | None = (
         None  # the race that chooses runs; ``runs`` then contains the runs that it has requested so far
     )
-    cards: Cards | None = None  # the GPUs that the sweep is planned for; None: the GPUs of the executor
+    cards: Cards | None = None  # the GPUs that the sweep is resolved for; None: the GPUs of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -73,7 +73,7 @@ class Plan:
         return sum(run.rollouts for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-compatible data."""
+        """Return JSON-compatible data."""
         runs = self.runs if self.adaptive is None else self.adaptive.grid.values()
         return {
             "simulated": Simulated.of(map(attributes_of, runs)).json,
@@ -92,21 +92,21 @@ class Plan:
         }
 
 
-def plan(
+def resolve_sweep(
     spec: SweepSpec, out: str | Path, *, whole_directory: bool = False, cards: Cards | None = None
-) -> Plan:
-    """Return the plan of a sweep, which includes the runs that its directory already has.
+) -> ResolvedSweep:
+    """Resolve a sweep, including the runs that its directory already has.
 
-    No file is written, and the directory ``out`` need not exist. With ``whole_directory``, the plan also
-    contains runs in the directory that ``spec`` does not include. ``cards`` describes the GPUs to plan for;
+    No file is written, and the directory ``out`` need not exist. With ``whole_directory``, the
+    result also contains runs in the directory that ``spec`` does not include. ``cards`` describes the GPUs;
     with None, the executor determines them. Raises `SpecError` with all issues, including the backend's.
     Raises `StoreError` if the directory contains other data, or a sweep with another recipe.
     """
     with executors.planned_for(cards, spec.executor, spec.sweep.backend):
-        return replace(_plan(spec, SweepStore(out), whole_directory), cards=cards)
+        return replace(_resolved(spec, SweepStore(out), whole_directory), cards=cards)
 
 
-def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
+def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> ResolvedSweep:
     store.claim()
     if spec.store.states is not None:  # make the path independent of the working directory
         states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
@@ -167,14 +167,14 @@ def _plan(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Plan:
         notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
     notes += _disk_notes(store, spec, left)
     todo = [run.run_id for run in executors.order(store.directory, left)]
-    return Plan(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
+    return ResolvedSweep(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
-    """Return all issues that `plan` finds in a spec, for a new directory."""
+    """Return all issues that `resolve_sweep` finds in a spec, for a new directory."""
     found: list[Issue] = []
     with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere, collecting(found):
-        plan(spec, nowhere)
+        resolve_sweep(spec, nowhere)
     return found
 
 
@@ -225,13 +225,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
             schedules = (run.evaluation for run in store.specs()[0].values())
             kept = max(schedules, key=lambda schedule: schedule.horizons, default=None)
     if kept is None:
-        batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
-        start, end = given.start or min(*batches, compute), given.end or compute
-        if start > end:
-            accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
-            raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
-        filled_in = given.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
-        return spec.model_copy(update={"evaluation": filled_in})
+        return _with_new_schedule(spec)
     changed = []
     for name in type(given).model_fields:
         new, old = getattr(given, name), getattr(kept, name)
@@ -252,6 +246,18 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         )
     horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
     return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
+
+
+def _with_new_schedule(spec: SweepSpec) -> SweepSpec:
+    """Return the spec of a new sweep with its evaluation schedule filled in."""
+    given, compute = spec.evaluation, spec.sweep.compute
+    batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
+    start, end = given.start or min(*batches, compute), given.end or compute
+    if start > end:
+        accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
+        raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
+    filled_in = given.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
+    return spec.model_copy(update={"evaluation": filled_in})
 
 
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:
@@ -280,6 +286,30 @@ def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
     return backend.resolve(run)
 
 
+def new_runs(spec: SweepSpec) -> list[RunSpec]:
+    """Return all runs of a new sweep before its backend resolves them: its model need not exist."""
+    spec = _with_new_schedule(spec)
+    pairs = allocation.grid(*spec.axes)[0]
+    return [
+        run.model_copy(update={"seed": seed}) for run in _unresolved(spec, pairs) for seed in spec.sweep.seeds
+    ]
+
+
+def _unresolved(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> Iterator[RunSpec]:
+    """Yield a run of every configuration of the grid, without a seed."""
+    axes = spec.grid.recipe_axes
+    common = {
+        "backend": spec.sweep.backend,
+        "problems": spec.problems,
+        "options": spec.options,
+        "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
+        "evaluation": spec.evaluation,
+    }
+    for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
+        recipe = Recipe(**{**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))})
+        yield RunSpec(problems_per_batch=b, rollouts_per_problem=n, recipe=recipe, **common)
+
+
 def _resolved_runs(
     spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str], as_recorded: bool
 ) -> tuple[list[RunSpec], list[Issue]]:
@@ -288,23 +318,14 @@ def _resolved_runs(
     If ``as_recorded``, combinations that were not recorded are left out.
     """
     backend = backends.get(spec.sweep.backend)
-    axes = spec.grid.recipe_axes
     runs: dict[str, RunSpec] = {}
     issues: list[Issue] = []
     left_out = 0
-    common = {
-        "backend": backend.name,
-        "problems": spec.problems,
-        "options": spec.options,
-        "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
-        "evaluation": spec.evaluation,
-    }
-    for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
-        recipe = Recipe(**{**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))})
-        run = RunSpec(problems_per_batch=b, rollouts_per_problem=n, recipe=recipe, **common)
+    for run in _unresolved(spec, pairs):
         notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
-            accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
+            b, n = run.shape
+            accepted = f"at least one batch, {b * n} (B_p = {b}, n = {n})"
             issues.append(Issue("sweep.compute", found=spec.sweep.compute, accepted=accepted))
             continue
         for seed in spec.sweep.seeds:

@@ -200,7 +200,7 @@ def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def hasty_shell(commands: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """`shell` with few draws of everything (`few_draws`), for commands whose output nobody reads."""
     program = f'"{commands / "python"}" "{Path(__file__).with_name("few_draws.py")}" isolaw'
-    return _shell(tmp_path_factory.mktemp("hasty"), 20, program, '  plan*) set -- "$@" --repetitions 1 ;;\n')
+    return _shell(tmp_path_factory.mktemp("hasty"), 20, program)
 
 
 def _shell(folder: Path, draws: int, program: str, more: str = "") -> dict[str, str]:

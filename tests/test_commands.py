@@ -29,7 +29,6 @@ from packaging.requirements import Requirement
 import isolaw as library
 from isolaw import commands, engine
 from isolaw.cli import cli
-from isolaw.design import truths
 from isolaw.errors import at_command_line, one_line
 from isolaw.readers import resolve
 
@@ -102,7 +101,7 @@ class Desk:
 
     def half(self) -> None:
         """A sweep that was interrupted."""
-        plan = engine.plan(self.tiny(), "half")
+        plan = engine.resolve_sweep(self.tiny(), "half")
         with closing(engine.execute(plan, "half")) as events:
             next(events)
 
@@ -135,13 +134,11 @@ def desk(tmp_path: Path, isolaw: Call, monkeypatch: pytest.MonkeyPatch, tiny: Ca
 
 @pytest.fixture
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few draws and repetitions where a command does not say how many, and plans with two truths."""
+    """Few draws where a command does not say how many."""
     for command in cli.commands.values():
         for option in command.params:
-            if option.name in ("draws", "repetitions"):
-                monkeypatch.setattr(option, "default", {"draws": 8, "repetitions": 1}[option.name])
-    every = truths.presets
-    monkeypatch.setattr(truths, "presets", lambda *args: every(*args)[:2])
+            if option.name == "draws":
+                monkeypatch.setattr(option, "default", 8)
 
 
 # What a user does
@@ -151,14 +148,6 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 def logs_without_a_configuration(desk: Desk) -> Run:
     desk.logs(config=False)
     desk.run("read", "my logs", code=2)
-    return Run((("<number>", "32"),))
-
-
-@prints("read_again")
-def logs_that_a_command_for_tables_reads(desk: Desk) -> Run:
-    desk.logs(config=False)
-    desk.sweep()
-    desk.run("plan", "mine.toml", "--runs", "my logs", code=2)
     return Run((("<number>", "32"),))
 
 
@@ -327,26 +316,13 @@ def runs_that_a_race_left_behind(desk: Desk) -> None:
 
 
 @prints("sweep_file")
-def a_plan_that_was_written(desk: Desk) -> None:
-    desk.sweep("runs/plan")
-    few = ["--spend", "50%", "--repetitions", 1, "--jobs", 1]
-    desk.run("plan", "mine.toml", "--compute", 2e4, *few, "--out", "my plan.toml")
+def advised_sweeps(desk: Desk) -> None:
+    desk.run("advise", "--budget", "3e5", "--backend", "bandit", "--write", "my first")
+    desk.said += "".join(path.read_text() for path in sorted(Path("my first").iterdir()))
 
 
-def advised(desk: Desk) -> None:
-    """Advice with the file of its sweep, in which one then names one's own model and problems."""
-    desk.run("advise", "--budget", "1e6", "--out", "my first.toml")
-    file = Path("my first.toml")
-    text = file.read_text().replace('backend = "real"', 'backend = "bandit"')
-    file.write_text(re.sub(r"^\[(real|problems)\]\n(.+\n)*", "", text, flags=re.M))
-
-
-prints("sweep_file")(advised)
-prints("plan_larger")(advised)
-
-
-@prints("advise_file")
-def advice_without_a_file(desk: Desk) -> None:
+@prints("write_advised")
+def advice_without_files(desk: Desk) -> None:
     desk.run("advise", "--budget", "1e6", "--difficulty", "easy")
 
 
@@ -554,7 +530,7 @@ def test_texts_elsewhere_are_no_commands() -> None:
 @pytest.mark.parametrize(
     "source",
     ['f"Next: isolaw fit {out}"', '"isolaw sweep FILE"', 'f"isolaw sweep --out {d}"', '"pip install x"',
-     '"run isolaw read runs/a"', '"isolaw predict law.json"', 'f"{f(\'isolaw plan FILE\')}"',
+     '"run isolaw read runs/a"', '"isolaw predict law.json"', 'f"{f(\'isolaw sweep FILE\')}"',
      '"isolaw sweep --set design.kind=grid"', '"isolaw predict --compute 10"'],
 )  # fmt: skip
 def test_the_reader_of_texts_sees_a_command(source: str) -> None:

@@ -301,7 +301,7 @@ def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path)
     problems = tmp_path / file.stem.rpartition("-")[2]
     arithmetic.write(problems, ["add-100"], n_train=1000, n_validation=300)
     with pytest.raises(SpecError) as raised:
-        engine.plan(SweepSpec.read(file, [f"problems.set={problems}"]), tmp_path / "out")
+        engine.resolve_sweep(SweepSpec.read(file, [f"problems.set={problems}"]), tmp_path / "out")
     assert {problem.where for problem in raised.value.issues} == {"real.model"}
 
 

@@ -31,7 +31,7 @@ def looks(out: Path) -> pd.Series:
 
 
 def test_planning_writes_nothing(tmp_path: Path, tiny, tree) -> None:
-    planned = engine.plan(tiny(), tmp_path / "out")
+    planned = engine.resolve_sweep(tiny(), tmp_path / "out")
     assert tree(tmp_path) == {}
     assert len(planned.runs) == len(planned.todo) == 4
     assert planned.remaining == planned.rollouts == 2 * (20_000 // 32 * 32 + 20_000 // 128 * 128)
@@ -39,7 +39,7 @@ def test_planning_writes_nothing(tmp_path: Path, tiny, tree) -> None:
 
 
 def test_configurations_above_the_cap_are_left_out_and_said(tmp_path: Path, tiny) -> None:
-    planned = engine.plan(
+    planned = engine.resolve_sweep(
         tiny(grid={"problems_per_batch": [8, 16]}, limits={"max_batch_rollouts": 128}), tmp_path
     )
     pairs = {(r.problems_per_batch, r.rollouts_per_problem) for r in planned.runs}
@@ -48,7 +48,7 @@ def test_configurations_above_the_cap_are_left_out_and_said(tmp_path: Path, tiny
 
 
 def test_every_axis_of_the_recipe_is_crossed(tmp_path: Path, tiny) -> None:
-    planned = engine.plan(tiny(grid={"lr": [0.01, 0.02], "kl": [0.0, 0.5]}), tmp_path)
+    planned = engine.resolve_sweep(tiny(grid={"lr": [0.01, 0.02], "kl": [0.0, 0.5]}), tmp_path)
     assert len({r.run_id for r in planned.runs}) == len(planned.runs) == 2 * 2 * 4
     assert {(r.recipe.lr, r.recipe.kl) for r in planned.runs} == {
         (lr, kl) for lr in (0.01, 0.02) for kl in (0.0, 0.5)
@@ -68,20 +68,20 @@ def test_every_axis_of_the_recipe_is_crossed(tmp_path: Path, tiny) -> None:
 )
 def test_what_is_named_twice_counts_once(tmp_path: Path, tiny, same, twice) -> None:
     spec = tiny(**twice)
-    planned = engine.plan(spec, tmp_path / "twice")
+    planned = engine.resolve_sweep(spec, tmp_path / "twice")
     assert len(set(planned.todo)) == len(planned.todo) == 4
     same(engine.sweep(spec, tmp_path / "twice"), engine.sweep(tiny(), tmp_path / "once"))
 
 
 def test_budget_below_one_batch(tmp_path: Path, tiny) -> None:
     with pytest.raises(SpecError, match=r"sweep\.compute: found 100; expected at least one batch, 128"):
-        engine.plan(tiny(sweep={"compute": 100}), tmp_path)
+        engine.resolve_sweep(tiny(sweep={"compute": 100}), tmp_path)
 
 
 @pytest.mark.parametrize(("backend", "hint"), [("bandti", "'bandit'"), ("rael", "'real'")])
 def test_unknown_backend(tmp_path: Path, tiny, backend: str, hint: str) -> None:
     with pytest.raises(SpecError) as error:
-        engine.plan(tiny(sweep={"backend": backend}), tmp_path)
+        engine.resolve_sweep(tiny(sweep={"backend": backend}), tmp_path)
     assert hint in str(error.value)
     assert "expected bandit, replay" in str(error.value)
 
@@ -91,7 +91,7 @@ def test_unknown_backend(tmp_path: Path, tiny, backend: str, hint: str) -> None:
 
 def test_the_same_again_has_nothing_left(tmp_path: Path, tiny, same) -> None:
     first = engine.sweep(tiny(), tmp_path)
-    planned = engine.plan(tiny(), tmp_path)
+    planned = engine.resolve_sweep(tiny(), tmp_path)
     assert (planned.todo, planned.remaining) == ([], 0)
     assert list(engine.execute(planned, tmp_path)) == []
     pd.testing.assert_frame_equal(first.points, SweepStore(tmp_path).collect().points)
@@ -100,7 +100,7 @@ def test_the_same_again_has_nothing_left(tmp_path: Path, tiny, same) -> None:
 def test_extending_equals_having_gone_that_far_at_once(tmp_path: Path, tiny, same) -> None:
     engine.sweep(tiny(), tmp_path / "extended")
     old = SweepStore(tmp_path / "extended").collect().points
-    planned = engine.plan(tiny(sweep={"compute": 60_000}), tmp_path / "extended")
+    planned = engine.resolve_sweep(tiny(sweep={"compute": 60_000}), tmp_path / "extended")
     assert len(planned.todo) == 4
     done = 2 * (20_000 // 32 * 32 + 20_000 // 128 * 128)
     assert planned.remaining == planned.rollouts - done
@@ -118,11 +118,11 @@ def test_extending_in_pieces_is_the_same(tmp_path: Path, tiny, same, stop_after:
     longer = tiny(sweep={"compute": 60_000})
     for name in ("through", "pieces"):
         engine.sweep(tiny(), tmp_path / name)
-    planned = engine.plan(longer, tmp_path / "pieces")
+    planned = engine.resolve_sweep(longer, tmp_path / "pieces")
     with closing(engine.execute(planned, tmp_path / "pieces")) as events:
         for _ in range(stop_after):
             next(events)
-    left = engine.plan(longer, tmp_path / "pieces")
+    left = engine.resolve_sweep(longer, tmp_path / "pieces")
     assert 0 < len(left.todo) <= 4
     same(engine.sweep(longer, tmp_path / "pieces"), engine.sweep(longer, tmp_path / "through"))
 
@@ -161,7 +161,7 @@ def test_a_seed_added_alone_keeps_the_others(tmp_path: Path, tiny) -> None:
 
 def test_a_shorter_horizon_shortens_nothing(tmp_path: Path, tiny, same) -> None:
     before = engine.sweep(tiny(), tmp_path)
-    planned = engine.plan(tiny(sweep={"compute": 5_000}), tmp_path)
+    planned = engine.resolve_sweep(tiny(sweep={"compute": 5_000}), tmp_path)
     assert planned.todo == []
     assert any("isolaw does not shorten runs" in note for note in planned.notes)
     same(engine.sweep(tiny(sweep={"compute": 5_000}), tmp_path), before)
@@ -205,7 +205,7 @@ def test_where_runs_execute_makes_no_difference(tmp_path: Path, tiny, same) -> N
 
 
 def test_the_order_of_runs_makes_no_difference(tmp_path: Path, tiny, same) -> None:
-    planned = engine.plan(tiny(), tmp_path / "reversed")
+    planned = engine.resolve_sweep(tiny(), tmp_path / "reversed")
     planned.todo.reverse()
     list(engine.execute(planned, tmp_path / "reversed"))
     same(SweepStore(tmp_path / "reversed").collect(), engine.sweep(tiny(), tmp_path / "forward"))
@@ -256,7 +256,7 @@ def test_when_every_run_fails(tmp_path: Path, tiny, broken) -> None:
 
 def test_a_cause_that_went_away(tmp_path: Path, tiny, same) -> None:
     """The failed run's folder was damaged; mended, the same command makes the run."""
-    planned = engine.plan(tiny(), tmp_path / "damaged")
+    planned = engine.resolve_sweep(tiny(), tmp_path / "damaged")
     events: Iterator[Event] = engine.execute(planned, tmp_path / "damaged")
     next(events)
     obstacle = SweepStore(tmp_path / "damaged").run(planned.todo[2]).folder / "points.jsonl"
@@ -307,7 +307,7 @@ def test_status_of_no_sweep(tmp_path: Path) -> None:
 
 def test_status_counts(tmp_path: Path, tiny) -> None:
     spec: SweepSpec = tiny()
-    with closing(engine.execute(engine.plan(spec, tmp_path), tmp_path)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, tmp_path), tmp_path)) as events:
         next(event for event in events if event.kind == "done")
         next(events)
         state = engine.status(tmp_path)
@@ -316,16 +316,16 @@ def test_status_counts(tmp_path: Path, tiny) -> None:
     assert (state["running"], state["at_work"]) == (True, 1)
     state = engine.status(tmp_path)
     assert (state["running"], state["at_work"]) == (False, 0)
-    assert state["rollouts_planned"] == engine.plan(spec, tmp_path).rollouts
+    assert state["rollouts_planned"] == engine.resolve_sweep(spec, tmp_path).rollouts
     assert state["rollouts"] == 20_000 // 32 * 32
 
 
 def test_a_start_after_the_end_is_one_message(tmp_path: Path, tiny) -> None:
     with pytest.raises(SpecError, match=r"evaluation\.start: found 5000; expected at most .* 256"):
-        engine.plan(tiny(sweep={"compute": 256}, evaluation={"start": 5000}), tmp_path)
+        engine.resolve_sweep(tiny(sweep={"compute": 256}, evaluation={"start": 5000}), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "value"), [("q", float("nan")), ("lr_easy", 0.0)])
 def test_parameters_without_an_identity_or_a_use(tmp_path: Path, tiny, name: str, value: float) -> None:
     with pytest.raises(SpecError, match=rf"bandit\.parameters\.{name}: found"):
-        engine.plan(tiny(bandit={"parameters": {name: value}}), tmp_path)
+        engine.resolve_sweep(tiny(bandit={"parameters": {name: value}}), tmp_path)

@@ -38,7 +38,7 @@ READ = {
     "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
     "backtest settings_file", "backtest mapping", "compare first", "compare second", "compare settings_file",
     "compare mapping", "read sources", "read settings_file", "read mapping",
-    "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "export run", "advise cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
@@ -48,7 +48,7 @@ WORDS: dict[str, list[str]] = {
     "advise": ["--budget", "1e6"], "answer": ["MADE", "--compute", "1e5"],
     "doctor": ["--gpu", "--device", "cpu"],
     "export": ["RUN"],
-    "fit": ["MADE", "--draws", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
+    "fit": ["MADE", "--draws", "0"], "read": ["MADE"], "report": ["MADE"],
     "problems": ["--model", "m", "--problems", "p"], "sweep": [],
 }  # fmt: skip
 
@@ -153,7 +153,6 @@ def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
         (["read", "MADE", "-o", "x"], ".parquet"),
         (["fit", "MADE", "--draws", "0", "--out", "law.toml"], ".json"),
         (["report", "MADE", "-o", "page.json"], ".html"),
-        (["advise", "--budget", "1e6", "--out", "first.json"], ".toml"),
         (["doctor", "--gpu", "--device", "cpu", "--out", "report.txt"], ".json"),
         (["read", "TABLE", "--write-mapping", "mapping.json"], ".toml"),
     ],
@@ -183,7 +182,7 @@ def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path
         assert isolaw("read", out, "-o", tmp_path / "runs.parquet")[0] == 0
         more = ("--out", tmp_path / "law.json", "--figures", tmp_path / "figures")
         assert isolaw("fit", out, "--draws", 0, *more)[0] == 0
-        assert isolaw("advise", "--budget", "1e6", "--out", tmp_path / "first.toml")[0] == 0
+        assert isolaw("advise", "--budget", "1e6", "--write", tmp_path / "first")[0] == 0
         library = tmp_path / "library"
         library.mkdir()
         (library / "weights").touch(0o600)

@@ -118,10 +118,7 @@ def kinds(
            "grid": [8, 16], "frontier": [], "curves": [], "warnings": [], "sources": []}  # fmt: skip
     report = {"format": "isolaw.gpu/1", "device": "cpu", "machine": {"gpus": []},
               "stages": [{"stage": "speed", "measured": {"speed": []}}]}  # fmt: skip
-    out, cost = (
-        str(folder / "out"),
-        ["plan", str(folder / "s.toml"), "--cost", "{}", "--hours", "1", "--repetitions", "1"],
-    )
+    out, cost = str(folder / "out"), ["advise", "--compute", "1e6", "--cost", "{}"]
     return {
         "sweep file": (texts(SWEEP, rng), ["sweep", "{}", "--out", out, "--dry-run"]),
         "preset": (

@@ -47,7 +47,7 @@ FLOORS = (
     {"trackers"},
     {"resolve"},
     {"engine", "preview"},
-    {"recipe_check"},
+    {"first_sweeps"},
     {"report"},
     {"cli"},
     {"__main__"},

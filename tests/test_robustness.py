@@ -47,7 +47,7 @@ def test_done_is_not_believed_without_its_lines(tmp_path: Path, tiny, same, dama
         points.unlink()
     else:
         points.write_bytes(b"" if damage == "empty" else points.read_bytes()[:-40])
-    assert len(engine.plan(tiny(), tmp_path).todo) == 1
+    assert len(engine.resolve_sweep(tiny(), tmp_path).todo) == 1
     same(engine.sweep(tiny(), tmp_path), whole)
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_state_starts_the_run_again(
 
 def test_a_recorded_run_keeps_what_was_recorded(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"recipe\.lr: replay cannot change the recipe"):
-        engine.plan(SweepSpec.parse({**REPLAY, "recipe": {"lr": 0.1}}), tmp_path / "a")
+        engine.resolve_sweep(SweepSpec.parse({**REPLAY, "recipe": {"lr": 0.1}}), tmp_path / "a")
     constants = {**REPLAY["replay"]["constants"], "algorithm": "ppo", "lr": 0.5}
     replay = {**REPLAY["replay"], "constants": constants}
     runs = engine.sweep({**REPLAY, "replay": replay}, tmp_path / "b")
@@ -94,7 +94,7 @@ def test_two_recorded_problem_sets(tmp_path: Path) -> None:
     runs = engine.sweep({**REPLAY, "replay": replay, "problems": {"set": "y"}}, tmp_path / "out")
     assert set(runs.points["problem_set"]) == {"y"}
     with pytest.raises(SpecError, match="expected x, y"):
-        engine.plan(SweepSpec.parse({**REPLAY, "replay": replay}), tmp_path / "other")
+        engine.resolve_sweep(SweepSpec.parse({**REPLAY, "replay": replay}), tmp_path / "other")
 
 
 def test_a_copied_law_leaves_the_others_draws_alone(tmp_path: Path, synthetic) -> None:

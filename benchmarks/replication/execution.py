@@ -27,7 +27,7 @@ _RUN_COSTS = 150_000  # overhead of starting, evaluating and storing a run, in p
 Progress = Callable[[float], None]
 
 
-def work(plans: Sequence[engine.Plan]) -> int:
+def work(plans: Sequence[engine.ResolvedSweep]) -> int:
     """Return the remaining work of these plans, in problem visits."""
     return sum(_costs(run) for plan in plans for run in plan.unfinished)
 
@@ -36,24 +36,24 @@ def _costs(run: RunSpec) -> int:
     return run.steps * run.problems_per_batch + _RUN_COSTS
 
 
-def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
+def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.ResolvedSweep]]:
     """Plan all sweeps of a battery without writing anything; return the plans by directory in ``folder``.
 
     Raises `SpecError` with all issues of all sweeps, and `StoreError` if a directory contains something else.
     """
-    planned: dict[Path, list[engine.Plan]] = {}
+    planned: dict[Path, list[engine.ResolvedSweep]] = {}
     issues: list[Issue] = []
     for name, specs in battery.experiments().items():
         for spec in specs:
             with collecting(issues):
-                planned.setdefault(folder / name, []).append(engine.plan(spec, folder / name))
+                planned.setdefault(folder / name, []).append(engine.resolve_sweep(spec, folder / name))
     if issues:
         raise SpecError(list({str(issue): issue for issue in issues}.values()))
     return planned
 
 
 def execute(
-    planned: Mapping[Path, Sequence[engine.Plan]], jobs: int, progress: Progress = lambda _: None
+    planned: Mapping[Path, Sequence[engine.ResolvedSweep]], jobs: int, progress: Progress = lambda _: None
 ) -> tuple[dict[str, Runs], list[str]]:
     """Execute the remaining work in ``jobs`` threads, longest sweeps first.
 
@@ -91,7 +91,7 @@ def execute(
 
 
 def _execute(
-    folder: Path, plans: Sequence[engine.Plan], report: Callable[[int], None], stop: threading.Event
+    folder: Path, plans: Sequence[engine.ResolvedSweep], report: Callable[[int], None], stop: threading.Event
 ) -> list[str]:
     """Execute the plans of one experiment and return a message for each failed run."""
     failed = []

@@ -1,10 +1,10 @@
 """Define the replay backend, which plays back recorded runs as if they were training.
 
-Recorded curves can thus test plans, the store, resuming and statistics without training cost. Every recorded
-checkpoint within the horizon is replayed unchanged, without interpolation.
+Recorded curves can thus test designs, the store, resuming and statistics without training cost. Every
+recorded checkpoint within the horizon is replayed unchanged, without interpolation.
 
 If the source is a table file, isolaw does not copy it, and the hash of its bytes is part of a run's identity.
-Any other source that `isolaw.read` accepts is read once, when the sweep is planned. The sweep's directory
+Any other source that `isolaw.read` accepts is read once, when the sweep is resolved. The sweep's directory
 then stores the runs, and the hash of their content is part of the identity.
 """
 
@@ -150,7 +150,7 @@ class Replay(Backend):
         """Yield the recorded checkpoints up to the horizon, starting after the state ``ctx.state``."""
         table = spec.content.get("table")
         if table is not None and sha256(spec.sources["source"]) != table:
-            raise DataError(f"{spec.sources['source']}: the table changed since the sweep was planned")
+            raise DataError(f"{spec.sources['source']}: the table changed since the sweep was resolved")
         runs = _runs(spec)
         points = runs.points
         points = points[(points["run_id"] == _matching(spec, runs)[0]) & (points["compute"] <= spec.compute)]
@@ -228,7 +228,7 @@ def _kept(path: str, digest: str) -> Runs:
     if digest not in _held:
         runs = Runs.from_parquet(path)
         if content_hash(runs) != digest:
-            raise DataError(f"{path}: the runs changed since the sweep was planned")
+            raise DataError(f"{path}: the runs changed since the sweep was resolved")
         _hold(digest, runs)
     return _held[digest]
 

@@ -20,7 +20,7 @@ from isolaw.errors import IsolawError, at_command_line, options_here
 # Each command has the name of its module.
 _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
-    "Run": ["sweep", "plan", "status"],
+    "Run": ["sweep", "status"],
     "More": [
         "advise", "compare", "backtest", "problems", "model_size", "export", "doctor", "demo",
     ],

@@ -1,16 +1,15 @@
-"""The command ``isolaw advise``: recommend a starting point without any runs."""
+"""The command ``isolaw advise``: recommend where to start, and what to run first."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from isolaw import commands
-from isolaw.cli.common import is_page, json_option, note, print_document, write_page
+from isolaw.cli.common import json_option, note, print_document
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import ROLLOUTS, Destination, budget_options
+from isolaw.cli.options import ROLLOUTS, Destination, budget_options, cost_of, cost_options
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -33,35 +32,28 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 @click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
 @budget_options
 @click.option(
-    "--out",
-    type=Destination(),
-    help="Write the cheapest sweep that improves the advice to this file, or a page (.html).",
-)
+    "--backend", type=click.Choice(["real", "command", "bandit"]), default="real",
+    help="What the sweeps run on: models, your trainer, or the simulator for a rehearsal.",
+)  # fmt: skip
+@cost_options
+@click.option("--write", "folder", type=Destination(), metavar="DIR", help="Write the sweep files to DIR.")
 @json_option
 @click.pass_context
-def advise(ctx: click.Context, /, out: str | None, **options: Any) -> int:
-    """Recommend a starting point from published results alone.
+def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
+    """Recommend where to start and what to run first, without any runs.
 
-    Use it before you have any run. isolaw prints n, B_p and M with their ranges, the sources and how they
-    differ from your case, and the cheapest sweep that would improve the advice. The exit code is 1 if no
-    published result covers the budget.
+    Use it before you have any run. isolaw prints n, B_p and M with their ranges, the race to run with its
+    cost, and how to find its learning rate first; then the sources, and how they differ from your case. The
+    exit code is 1 if no published result covers the budget.
     """
-    from isolaw.design import sweep_file
-    from isolaw.design.advice import advise as advice_for
+    from isolaw.first_sweeps import advise as advice_for
     from isolaw.report.text.advise import document
 
-    page = is_page(out)
-    if out is not None and not page:
-        sweep_file.check(Path(out))
-    found = advice_for(**options)
-    words = [own for own in ctx.obj if not (page and own in ("--out", out))]
-    again = None if out is not None and not page else str(commands.advise_file(words))
-    result = document(found, None if page else out, again)
-    print_document(result)
-    if out is not None and page:
-        write_page(result, out, ctx.obj)
-    elif out is not None and found.sweep is not None:
-        sweep_file.write_advice(found, Path(out))
-        follows = commands.sweep_file(out, sweep_file.FIRST)
-        note(f"Sweep file: {out}. Set its problems.set and real.model, then run: {follows}")
-    return 0 if found.start is not None else 1
+    advice = advice_for(**{**options, "cost": cost_of(options)})
+    unwritten = commands.unused("first")
+    written = [] if folder is None else advice.write(folder)
+    again = None if written else str(commands.write_advised(ctx.obj, unwritten))
+    print_document(document(advice, folder if folder and written else unwritten, again))
+    if written:
+        note(f"Sweep files: {', '.join(map(str, written))}")
+    return 0 if advice.start is not None else 1

@@ -83,16 +83,6 @@ def print_result(value: Mapping[str, Any], lines: Iterable[str]) -> None:
         print_lines(Simulated.of_json(value).lines(lines))
 
 
-def is_page(path: str | None) -> bool:
-    """Return whether ``--out`` names an HTML page; raise `DataError` if isolaw must not write to it."""
-    if path is None or not path.endswith((".html", ".htm")):
-        return False
-    from isolaw.report.page import check_replaceable
-
-    check_replaceable(path)
-    return True
-
-
 def write_page(
     document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
 ) -> None:

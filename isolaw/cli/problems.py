@@ -121,8 +121,8 @@ def problems(
     if dry_run:
         most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.problems)
         count, rollouts = len(work.problems), {"least": left, "most": most}
-        plan = {"problems": count, "rollouts": rollouts, "dry_run": True}
-        print_result(plan, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
+        sampled = {"problems": count, "rollouts": rollouts, "dry_run": True}
+        print_result(sampled, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
         return
     failures = 0
     if left:

@@ -18,8 +18,6 @@ from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
-    from isolaw.design.decisions import Decision
-    from isolaw.design.value import Purchase
     from isolaw.fits.law import Law
     from isolaw.readers.reading import Reading
     from isolaw.report.page import PageContent
@@ -123,7 +121,7 @@ def report(
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
         "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
-        "prediction": None, "further": facts.further and facts.further.to_dict(),
+        "prediction": None,
         "figures": files, "not_drawn": reasons,
     }  # fmt: skip
     lines = []
@@ -172,6 +170,7 @@ def facts_of(
     states: list[dict[str, Any]] | None = None,
 ) -> PageContent:
     """Return the content of the page in addition to the study; ``command`` recreates the page."""
+    from isolaw.design.directory import read
     from isolaw.report.page import PageContent, provenance
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
@@ -181,7 +180,7 @@ def facts_of(
     sweeps = [str(state["directory"]) for state in states]
     alone = len(reading.sources) == len(sweeps) == 1
     continues = alone and not traits(states[0]["backend"]).recorded
-    history, further = _race(sweeps[0], continues) if alone else ((), None)
+    history = read(SweepStore(sweeps[0])) if alone else ()
     return PageContent(
         predicted,
         backtest,
@@ -193,19 +192,8 @@ def facts_of(
         sweeps[0] if continues else "",
         [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
         history,
-        further,
         [one for directory in sweeps for one in kept(SweepStore(directory))],
     )
-
-
-def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:
-    """Return the decisions of a race and, if it can continue, the value of spending more."""
-    from isolaw.design.directory import ahead, read
-    from isolaw.store import SweepStore
-
-    store = SweepStore(directory)
-    history = read(store)
-    return history, ahead(store, history) if continues else None
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:

@@ -29,7 +29,7 @@ from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.config import SweepSpec
-    from isolaw.engine import Plan
+    from isolaw.engine import ResolvedSweep
     from isolaw.errors import RunError
     from isolaw.machine import Cards
 
@@ -78,10 +78,8 @@ _KEYS = {
     help="With --adaptive: limit on the rollouts, e.g. 20% of the grid or 1e7.  [default: 35%]",
 )  # fmt: skip
 @click.option(
-    "--recipe-check", is_flag=True,
-    help="Find the lr, and check its scaling rule and the KL and entropy terms (docs/recipe-check.md).",
-)  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
+    "--dry-run", is_flag=True, help="Print what the sweep would run, with SLURM scripts, and write nothing."
+)
 @further_cost_options
 @json_option
 def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, **more: Any) -> int:
@@ -100,21 +98,19 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     settings += _race_settings(more["adaptive"], more["spend"])
-    if more["recipe_check"]:
-        return _recipe_check(file, settings, out, dry_run, more)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
     if more["cost"] is not None and not (traits(spec.sweep.backend).trains and dry_run):
         raise click.UsageError("--cost requires --dry-run and backend real or command")
     try:
-        plan = engine.plan(spec, out, whole_directory=file is None and not settings, cards=cards)
-        preview = Preview(plan, Path(out), cost_of(more) if dry_run else None, more["price"])
+        resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
+        preview = Preview(resolved, Path(out), cost_of(more) if dry_run else None, more["price"])
         notes, place = preview.outlook.notes, preview.place if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
-    planned = plan.to_dict()
-    simulated = Simulated.of_json(planned)
-    note(*simulated.lines([*text.plan_summary(planned, plan.spec.sweep.backend), *notes]))
+    data = resolved.to_dict()
+    simulated = Simulated.of_json(data)
+    note(*simulated.lines([*text.sweep_summary(data, resolved.spec.sweep.backend), *notes]))
     if dry_run:
         if preview.cost is not None:
             note(costs.spent(preview.spent, preview.cost))
@@ -123,17 +119,19 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
             note(text.place_summary(place))
         print_result(preview.to_dict(), ["", *lines])
         return 0
-    if plan.todo:
-        _announce_compilation(plan.spec)
+    if resolved.todo:
+        _announce_compilation(resolved.spec)
     started = time.monotonic()
-    failed, stopped, broken = _execute(plan, out, written)
+    failed, stopped, broken = _execute(resolved, out, written)
     state = engine.status(out)
-    result = {**plan.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
+    result = {**resolved.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
     if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
-        print_result(result, _result_lines(plan, result, time.monotonic() - started))
-    names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
+        print_result(result, _result_lines(resolved, result, time.monotonic() - started))
+    names = text.short_ids(
+        [run.run_id for run in resolved.runs] + [own["run_id"] for own in state["failures"]]
+    )
     about = [*text.diverged(state), *text.note_lines(state["run_notes"])]
     note(*about, *text.failure_lines(state["failures"], names, out))
     for failure in state["failures"]:
@@ -144,8 +142,8 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
         raise broken
     if stopped:
         raise KeyboardInterrupt
-    left = engine.plan(plan.spec, out).todo
-    if plan.spec.executor.kind == "scripts" and not state["failed"]:
+    left = engine.resolve_sweep(resolved.spec, out).todo
+    if resolved.spec.executor.kind == "scripts" and not state["failed"]:
         return 0
     return 0 if not left else 3 if state["done"] else 1
 
@@ -162,38 +160,6 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
     if not adaptive:
         raise click.UsageError("--spend requires --adaptive")
     return ("design.kind=race", f"design.spend={spend}")
-
-
-def _recipe_check(
-    file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, more: dict[str, Any]
-) -> int:
-    """Execute a recipe check instead of the grid and return the exit code."""
-    from isolaw import engine
-    from isolaw.cli import recipe_check
-    from isolaw.config import SweepSpec
-    from isolaw.documents.validation import located
-    from isolaw.errors import SpecError
-
-    for name in ("adaptive", "machine", "cost"):
-        if more[name]:
-            raise click.UsageError(f"--recipe-check cannot be combined with --{name}")
-    spec = SweepSpec.read(file, settings, check=engine.issues_of)
-    if not dry_run:
-        _announce_compilation(spec)
-
-    def execute(plan: Plan, directory: str) -> None:
-        failed, stopped, broken = _execute(plan, directory, None)
-        for cause in sorted(set(failed.values())):
-            note(f"failed: {cause} (details: {directory}/runs/*/FAILED.json)")
-        if broken:
-            raise broken
-        if stopped:
-            raise KeyboardInterrupt
-
-    try:
-        return recipe_check.run(spec, out, dry_run, execute)
-    except SpecError as error:
-        raise (located(error, file, settings) if file else error) from None
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
@@ -216,7 +182,7 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
 
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
-    """Return the GPUs named by --machine, for which the sweep is planned."""
+    """Return the GPUs named by --machine, for which isolaw resolves the sweep."""
     from isolaw.machine import cards
 
     if machine is None:
@@ -228,8 +194,10 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
     return cards(machine)
 
 
-def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:
-    """Execute the plan with a progress bar.
+def _execute(
+    resolved: ResolvedSweep, out: str, written: str | None
+) -> tuple[dict[str, str], bool, RunError | None]:
+    """Execute the sweep with a progress bar.
 
     Returns the cause of each failed run, whether the user stopped the sweep, and the error that ended it, if
     any.
@@ -240,25 +208,25 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
     from isolaw.store import SweepStore
 
     store = SweepStore(out)
-    reached = {run_id: store.run(run_id).recorded().reached for run_id in plan.todo}
-    total = plan.remaining
-    if plan.adaptive is not None:
-        history = plan.adaptive.history
-        total += max(plan.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
+    reached = {run_id: store.run(run_id).recorded().reached for run_id in resolved.todo}
+    total = resolved.remaining
+    if resolved.adaptive is not None:
+        history = resolved.adaptive.history
+        total += max(resolved.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
     ended = 0
-    run = next(iter(plan.runs if plan.adaptive is None else plan.adaptive.grid.values()))
-    what = backends.get(plan.spec.sweep.backend).when_stopped(run)
+    run = next(iter(resolved.runs if resolved.adaptive is None else resolved.adaptive.grid.values()))
+    what = backends.get(resolved.spec.sweep.backend).when_stopped(run)
     with _graceful(what) as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
         try:
-            for event in engine.execute(plan, out, written, stop):
+            for event in engine.execute(resolved, out, written, stop):
                 if event.kind == "warning":
                     note(f"warning: {event.cause}")
                     continue
-                if event.decision is not None and plan.adaptive is not None:
-                    made = plan.adaptive.history
+                if event.decision is not None and resolved.adaptive is not None:
+                    made = resolved.adaptive.history
                     note(race.decision(event.decision, made.index(event.decision) + 1))
-                    for run in plan.adaptive.todo:
+                    for run in resolved.adaptive.todo:
                         reached.setdefault(run.run_id, store.run(run.run_id).recorded().reached)
                     continue
                 ended += event.kind not in ("checkpoint", "stopped")
@@ -290,17 +258,17 @@ def _graceful(what: str) -> Iterator[threading.Event]:
         yield stop
 
 
-def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[str]:
+def _result_lines(resolved: ResolvedSweep, result: dict[str, Any], seconds: float) -> list[str]:
     from isolaw.report.text import race
     from isolaw.report.text.numbers import number
 
-    out, made = result["directory"], result["done"] - (len(plan.runs) - len(plan.todo))
-    if plan.adaptive is not None:
-        history = plan.adaptive.history
+    out, made = result["directory"], result["done"] - (len(resolved.runs) - len(resolved.todo))
+    if resolved.adaptive is not None:
+        history = resolved.adaptive.history
         lines = [
             *(["", *race.standings(history[-1])] if history[-1].standings else []),
             f"{result['done']} of {result['runs']} runs are done (in {seconds:.1f} s): {result['points']}",
-            *race.result(history, plan.adaptive.whole, plan.adaptive.race.cells),
+            *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
         ]
     elif not made and not result["todo"]:
         lines = [f"Nothing is left to do: {result['done']} runs are done in {out}."]

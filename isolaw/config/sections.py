@@ -70,7 +70,7 @@ def ordered(values: tuple[int, int]) -> tuple[int, int]:
     return values
 
 
-def percent(value: Any) -> Any:
+def _percent(value: Any) -> Any:
     """Return a share, given as a number or as a percentage: ``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
@@ -293,7 +293,7 @@ class DesignSection(Section):
     """
 
     kind: Literal["grid", "race"] = "grid"
-    spend: Annotated[Positive, BeforeValidator(percent)] = 0.35
+    spend: Annotated[Positive, BeforeValidator(_percent)] = 0.35
     tolerance: Positive | None = None
     start: Count | None = None
     metric: Text = "avg@4"

@@ -15,18 +15,25 @@ from isolaw.store import SweepStore
 
 
 def left(
-    directory: str | Path, runs: Iterable[RunSpec], cost: Cost, price: float | None = None
+    directory: str | Path | None,
+    runs: Iterable[RunSpec],
+    cost: Cost,
+    price: float | None = None,
+    share: float = 1.0,
 ) -> Spent | None:
     """Return the cost of the steps, evaluations and starts that ``runs`` still need from their last states.
 
     Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost model
-    includes them.
+    includes them. ``share`` is the part of this work that will be done: a race executes a part of its grid.
+    Without a ``directory`` no run has begun.
     """
-    store = SweepStore(directory)
+    store = None if directory is None else SweepStore(directory)
     seconds = 0.0
     for run in runs:
-        stored = store.run(run.run_id)
-        kept = stored.recorded().up_to(stored.last_state).checkpoints if store.exists else []
+        kept = []
+        if store is not None and store.exists:
+            stored = store.run(run.run_id)
+            kept = stored.recorded().up_to(stored.last_state).checkpoints
         reached = int(kept[-1]["step"]) if kept else -1
         time = cost.seconds(
             *run.shape,
@@ -37,7 +44,7 @@ def left(
         if time is None:
             return None
         seconds += time.value
-    return Spent(cost.estimate(seconds), cost, price)
+    return Spent(cost.estimate(share * seconds), cost, price)
 
 
 class Remaining(NamedTuple):
@@ -59,15 +66,19 @@ def by_configuration(
     directory: str | Path,
     runs: Iterable[RunSpec],
     cost_of: Callable[[RunSpec], Cost | None],
+    share: float = 1.0,
 ) -> list[Remaining]:
-    """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown."""
+    """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown.
+
+    ``share`` is as in `left`.
+    """
     groups: dict[tuple[int, int], list[RunSpec]] = {}
     for run in runs:
         groups.setdefault(run.shape, []).append(run)
     out = []
     for shape, group in sorted(groups.items()):
         cost = cost_of(group[0])
-        spent = None if cost is None else left(directory, group, cost)
+        spent = None if cost is None else left(directory, group, cost, share=share)
         if spent is None:
             return []
         out.append(Remaining(*shape, len(group), spent))

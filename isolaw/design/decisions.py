@@ -1,4 +1,4 @@
-"""`Decision`: which runs a design requests next, and why.
+"""`Decision`: which runs a race requests next, and why.
 
 A decision depends only on earlier decisions and on the measurements of the requested runs up to their
 requested horizons. The same results therefore give the same decisions, regardless of where and in which order
@@ -7,14 +7,12 @@ the runs execute. Decisions can be audited, and reproduced after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
-from isolaw.fits.selection import Configuration
 
 RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
@@ -22,7 +20,6 @@ RunKey = tuple[int, int, int]  # (B_p, n, seed)
 class DecisionStage(StrEnum):
     """The reason why a decision requests its runs."""
 
-    GRID = "grid"  # all runs of a fixed design
     RUNG = "rung"  # every second n, to the next horizon
     NEIGHBOURS = "neighbours"  # grid neighbours of the best cell, to the target
     SEEDS = "seeds"  # more seeds of cells that may be the best
@@ -37,11 +34,11 @@ class CellVerdict(StrEnum):
 
 
 class Ending(StrEnum):
-    """The reason why a design requests no more runs."""
+    """The reason why a race requests no more runs."""
 
     CERTAIN = "certain"  # the expected loss is at most the tolerance
     SPENT = "spent"  # the next runs would exceed the limit on the spend
-    COMPLETE = "complete"  # no runs of the design are left to request
+    COMPLETE = "complete"  # no runs are left to request
     FAILED = "failed"  # fewer than three configurations have results
 
 
@@ -76,7 +73,7 @@ class Standing(Cell):
 
 @dataclass(frozen=True)
 class Decision(Encoded):
-    """The runs that a design requests next, and the comparison of configurations that led to them.
+    """The runs that a race requests next, and the comparison of configurations that led to them.
 
     ``compute`` is the C at which configurations were compared. ``spent`` counts the rollouts requested before
     this decision, and ``cost`` the rollouts that its own runs add. ``best`` is the best (B_p, n), with the
@@ -97,22 +94,6 @@ class Decision(Encoded):
     limits: tuple[
         int | float, ...
     ] = ()  #: the user's limits at this decision: spend, tolerance, cells, seeds
-
-
-class Design(Protocol):
-    """A rule that chooses the next runs from the results so far, e.g. a grid or a race."""
-
-    def next(
-        self,
-        history: Sequence[Decision],
-        measured: Sequence[Configuration],
-        failed: Collection[RunKey] = (),
-    ) -> Decision:
-        """Return the decision that follows ``history``.
-
-        ``measured`` contains the requested runs, only up to their requested horizons. ``failed`` contains the
-        (B_p, n, seed) of failed runs.
-        """
 
 
 def horizons(history: Iterable[Decision]) -> dict[RunKey, int]:

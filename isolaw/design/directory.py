@@ -13,11 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.design.cell_rewards import compare
 from isolaw.design.decisions import Decision, DecisionStage, Ending, RunKey, horizons
 from isolaw.design.race import TOLERANCE, Race
-from isolaw.design.truths import answers_of
-from isolaw.design.value import Purchase, further
 from isolaw.documents import seal
 from isolaw.documents.reading import parse_json
 from isolaw.documents.seal import canonical_json
@@ -28,8 +25,7 @@ from isolaw.registry import traits
 from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
-EVAL_SET = "validation"
-_MORE = 0.1  # share of the spend that `ahead` adds
+_EVAL_SET = "validation"
 _LEAST_CHECKPOINTS = 2  # a run is compared once it has step 0 and one later checkpoint
 
 
@@ -70,7 +66,12 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
-    out += issues_of_comparison(spec, "a race compares configurations there")
+    metrics = [*spec.evaluation.metrics, *filter(None, [spec.options.get("metric")])]
+    if chosen.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any
+        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
+    if _EVAL_SET not in spec.evaluation.sets:
+        accepted = f"a list with {_EVAL_SET!r}: a race compares configurations there"
+        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
     batches = sorted({b for b, _ in cells})
     if chosen.start is not None and chosen.start not in batches:
         out.append(Issue("design.start", found=chosen.start, accepted=" or ".join(map(str, batches))))
@@ -84,18 +85,6 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     elif race.spend < race.least:
         accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
         out.append(Issue("design.spend", f"it allows {race.spend} rollouts", chosen.spend, accepted))
-    return out
-
-
-def issues_of_comparison(spec: SweepSpec, why: str) -> list[Issue]:
-    """Return the issues if the runs of a sweep do not measure ``design.metric`` on the validation set."""
-    out = []
-    metrics = [*spec.evaluation.metrics, *filter(None, [spec.options.get("metric")])]
-    if spec.design.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any
-        out.append(Issue("design.metric", found=spec.design.metric, accepted=", ".join(metrics)))
-    if EVAL_SET not in spec.evaluation.sets:
-        accepted = f"a list with {EVAL_SET!r}: {why}"
-        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
     return out
 
 
@@ -156,11 +145,7 @@ class Adaptive:
     @property
     def runs(self) -> list[RunSpec]:
         """The requested runs with their horizons."""
-        return self.asked(self.history)
-
-    def asked(self, history: Sequence[Decision]) -> list[RunSpec]:
-        """Return the runs that these decisions request, with their horizons."""
-        return [self._run(key, end) for key, end in horizons(history).items()]
+        return [self._run(key, end) for key, end in horizons(self.history).items()]
 
     @property
     def todo(self) -> list[RunSpec]:
@@ -264,22 +249,10 @@ def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> lis
     if not any(store.run(run_id).bytes_recorded for run_id in specs):
         return []
     runs = store.collect()
-    points = measured_points(runs, metric, EVAL_SET)
+    points = measured_points(runs, metric, _EVAL_SET)
     names = ["problems_per_batch", "rollouts_per_problem", "seed"]
     ends = [asked.get(key, -1) for key in points[names].itertuples(index=False, name=None)]
     points = points[points["compute"] <= ends]
     table = runs.table()
     table = table[table.index.isin(points["run_id"])]
     return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)
-
-
-def ahead(store: SweepStore, history: Sequence[Decision]) -> Purchase | None:
-    """Return the value of more seeds for a tenth of the spend, or None unless the race reached its target."""
-    spec = store.read_spec()
-    last = history[-1] if history else None
-    if last is None or last.stage is not DecisionStage.STOP or last.compute != spec.sweep.compute:
-        return None
-    spend, _, _, *seeds = last.limits
-    own = measured(store, history, spec.design.metric)
-    found = compare(own, [standing.key for standing in last.standings], last.compute)
-    return further(own, found, [int(seed) for seed in seeds], int(_MORE * spend), answers_of(spec))

@@ -39,7 +39,7 @@ LEAST_STEPS = 4  # fewest steps of a run at its first rung; larger batches start
 SHARE = 0.05  # an n is dropped if it is within ε of the best in at most this share of draws
 TOLERANCE = 0.001  # default expected loss at which a race ends, in units of the metric
 ROUNDS = 4  # limit on the rounds of neighbours
-RIVALS = 2  # number of cells that get a seed together with the best cell
+_RIVALS = 2  # number of cells that get a seed together with the best cell
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,11 @@ class Race:
         measured: Sequence[Configuration],
         failed: Collection[RunKey] = (),
     ) -> Decision:
-        """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
+        """Return the decision that follows ``history``.
+
+        ``measured`` contains the requested runs, only up to their requested horizons. ``failed`` contains the
+        (B_p, n, seed) of failed runs.
+        """
         if not history:
             return self._ask(DecisionStage.RUNG, history, self._entering(0), self.rungs[0])
         made, gone = horizons(history), tuple(sorted(failed))
@@ -120,7 +124,7 @@ class Race:
             decision = self._ask(DecisionStage.RUNG, history, going, self.rungs[rung])
         else:
             kept, decision = arrived, self._refined(history, found)
-        return described(replace(decision, failed=gone), found, kept)
+        return _described(replace(decision, failed=gone), found, kept)
 
     def _refined(self, history: Sequence[Decision], found: CellRewards) -> Decision:
         """Return the decision after the last rung: neighbours of the best cell, more seeds, or the end."""
@@ -173,7 +177,7 @@ class Race:
         made, gains = horizons(history), found.gains()
         rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]
         runs = []
-        for i in (found.best, *rivals[:RIVALS]):
+        for i in (found.best, *rivals[:_RIVALS]):
             key = found.cells[i]
             left = [seed for seed in self.seeds if (*key, seed) not in {*made, *self.missing}]
             runs += [Request(*key, left[0], self.target)] if left else []
@@ -209,7 +213,7 @@ def _spent(history: Sequence[Decision]) -> int:
     return sum(decision.cost for decision in history)
 
 
-def described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
+def _described(decision: Decision, found: CellRewards, kept: Collection[BatchShape]) -> Decision:
     """Return a decision with the comparison of cells that led to it, in which only ``kept`` are not worse."""
     rows = zip(found.cells, found.reward, found.loss, found.probability, strict=True)
     return replace(

@@ -53,12 +53,12 @@ def test_played_back_exactly(tmp_path: Path) -> None:
 def test_the_shipped_example_is_that_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     shipped = SweepSpec.read("examples/replay-qwen.toml")
-    ids = [run.run_id for run in engine.plan(shipped, tmp_path).runs]
-    assert ids == [run.run_id for run in engine.plan(qwen(), tmp_path).runs]
+    ids = [run.run_id for run in engine.resolve_sweep(shipped, tmp_path).runs]
+    assert ids == [run.run_id for run in engine.resolve_sweep(qwen(), tmp_path).runs]
 
 
 def test_the_grid_is_all_that_the_table_offers(tmp_path: Path) -> None:
-    planned = engine.plan(qwen(), tmp_path)
+    planned = engine.resolve_sweep(qwen(), tmp_path)
     assert planned.spec.grid.problems_per_batch == (512,)
     assert planned.spec.grid.rollouts_per_problem == (4, 8, 16, 32)
     assert planned.spec.sweep.seeds == (0,)
@@ -68,7 +68,7 @@ def test_the_grid_is_all_that_the_table_offers(tmp_path: Path) -> None:
 
 
 def test_what_the_user_says_wins(tmp_path: Path) -> None:
-    planned = engine.plan(
+    planned = engine.resolve_sweep(
         qwen(grid={"rollouts_per_problem": [8, 16]}, sweep={"backend": "replay", "compute": 300_000}),
         tmp_path,
     )
@@ -88,7 +88,7 @@ def test_what_the_user_says_wins(tmp_path: Path) -> None:
 )
 def test_a_configuration_that_was_not_recorded(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError) as error:
-        engine.plan(qwen(**asked), tmp_path)
+        engine.resolve_sweep(qwen(**asked), tmp_path)
     assert f"no recorded run has {words}" in str(error.value)
     assert "(512, 4, 0), (512, 8, 0), (512, 16, 0), (512, 32, 0)" in str(error.value)
 
@@ -105,7 +105,7 @@ def test_the_horizon_cuts_and_can_be_extended(tmp_path: Path) -> None:
 
 
 def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, same) -> None:
-    planned = engine.plan(qwen(), tmp_path / "stopped")
+    planned = engine.resolve_sweep(qwen(), tmp_path / "stopped")
     events = engine.execute(planned, tmp_path / "stopped")
     for _ in range(150):
         next(events)
@@ -117,10 +117,10 @@ def test_the_same_table_elsewhere_is_the_same_sweep(tmp_path: Path) -> None:
     copy = tmp_path / "moved.csv"
     copy.write_bytes(TABLE.read_bytes())
     engine.sweep(qwen(), tmp_path / "out")
-    assert engine.plan(qwen(copy), tmp_path / "out").todo == []
+    assert engine.resolve_sweep(qwen(copy), tmp_path / "out").todo == []
     copy.write_text(TABLE.read_text() + "base,4,9999,5119488,0.9,0.9\n")
     with pytest.raises((StoreError, SpecError), match="table"):
-        engine.plan(qwen(copy, sweep={"backend": "replay", "compute": 10**6}), tmp_path / "out")
+        engine.resolve_sweep(qwen(copy, sweep={"backend": "replay", "compute": 10**6}), tmp_path / "out")
 
 
 def small(path: Path, text: str) -> SweepSpec:
@@ -142,7 +142,7 @@ SMALL = "problems_per_batch,rollouts_per_problem,seed,step,r\n" + "".join(
 def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> None:
     """Identity has the hash of what was planned; other numbers must not be recorded under it."""
     spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
-    planned = engine.plan(spec, out)
+    planned = engine.resolve_sweep(spec, out)
     (tmp_path / "t.csv").write_text(SMALL.replace("0.8", "0.1"))
     events = list(engine.execute(planned, out))
     assert {e.kind for e in events} == {"failed"}
@@ -153,7 +153,7 @@ def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> No
 
 def test_a_table_that_disappeared_fails_and_is_retried(tmp_path: Path) -> None:
     spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
-    planned = engine.plan(spec, out)
+    planned = engine.resolve_sweep(spec, out)
     (tmp_path / "t.csv").unlink()
     events = list(engine.execute(planned, out))
     assert [e.kind for e in events] == ["failed"] * 4
@@ -233,7 +233,7 @@ def test_tables_in_memory_are_played_as_their_file_is(tmp_path: Path) -> None:
     ids = set(played.points["run_id"])
     assert set(isolaw.sweep({**replaying(runs), "replay": {"source": runs}}).points["run_id"]) == ids
     again = SweepStore(tmp_path / "frame").read_spec()
-    assert engine.plan(again, tmp_path / "frame").todo == []
+    assert engine.resolve_sweep(again, tmp_path / "frame").todo == []
     assert again.replay["source"] == str(tmp_path / "frame" / "recorded.parquet")
 
 
@@ -246,14 +246,14 @@ def test_a_table_in_memory_with_a_mapping(tmp_path: Path) -> None:
 def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     spec = SweepSpec.parse(replaying(FRAME))
-    planned = engine.plan(spec, out)
+    planned = engine.resolve_sweep(spec, out)
     assert not out.exists()
     list(zip(range(1), engine.execute(planned, out), strict=False))
     replay._held.clear()
     isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(tmp_path / "other.parquet")
     (tmp_path / "other.parquet").replace(out / "recorded.parquet")
-    with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was planned"):
-        engine.plan(SweepStore(out).read_spec(), out)
+    with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was resolved"):
+        engine.resolve_sweep(SweepStore(out).read_spec(), out)
     with pytest.raises(StoreError, match=r"contains another sweep \(content\.runs is"):
         isolaw.sweep(replaying(FRAME.assign(r=0.5)), out)
 
@@ -269,7 +269,7 @@ def test_logs_are_played_from_their_folder(tmp_path: Path) -> None:
             rows = [{"step": i, "env/all/reward/total": 0.1 * i, "optim/lr": 1e-5} for i in range(1, 5)]
             (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         spec = SweepSpec.parse({**replaying(""), "replay": {"source": str(tmp_path / place)}})
-        planned = engine.plan(spec, tmp_path / "out")
+        planned = engine.resolve_sweep(spec, tmp_path / "out")
         ids.append([run.run_id for run in planned.runs])
         shutil.rmtree(tmp_path / place)
     assert ids[0] == ids[1]

@@ -71,14 +71,13 @@ LOOKS = {
     "sweep": [
         "sweep real.toml --out new --dry-run", "sweep --out named --dry-run",
         "sweep --out named --dry-run --json",
-        "sweep real.toml --recipe-check --out new --dry-run", "sweep replay.toml --out new --dry-run",
+        "sweep replay.toml --out new --dry-run",
         "sweep real.toml --out new --dry-run --set real.reward=rewards:f --set real.modules=.",
         "sweep real.toml --out new --dry-run --set executor.kind=ray",
         "sweep command.toml --out new --dry-run",
     ],
-    "plan": ["plan runs --compute 3e4", "plan named --compute 3e4"],
     "status": ["status runs", "status named"],
-    "advise": ["advise --compute 1e6"],
+    "advise": ["advise --compute 1e6 --cost runs", "advise --compute 1e6 --write first"],
     "compare": ["compare runs --a n=4 --b n=16 --compute 1e4", "compare log law.json"],
     "backtest": ["backtest runs --fit-below 1e4 --draws 0"],
     "problems": [
@@ -96,7 +95,8 @@ import isolaw
 for call in (
     lambda: isolaw.read("runs"), lambda: isolaw.read("log"), lambda: isolaw.fit("runs", draws=0),
     lambda: isolaw.answer("runs", 30_000, draws=0), lambda: isolaw.status("named"),
-    lambda: isolaw.load_law("law.json"), lambda: isolaw.dead_groups("log"), lambda: isolaw.plan("named", 3e4),
+    lambda: isolaw.load_law("law.json"), lambda: isolaw.dead_groups("log"),
+    lambda: isolaw.advise(1e6, cost="runs"),
     lambda: isolaw.compare("runs", "log"), lambda: isolaw.check("real"), lambda: isolaw.doctor(),
 ):
     try:

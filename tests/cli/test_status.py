@@ -111,7 +111,7 @@ def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
     out = tmp_path / "sweep"
     spec = tiny(grid={"rollouts_per_problem": [2, 4, 8]})
     events: Any
-    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         for _ in range(10):
             next(events)
         terminal = Terminal(command, "status", str(out), "--watch")

@@ -60,7 +60,7 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
 
 def test_continuing_needs_no_file(isolaw, tiny, same, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with closing(engine.execute(engine.plan(tiny(), out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(tiny(), out), out)) as events:
         next(events)
     assert isolaw("sweep", "--out", out)[0] == 0
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
@@ -69,7 +69,7 @@ def test_continuing_needs_no_file(isolaw, tiny, same, tmp_path: Path) -> None:
 def test_continuing_finishes_every_run_of_the_directory(isolaw, tiny, tmp_path: Path) -> None:
     """Also the ones that were left unfinished before other seeds were added: `status` promises it."""
     out = tmp_path / "out"
-    with closing(engine.execute(engine.plan(tiny(), out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(tiny(), out), out)) as events:
         next(events)
     isolaw("sweep", "--out", out, "--set", "sweep.seeds=[7]")
     assert f"Continue: isolaw sweep --out {out}" in isolaw("status", out)[1]

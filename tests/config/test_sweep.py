@@ -49,7 +49,7 @@ SWEEP = {
 
 
 def ids(data: dict[str, Any], out: Path) -> list[str]:
-    return [run.run_id for run in engine.plan(SweepSpec.parse(data), out).runs]
+    return [run.run_id for run in engine.resolve_sweep(SweepSpec.parse(data), out).runs]
 
 
 @given(st.randoms(use_true_random=False))

@@ -19,7 +19,7 @@ COST = Cost(
 )
 
 
-def seconds(plan: engine.Plan, out: Path) -> float:
+def seconds(plan: engine.ResolvedSweep, out: Path) -> float:
     left = sweeps.left(out, [run for run in plan.runs if run.run_id in plan.todo], COST, 2.0)
     assert left is not None
     assert left.gpu_hours is not None
@@ -31,7 +31,7 @@ def seconds(plan: engine.Plan, out: Path) -> float:
 
 
 def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
-    plan = engine.plan(tiny(), tmp_path / "out")
+    plan = engine.resolve_sweep(tiny(), tmp_path / "out")
     (few, many), runs = (
         sorted({run.batch_rollouts for run in plan.runs}),
         {r.batch_rollouts: r for r in plan.runs},
@@ -44,8 +44,8 @@ def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
 
     assert seconds(plan, tmp_path / "out") == pytest.approx(of(-1, few) + of(-1, many))
     engine.sweep(tiny(), tmp_path / "out")
-    assert seconds(engine.plan(tiny(), tmp_path / "out"), tmp_path / "out") == 0
-    longer = engine.plan(tiny(sweep={"compute": 30_000}), tmp_path / "out")
+    assert seconds(engine.resolve_sweep(tiny(), tmp_path / "out"), tmp_path / "out") == 0
+    longer = engine.resolve_sweep(tiny(sweep={"compute": 30_000}), tmp_path / "out")
     done = {batch: run.steps for batch, run in runs.items()}
     runs = {run.batch_rollouts: run for run in longer.runs}
     assert seconds(longer, tmp_path / "out") == pytest.approx(of(done[few], few) + of(done[many], many))

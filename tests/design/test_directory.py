@@ -14,8 +14,7 @@ from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.design import directory
 from isolaw.design.decisions import DecisionStage, Ending, horizons
-from isolaw.design.directory import ahead, read
-from isolaw.design.play import schedule
+from isolaw.design.directory import read
 from isolaw.documents import seal
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import SpecError, StoreError
@@ -72,7 +71,7 @@ def test_runs_end_where_the_race_leaves_them(raced: Path) -> None:
 
 def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
     before = tree(copy)
-    planned = engine.plan(spec(), copy)
+    planned = engine.resolve_sweep(spec(), copy)
     assert planned.todo == []
     assert planned.adaptive is not None
     assert planned.adaptive.ended
@@ -88,7 +87,7 @@ def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path:
     whole = results(raced)
     for number in (1, 4, 9, 20, 45):
         out = tmp_path / str(number)
-        running = engine.execute(engine.plan(spec(), out), out)
+        running = engine.execute(engine.resolve_sweep(spec(), out), out)
         for _ in range(number):
             if next(running, None) is None:
                 break
@@ -106,7 +105,7 @@ def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage:
     if damage == "link":
         path.symlink_to(raced / "decisions.jsonl")
         with pytest.raises(StoreError, match=r"decisions\.jsonl"):
-            engine.plan(spec(), copy)
+            engine.resolve_sweep(spec(), copy)
         return
     if damage == "torn":
         path.write_bytes(b"".join(lines)[:-20])
@@ -138,7 +137,7 @@ def test_a_plain_sweep_extends_what_the_race_left(copy: Path) -> None:
 
 def test_another_target_is_refused(copy: Path) -> None:
     with pytest.raises(StoreError, match="its runs go to C = 100000"):
-        engine.plan(spec(sweep={"compute": 200_000}), copy)
+        engine.resolve_sweep(spec(sweep={"compute": 200_000}), copy)
 
 
 def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypatch) -> None:
@@ -163,7 +162,7 @@ def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypa
 
 def test_a_smaller_grid_than_the_races_is_refused(copy: Path) -> None:
     with pytest.raises(StoreError, match="which the grid"):
-        engine.plan(spec(grid={"rollouts_per_problem": [2, 4, 8, 16]}), copy)
+        engine.resolve_sweep(spec(grid={"rollouts_per_problem": [2, 4, 8, 16]}), copy)
 
 
 def test_recorded_runs_need_not_fill_the_grid(raced: Path, tmp_path: Path) -> None:
@@ -181,35 +180,20 @@ def test_all_issues_at_once() -> None:
         evaluation={"sets": ["train"]},
     )
     with pytest.raises(SpecError) as error:
-        engine.plan(wrong, "nowhere")
+        engine.resolve_sweep(wrong, "nowhere")
     text = str(error.value)
     for name in ("design.pinned", "design.start", "design.metric", "design.kind", "evaluation.sets"):
         assert name in text
     with pytest.raises(SpecError, match=r"design\.spend"):
-        engine.plan(spec(design={"spend": 0.1}), "nowhere")
+        engine.resolve_sweep(spec(design={"spend": 0.1}), "nowhere")
     with pytest.raises(SpecError, match=r"grid\.rollouts_per_problem"):
-        engine.plan(spec(design={"forbidden": [[8, n] for n in (4, 8, 16, 32, 64)]}), "nowhere")
+        engine.resolve_sweep(spec(design={"forbidden": [[8, n] for n in (4, 8, 16, 32, 64)]}), "nowhere")
 
 
 def test_decisions_are_json_a_user_can_read(raced: Path) -> None:
     lines = [json.loads(line) for line in (raced / "decisions.jsonl").read_text().splitlines()]
     assert [line["stage"] for line in lines[:2]] == ["rung", "rung"]
     assert lines[-1]["ending"] in list(Ending)
-
-
-def test_what_more_spend_would_buy_is_known_once_a_race_has_ended(raced: Path, tmp_path: Path) -> None:
-    store = SweepStore(raced)
-    history = read(store)
-    bought = ahead(store, history)
-    assert bought is not None
-    assert bought.before == pytest.approx(history[-1].expected_loss, abs=1e-3)
-    assert all(
-        run.compute == 100_000 and run.seed not in (0, 1)
-        for run in bought.runs
-        if run.key in {own[:2] for own in horizons(history) if own[2] == 1}
-    )
-    assert ahead(store, history[:2]) is None
-    assert ahead(store, []) is None
 
 
 def test_a_grid_that_grows_around_the_best_is_looked_at(raced: Path, copy: Path) -> None:
@@ -231,21 +215,8 @@ def test_a_state_says_how_far_a_race_is(raced: Path) -> None:
 
 def test_what_is_pinned_cannot_be_forbidden() -> None:
     with pytest.raises(SpecError) as raised:
-        engine.plan(spec(design={"pinned": [[8, 32]], "forbidden": [[8, 32], [8, 2]]}), "nowhere")
+        engine.resolve_sweep(spec(design={"pinned": [[8, 32]], "forbidden": [[8, 32], [8, 2]]}), "nowhere")
     assert [issue.where for issue in raised.value.issues] == ["design.pinned"]
-
-
-def test_a_race_that_has_not_begun_has_a_schedule_under_an_assumed_truth(tmp_path: Path) -> None:
-    plan = engine.plan(spec(), tmp_path / "new")
-    assert plan.adaptive is not None
-    found = schedule(plan.adaptive, plan.spec)
-    assert found.truth.startswith("easy")
-    assert found.decisions[0].runs == plan.adaptive.history[0].runs
-    assert found.decisions[-1].stage is DecisionStage.STOP
-    assert found.to_dict()["simulated"] is True
-    assert not (tmp_path / "new").exists()
-    made = plan.adaptive.asked(found.decisions)
-    assert sum(run.rollouts for run in made) == found.decisions[-1].spent <= plan.adaptive.race.spend
 
 
 def test_decisions_of_another_sweep_count_for_nothing(copy: Path, tmp_path: Path) -> None:
@@ -276,7 +247,7 @@ def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in [*lines[:-1], line]))
     assert read(SweepStore(copy)) == history[:-1]
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    planned = engine.plan(spec(), copy)
+    planned = engine.resolve_sweep(spec(), copy)
     assert planned.adaptive is not None
     assert planned.adaptive.history == history
     list(engine.execute(planned, copy))

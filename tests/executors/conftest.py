@@ -36,7 +36,7 @@ def make() -> Callable[..., list[Event]]:
 
     def made(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
         events = []
-        for event in engine.execute(engine.plan(spec, out), out):
+        for event in engine.execute(engine.resolve_sweep(spec, out), out):
             events.append(event)
             hurt(event)
         return events

@@ -159,7 +159,7 @@ if MOUNTS:
 
 def test_no_space_for_a_line(tmp_path: Path, tiny, same) -> None:
     """A run whose lines find no space fails with that cause, alone."""
-    planned = engine.plan(tiny(executor={"kind": "processes", "jobs": 2}), tmp_path)
+    planned = engine.resolve_sweep(tiny(executor={"kind": "processes", "jobs": 2}), tmp_path)
     events = engine.execute(planned, tmp_path)
     run = SweepStore(tmp_path).run(planned.todo[-1])
     first = next(events)

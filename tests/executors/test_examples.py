@@ -31,10 +31,10 @@ def test_sweeps_lack_at_most_the_model(file: Path, tmp_path: Path) -> None:
     arithmetic.write(tmp_path / "easy", ["add-100"], n_train=1000, n_validation=300)
     spec = SweepSpec.read(file)
     if spec.sweep.backend != "real":
-        assert engine.plan(spec, tmp_path / "out").todo
+        assert engine.resolve_sweep(spec, tmp_path / "out").todo
         return
     with pytest.raises(SpecError) as raised:
-        engine.plan(SweepSpec.read(file, [f"problems.set={tmp_path / 'easy'}"]), tmp_path / "out")
+        engine.resolve_sweep(SweepSpec.read(file, [f"problems.set={tmp_path / 'easy'}"]), tmp_path / "out")
     assert {problem.where for problem in raised.value.issues} == {"real.model"}
 
 

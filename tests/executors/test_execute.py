@@ -12,9 +12,9 @@ from isolaw.store import SweepStore
 
 
 @pytest.fixture
-def planned(tmp_path: Path, tiny) -> engine.Plan:
+def planned(tmp_path: Path, tiny) -> engine.ResolvedSweep:
     """A sweep whose runs wait."""
-    planned = engine.plan(tiny(), tmp_path)
+    planned = engine.resolve_sweep(tiny(), tmp_path)
     directory = SweepStore(tmp_path)
     directory.write_spec(planned.spec, None)
     for run in planned.runs:
@@ -22,7 +22,7 @@ def planned(tmp_path: Path, tiny) -> engine.Plan:
     return planned
 
 
-def test_checkpoints_then_done(tmp_path: Path, planned: engine.Plan) -> None:
+def test_checkpoints_then_done(tmp_path: Path, planned: engine.ResolvedSweep) -> None:
     run_id = planned.todo[0]
     *checkpoints, last = base.execute(tmp_path, run_id)
     assert [e.kind for e in checkpoints] == ["checkpoint"] * len(planned.runs[0].schedule())
@@ -30,7 +30,7 @@ def test_checkpoints_then_done(tmp_path: Path, planned: engine.Plan) -> None:
     assert SweepStore(tmp_path).run(run_id).recorded().done_compute == planned.runs[0].compute
 
 
-def test_each_event_follows_its_line(tmp_path: Path, planned: engine.Plan) -> None:
+def test_each_event_follows_its_line(tmp_path: Path, planned: engine.ResolvedSweep) -> None:
     run = SweepStore(tmp_path).run(planned.todo[0])
     for event in base.execute(tmp_path, planned.todo[0]):
         if event.kind == "checkpoint":
@@ -39,7 +39,12 @@ def test_each_event_follows_its_line(tmp_path: Path, planned: engine.Plan) -> No
 
 @pytest.mark.parametrize("publish_every_s", [0.0, 1e9])
 def test_stopped_after_any_checkpoint_it_ends_the_same(
-    tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch, publish_every_s: float
+    tmp_path: Path,
+    planned: engine.ResolvedSweep,
+    tiny,
+    same,
+    monkeypatch: pytest.MonkeyPatch,
+    publish_every_s: float,
 ) -> None:
     monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", publish_every_s)
     monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
@@ -53,7 +58,7 @@ def test_stopped_after_any_checkpoint_it_ends_the_same(
     same(SweepStore(tmp_path).collect(), engine.sweep(tiny()))
 
 
-def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None:
+def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.ResolvedSweep) -> None:
     run = SweepStore(tmp_path).run(planned.todo[0])
     (run.folder / "spec.json").write_text("{")
     (event,) = base.execute(tmp_path, planned.todo[0])
@@ -64,7 +69,9 @@ def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None
     assert run.recorded().done_compute == 0
 
 
-def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_one_writer(
+    tmp_path: Path, planned: engine.ResolvedSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever comes second is told so, and writes nothing into the folder, no failure either."""
     monkeypatch.setattr("isolaw.store.run.WAIT_FOR_A_RUN_S", 0.1)
     run = SweepStore(tmp_path).run(planned.todo[0])
@@ -80,7 +87,7 @@ def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch:
 
 
 def test_a_run_that_is_asked_to_stop_keeps_its_state(
-    tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, planned: engine.ResolvedSweep, tiny, same, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 1e9)
     run = SweepStore(tmp_path).run(planned.todo[0])
@@ -96,7 +103,7 @@ def test_a_run_that_is_asked_to_stop_keeps_its_state(
     same(SweepStore(tmp_path).collect(), engine.sweep(tiny()))
 
 
-def test_asked_to_stop_at_its_end_it_is_done(tmp_path: Path, planned: engine.Plan) -> None:
+def test_asked_to_stop_at_its_end_it_is_done(tmp_path: Path, planned: engine.ResolvedSweep) -> None:
     run = SweepStore(tmp_path).run(planned.todo[0])
     events = base.execute(tmp_path, planned.todo[0])
     for _ in planned.runs[0].schedule():

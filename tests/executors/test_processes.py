@@ -98,7 +98,7 @@ def test_a_worker_sees_its_gpus_alone(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_killed_worker_fails_its_run_alone(tmp_path: Path, spec: SweepSpec, same) -> None:
     out = tmp_path / "killed"
     events = []
-    for event in engine.execute(engine.plan(spec, out), out):
+    for event in engine.execute(engine.resolve_sweep(spec, out), out):
         if not events:
             assert event.kind == "checkpoint"
             os.kill(workers(out)[0], signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_killed_worker_fails_its_run_alone(tmp_path: Path, spec: SweepSpec, sa
 
 
 def test_no_worker_is_left_when_the_engine_stops(tmp_path: Path, spec: SweepSpec) -> None:
-    events = engine.execute(engine.plan(spec, tmp_path), tmp_path)
+    events = engine.execute(engine.resolve_sweep(spec, tmp_path), tmp_path)
     next(events)
     assert len(workers(tmp_path)) == 2
     events.close()
@@ -138,7 +138,8 @@ def test_workers_end_with_a_killed_engine(tmp_path: Path, tiny) -> None:
     script = (
         "import sys\nfrom isolaw import SweepSpec, engine\n"
         "spec = SweepSpec.model_validate_json(sys.argv[1])\n"
-        "for event in engine.execute(engine.plan(spec, sys.argv[2]), sys.argv[2]): print(event, flush=True)\n"
+        "resolved = engine.resolve_sweep(spec, sys.argv[2])\n"
+        "for event in engine.execute(resolved, sys.argv[2]): print(event, flush=True)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, spec.model_dump_json(), str(tmp_path)], stdout=subprocess.PIPE
@@ -162,7 +163,7 @@ def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:
         grid={"rollouts_per_problem": [4]},
         executor={"kind": "processes", "jobs": 8},
     )
-    events = engine.execute(engine.plan(spec, tmp_path), tmp_path)
+    events = engine.execute(engine.resolve_sweep(spec, tmp_path), tmp_path)
     first = next(events)
     assert len(workers(tmp_path)) == 1
     assert [first, *events][-1].kind == "done"
@@ -174,7 +175,7 @@ def test_a_stopped_worker_is_named_and_ends_at_ctrl_c(tmp_path: Path, long, monk
     monkeypatch.setattr(processes, "_LOOK_S", 0.2)
     spec = long(sweep={"compute": 10**9, "seeds": 1}, executor={"kind": "processes", "jobs": 1})
     out, stop, said = tmp_path / "out", threading.Event(), ""
-    for event in engine.execute(engine.plan(spec, out), out, stop=stop):
+    for event in engine.execute(engine.resolve_sweep(spec, out), out, stop=stop):
         if event.kind == "checkpoint" and not said:
             (pid,) = workers(out)
             os.kill(pid, signal.SIGSTOP)

@@ -36,7 +36,7 @@ def alone(long, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def events_of(spec: SweepSpec, out: Path, stop: threading.Event | None = None) -> Iterator[Event]:
-    return engine.execute(engine.plan(spec, out), out, stop=stop)
+    return engine.execute(engine.resolve_sweep(spec, out), out, stop=stop)
 
 
 def went_on_from_its_state(events: list[Event], lost: str) -> bool:

@@ -364,7 +364,7 @@ def test_what_sbatch_refuses(isolaw, tmp_path: Path) -> None:
 def test_what_no_machine_has_room_for_says_why_it_waits(long, tmp_path: Path) -> None:
     spec = long(sweep={"seeds": 2}, executor={"kind": "slurm", "cpus": 3})
     stop, causes = threading.Event(), []
-    for event in engine.execute(engine.plan(spec, tmp_path / "out"), tmp_path / "out", stop=stop):
+    for event in engine.execute(engine.resolve_sweep(spec, tmp_path / "out"), tmp_path / "out", stop=stop):
         if event.kind == "warning":
             causes.append(event.cause)
             stop.set()

@@ -52,7 +52,7 @@ def data(tmp_path: Path) -> dict[str, Any]:
 
 def emit(data: dict[str, Any], out: Path) -> list[str]:
     spec = SweepSpec.parse(data)
-    return [event.cause or event.kind for event in engine.execute(engine.plan(spec, out), out)]
+    return [event.cause or event.kind for event in engine.execute(engine.resolve_sweep(spec, out), out)]
 
 
 def train(out: Path, number: int, **environment: str) -> int:
@@ -145,4 +145,4 @@ def test_only_grids_of_the_command_backend(
     else:
         changed["grid"] = {"problems_per_batch": [4], "rollouts_per_problem": [2, 4, 8, 16]}
     with pytest.raises(SpecError, match=r"executor\.kind"):
-        engine.plan(SweepSpec.parse(changed), tmp_path / "s")
+        engine.resolve_sweep(SweepSpec.parse(changed), tmp_path / "s")

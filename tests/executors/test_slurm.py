@@ -39,7 +39,7 @@ def test_the_scripts_that_would_be_submitted(isolaw, tree, tiny, tmp_path: Path)
     assert "slurm: 4 cores, 2 GPUs for each run; as many runs as fit at a time" in notes
     scripts = said.split("#!/bin/bash")[1:]
     assert len(scripts) == 2
-    planned = engine.plan(SweepSpec.read(tmp_path / "sweep.toml"), out)
+    planned = engine.resolve_sweep(SweepSpec.read(tmp_path / "sweep.toml"), out)
     for script, run_id in zip(scripts, planned.todo, strict=True):
         lines = script.splitlines()
         for option in (
@@ -73,7 +73,7 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
     script = (
         "import sys\nfrom isolaw import SweepSpec, engine\n"
         "spec = SweepSpec.model_validate_json(sys.argv[1])\n"
-        "list(engine.execute(engine.plan(spec, sys.argv[2]), sys.argv[2]))\n"
+        "list(engine.execute(engine.resolve_sweep(spec, sys.argv[2]), sys.argv[2]))\n"
     )
 
     def kill(spec: SweepSpec, out: Path, when: Callable[[], bool]) -> None:
@@ -111,7 +111,7 @@ def test_jobs_outlive_a_killed_engine_and_are_waited_for(
     isolaw, make, tmp_path: Path, long, holder, killed_engine, same
 ) -> None:
     spec, out = long(sweep={"seeds": 1}, executor=LOCAL), tmp_path / "out"
-    (run_id,) = engine.plan(spec, out).todo
+    (run_id,) = engine.resolve_sweep(spec, out).todo
     run = SweepStore(out).run(run_id)
     killed_engine(spec, out, lambda: run.last_state is not None)
     job = holder(out, run_id)
@@ -245,7 +245,7 @@ def test_what_sbatch_refuses_of_others_is_asked_again(
 def one(tmp_path: Path, long) -> Path:
     """The folder of a run that is planned and not begun."""
     spec = long(sweep={"seeds": 1})
-    (run,) = engine.plan(spec, tmp_path).runs
+    (run,) = engine.resolve_sweep(spec, tmp_path).runs
     store = SweepStore(tmp_path)
     store.write_spec(spec, None)
     store.run(run.run_id).create(run)
@@ -293,7 +293,7 @@ def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:
 
 def test_run_one_that_fails(isolaw, tiny, tmp_path: Path) -> None:
     spec: Any = tiny(sweep={"seeds": 1}, recipe={"lr": 1e200})
-    planned = engine.plan(spec, tmp_path)
+    planned = engine.resolve_sweep(spec, tmp_path)
     list(engine.execute(planned, tmp_path))
     folder = SweepStore(tmp_path).run(planned.todo[0]).folder
     (folder / "FAILED.json").unlink()

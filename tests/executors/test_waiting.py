@@ -150,7 +150,7 @@ def test_what_was_asked_to_end_and_ended_is_no_loss(tmp_path: Path) -> None:
 
 def test_the_longest_begin_first_and_last_what_failed(tmp_path: Path, tiny) -> None:
     spec = tiny(grid={"rollouts_per_problem": [16, 4, 8]}, sweep={"seeds": 1})
-    planned = engine.plan(spec, tmp_path)
+    planned = engine.resolve_sweep(spec, tmp_path)
     by_id = {run.run_id: run for run in planned.runs}
     assert [by_id[run_id].rollouts_per_problem for run_id in planned.todo] == [4, 8, 16]
 
@@ -159,17 +159,17 @@ def test_the_longest_begin_first_and_last_what_failed(tmp_path: Path, tiny) -> N
     for run in planned.runs:
         store.run(run.run_id).create(run)
     store.run(planned.todo[0]).fail("something", "")
-    assert engine.plan(spec, tmp_path).todo == [*planned.todo[1:], planned.todo[0]]
+    assert engine.resolve_sweep(spec, tmp_path).todo == [*planned.todo[1:], planned.todo[0]]
 
 
 def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
     spec = tiny(grid={"rollouts_per_problem": [4, 8]}, sweep={"seeds": 1})
-    planned = engine.plan(spec, tmp_path)
+    planned = engine.resolve_sweep(spec, tmp_path)
     events = engine.execute(planned, tmp_path)
     for _ in range(8):
         next(events)
     events.close()  # type: ignore[attr-defined]
-    assert engine.plan(spec, tmp_path).todo == planned.todo[::-1]
+    assert engine.resolve_sweep(spec, tmp_path).todo == planned.todo[::-1]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_it_begins(tmp_path: Path, tiny, section, words: str) -> None:
     with pytest.raises(SpecError) as error:
-        engine.plan(tiny(executor=section), tmp_path / "out")
+        engine.resolve_sweep(tiny(executor=section), tmp_path / "out")
     assert f"executor.{words}" in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -229,7 +229,7 @@ def test_times(written, minutes: float) -> None:
 
 def test_keys_of_another_executor_are_named(tmp_path: Path, tiny) -> None:
     spec = tiny(executor={"kind": "processes", "address": "auto", "partition": "short", "time": "1:00:00"})
-    notes = engine.plan(spec, tmp_path / "out").notes
+    notes = engine.resolve_sweep(spec, tmp_path / "out").notes
     assert notes == [
         "with executor.kind = 'processes', isolaw does not use executor.address, executor.partition"
     ]

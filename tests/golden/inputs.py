@@ -25,22 +25,6 @@ metrics = ["avg@4", "best@4", "worst@4"]
 [executor]
 kind = "inline"
 """
-PLAN = SWEEP.replace("[problems]", '[problems]\nset = "nowhere"\ndifficulty = "hard"')
-PLAN = PLAN.replace("[sweep]", '[sweep]\nbackend = "real"') + '[real]\nmodel = "nowhere"\n'
-PLAN = PLAN.replace("[4, 8, 16, 32]", "[8, 32, 128]")
-CHECK = """\
-[sweep]
-compute = 60_000
-seeds = 1
-[grid]
-problems_per_batch = [8]
-rollouts_per_problem = [4, 8, 16]
-[problems]
-n_train = 60
-n_validation = 60
-[executor]
-kind = "inline"
-"""
 MISTAKES = SWEEP.replace("rollouts_per_problem", "rollouts_per_prblem").replace("seeds = 2", "seeds = 0")
 
 
@@ -84,7 +68,7 @@ def write_simulated(folder: Path) -> None:
 
 def write(folder: Path, group: str) -> None:
     """Write what a group's commands read."""
-    for name, text in {"sweep": SWEEP, "plan": PLAN, "check": CHECK, "mistakes": MISTAKES}.items():
+    for name, text in {"sweep": SWEEP, "mistakes": MISTAKES}.items():
         (folder / f"{name}.toml").write_text(text)
     (folder / "broken.toml").write_text(SWEEP + "[sweep\n")
     if group == "simulated":

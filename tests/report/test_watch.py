@@ -33,7 +33,7 @@ def spec(tiny: Make) -> SweepSpec:
 def test_pace_and_time_left(spec: SweepSpec, tmp_path: Path) -> None:
     clock = Clock()
     out = tmp_path / "sweep"
-    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
         watch = Watch(out, clock)
         assert watch.read()
@@ -68,7 +68,7 @@ def test_the_law_is_fitted_seldom_and_only_to_something_new(
     monkeypatch.setattr(module, "law_so_far", lambda directory: fits.append(directory) or ["law"])
     clock = Clock()
     out = tmp_path / "sweep"
-    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
         watch = Watch(out, clock)
 
@@ -92,7 +92,7 @@ def test_the_law_is_fitted_seldom_and_only_to_something_new(
 
 def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
         assert module.law_so_far(out)[0].startswith("There is no law yet: ")
         for _ in events:
@@ -107,7 +107,7 @@ def test_what_is_counted_is_counted_after_the_fit(
 ) -> None:
     """A fit takes seconds, in which the sweep goes on."""
     out = tmp_path / "sweep"
-    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
         watch = Watch(out, Clock())
         watch.read()

@@ -165,10 +165,10 @@ def test_lines_that_were_lost_are_told(tmp_path: Path, tiny, isolaw) -> None:
 def test_a_run_without_its_state_is_planned_from_its_start(tmp_path: Path, tiny) -> None:
     engine.sweep(tiny(), tmp_path)
     larger = tiny(sweep={"compute": 40_000})
-    with_states = engine.plan(larger, tmp_path)
+    with_states = engine.resolve_sweep(larger, tmp_path)
     run = SweepStore(tmp_path).run(SweepStore(tmp_path).run_ids()[0])
     shutil.rmtree(run.folder / "state")
-    planned = engine.plan(larger, tmp_path)
+    planned = engine.resolve_sweep(larger, tmp_path)
     assert planned.remaining == with_states.remaining + run.recorded().checkpoints[-1]["compute"]
     assert "1 of the started runs have no state to continue from, and start again at step 0" in planned.notes
 
@@ -220,7 +220,7 @@ def test_handles_are_closed_when_they_are_no_longer_used(tmp_path: Path, tiny) -
     try:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
-            engine.plan(tiny(sweep={"compute": 40_000}), tmp_path)
+            engine.resolve_sweep(tiny(sweep={"compute": 40_000}), tmp_path)
             engine.status(tmp_path)
             SweepStore(tmp_path).collect()
         assert len(os.listdir("/proc/self/fd")) <= before

@@ -41,7 +41,7 @@ def test_runs_continue_from_there(tmp_path: Path, scratch: Path, tiny, same, exe
 
 
 def events(spec, out: Path):
-    return list(engine.execute(engine.plan(spec, out), out))
+    return list(engine.execute(engine.resolve_sweep(spec, out), out))
 
 
 def test_another_folder_than_it_began_with_is_refused(tmp_path: Path, scratch: Path, tiny, isolaw) -> None:

@@ -29,7 +29,7 @@ PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
 
 @pytest.fixture(scope="module")
 def spec(tiny) -> RunSpec:
-    return engine.plan(tiny(), "nowhere").runs[0]
+    return engine.resolve_sweep(tiny(), "nowhere").runs[0]
 
 
 def go_on(run: RunStore, spec: RunSpec) -> Iterator[object]:

@@ -164,7 +164,7 @@ def test_interrupted_anywhere_and_continued(
     monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     out = tmp_path / "out"
     for events_seen in (3, 5, 14):
-        with closing(engine.execute(engine.plan(spec(tracker), out), out)) as events:
+        with closing(engine.execute(engine.resolve_sweep(spec(tracker), out), out)) as events:
             for _ in range(events_seen):
                 next(events)
     isolaw.sweep(spec(tracker), out)
@@ -262,7 +262,7 @@ def test_trackio_fails_once_and_is_brought_up_to_date(
 def test_only_what_no_resume_cuts_is_mirrored(spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "EVERY_S", 0.0)
     out = tmp_path / "out"
-    with closing(engine.execute(engine.plan(spec("tensorboard"), out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec("tensorboard"), out), out)) as events:
         for _, event in zip(range(4), events, strict=False):
             run = SweepStore(out).run(event.run_id)
             assert run.last_state is None  # published once a second
@@ -277,7 +277,7 @@ def test_a_run_that_is_long_is_mirrored_while_it_runs(
     monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 0.0)
     monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     out = tmp_path / "out"
-    with closing(engine.execute(engine.plan(spec("tensorboard"), out), out)) as events:
+    with closing(engine.execute(engine.resolve_sweep(spec("tensorboard"), out), out)) as events:
         for _ in range(6):
             next(events)
         ((_, curves),) = tensorboard_curves(out).items()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.design.decisions import Decision
-from isolaw.design.value import Purchase
 from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code
@@ -39,7 +38,6 @@ class PageContent:
     sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
-    further: Purchase | None = None  # the gain from more rollouts in that sweep
     responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
 
 
@@ -129,7 +127,7 @@ def _race(facts: PageContent) -> list[PageSection]:
     """Return the section about a race, or an empty list if the runs form a grid."""
     if not facts.race:
         return []
-    lines, chart = race.lines(facts.race, facts.further, facts.sweep), race.loss_against_spend(facts.race)
+    lines, chart = race.lines(facts.race, facts.sweep), race.loss_against_spend(facts.race)
     table, charts = race.decisions(facts.race), [chart] if chart else []
     return [PageSection("race", "How the runs were chosen", lines, charts, [table])]
 

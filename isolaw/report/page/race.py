@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
-from isolaw.design.value import Purchase
 from isolaw.report.document import Table, TableCell
 from isolaw.report.page.chart import Chart, line, log_axis
 from isolaw.report.text import race as text
@@ -73,8 +72,8 @@ def decisions(history: Sequence[Decision]) -> Table:
     return Table("decisions", "Decisions of the race", columns, rows)
 
 
-def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
-    """Return the race's result, the value of spending more, and how to extend runs that it stopped early."""
+def lines(history: Sequence[Decision], directory: str = "") -> list[str]:
+    """Return the race's result, and how to extend runs that it stopped early."""
     left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
     out = (
         [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]
@@ -84,8 +83,6 @@ def lines(history: Sequence[Decision], further: Purchase | None, directory: str 
             "A race chooses among configurations that ran to this C. The law may recommend an n between "
             "these configurations, with an expected loss of its own."
         )
-    if further is not None:
-        out.append(text.further(further, history))
     if left:
         grid = f" To run the whole grid: {commands.extend_sweep(directory, _WHOLE)}" if directory else ""
         out.append(f"Runs that were left behind keep their state.{grid}")

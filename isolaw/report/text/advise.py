@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from isolaw import commands
-from isolaw.design.advice import Advice, Case, Caveat, Differs, SourceReading
+from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
 from isolaw.design.published import Basis, Leans, Span
-from isolaw.design.sweep_file import FIRST
+from isolaw.first_sweeps import Advice, FirstSweep
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
-from isolaw.report.text.numbers import columns, number, share
+from isolaw.report.text import costs
+from isolaw.report.text.numbers import columns, count, number, share
 
 _TITLES = {
     "isocompute-joint": "IsoCompute, n and B_p tuned",
@@ -47,39 +49,39 @@ _UNPUBLISHED = (
 )
 
 
-def document(advice: Advice, out: str | None = None, again: str | None = None) -> Document:
-    """Return the document of an advice. Its first sentence names the evidence.
+def document(advice: Advice, folder: str = "first", again: str | None = None) -> Document:
+    """Return the document of an advice, which begins with where to start and what to run first.
 
-    ``out`` is the file of the recommended sweep. Without it, ``again`` is the command that writes such a
-    file.
+    ``folder`` has the files of the sweeps, or ``again`` is the command that writes them there.
     """
+    case = advice.case
     first = [
-        f"From published results alone: {_answer(advice)}",
-        "The advice uses no run of your model and no simulation. Your case: "
-        f"C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
+        *_answer(advice),
+        f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
+        f"rollouts{_known(case)}.",
         _agreement(advice),
     ]
-    differ = [f"{_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings]
+    differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
         Passage("", first),
+        Passage("What to run first", _commands(advice, folder, again)),
         Passage(
             "Sources", [_table(advice), Bullets("", [*_WHERE, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
         Passage("Starting point", _start(advice)),
         Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
-        Passage("Other publications", [] if advice.case.far else [_statements(advice)]),
+        Passage("Other publications", [] if case.far else [_statements(advice)]),
         Passage(
             "Not published",
             [Bullets("No published result here covers these questions:", [f"{t}." for t in _UNPUBLISHED])],
         ),
-        Passage("What to run first", _sweep(advice, out or commands.unused("first.toml"), again)),
     ]
-    return Document(f"advice for C = {number(advice.case.budget)}", passages, _data(advice))
+    return Document(f"advice for C = {number(case.budget)}", passages, _data(advice))
 
 
 def _data(advice: Advice) -> dict[str, Any]:
     """Return the advice as JSON-compatible data. The value of ``evidence`` is ``published``."""
-    start, sweep = advice.start, advice.sweep
+    start = advice.start
     return {
         "evidence": "published",
         "simulated": False,
@@ -87,45 +89,108 @@ def _data(advice: Advice) -> dict[str, Any]:
         **advice.case.model_dump(),
         "start": start
         and {**asdict(start.allocation), "n_range": asdict(start.n), "batch_range": asdict(start.batch)},
-        "sources": [{**asdict(own), "covers": own.covers, "steps": own.steps} for own in advice.readings],
+        "sources": [
+            {**asdict(reading), "covers": reading.covers, "steps": reading.steps}
+            for reading in advice.readings
+        ],
         "caveats": list(advice.caveats),
-        "statements": [asdict(own) for own in advice.statements],
+        "statements": [asdict(statement) for statement in advice.statements],
         "unpublished": list(_UNPUBLISHED),
-        "sweep": sweep and advice.sections(),
-        "sweep_rollouts": sweep and sweep.rollouts,
+        "sweeps": {sweep.name: _sweep_data(sweep) for sweep in advice.sweeps},
     }
 
 
-def _answer(advice: Advice) -> str:
+def _sweep_data(sweep: FirstSweep) -> dict[str, Any]:
+    known = (
+        None
+        if sweep.cost is None
+        else {**(sweep.spent.to_dict() if sweep.spent else {}), **sweep.cost.to_dict()}
+    )
+    return {"rollouts": sweep.rollouts, "cost": known, "file": sweep.sections}
+
+
+def _answer(advice: Advice) -> list[str]:
+    """Return where to start and why, which race to run, and how to find its lr: a line each."""
+    if not advice.sweeps:
+        return [
+            _where(advice),
+            "No sweep of three n, each with enough steps to learn, fits into this budget and B_max.",
+        ]
+    lr, batch, grid = advice.sweeps
+    return [_where(advice), _race(grid, advice.case), _lr(lr, batch, advice.case)]
+
+
+def _where(advice: StartingPoint) -> str:
     """Return the starting point with its ranges, or the reason why there is none."""
     start, case = advice.start, advice.case
     if start is not None:
         a = start.allocation
         return (
-            f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}. "
-            f"In the sources, n* is {_span(start.n)} and B_p is {_span(start.batch)}."
+            f"From published results alone, start with n = {a.rollouts_per_problem}, "
+            f"B_p = {a.problems_per_batch}, M = {a.steps:,}: the sources have n* = {_span(start.n)} and "
+            f"B_p = {_span(start.batch)}."
         )
     near = advice.nearest
-    sizes = sorted(own.source.size for own in advice.readings)
+    sizes = sorted(reading.source.size for reading in advice.readings)
     if case.far:
         ends = f"{_size(sizes[0])}–{_size(sizes[-1])}"
         return (
-            "no starting point: your model is over 100 times larger or smaller than all models in the "
-            f"sources ({ends})."
+            "From published results alone, no starting point: your model is over 100 times larger or smaller "
+            f"than all models in the sources ({ends})."
         )
     kind = f" on {case.difficulty} problems" if case.difficulty else ""
     return (
-        f"no starting point, since no n* is known{kind} at this C. The nearest result: n* is "
-        f"{_span(near.n, near.covers)} at C = {number(near.compute)} on {near.source.difficulty} problems "
-        f"({_TITLES[near.source.key]})."
+        f"From published results alone, no starting point: no n* is known{kind} at this C. The nearest "
+        f"result: n* is {_span(near.n, near.covers)} at C = {number(near.compute)} on "
+        f"{near.source.difficulty} problems ({_TITLES[near.source.key]})."
     )
 
 
-def _agreement(advice: Advice) -> str:
+def _race(grid: FirstSweep, case: Case) -> str:
+    spec = grid.spec
+    levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
+    price = "Its hours need --cost." if grid.cost is None else costs.spent(grid.spent, grid.cost)
+    return (
+        f"Let a race choose n: n = {levels} with B_p = {spec.grid.problems_per_batch[0]} and "
+        f"{count(len(spec.sweep.seeds), 'seed')}, up to C = {number(spec.sweep.compute)}. It spends at most "
+        f"{_rollouts(grid, case)}. {price}"
+    )
+
+
+def _lr(lr: FirstSweep, batch: FirstSweep, case: Case) -> str:
+    (b,), (n,) = lr.spec.grid.problems_per_batch, lr.spec.grid.rollouts_per_problem
+    smaller, larger = batch.spec.grid.rollouts_per_problem
+    return (
+        f"Before the race, find its lr: try {len(lr.spec.grid.recipe_axes['lr'])} lr at n = {n} with "
+        f"B_p = {b} ({_rollouts(lr, case)}), then test lr ∝ √B at n = {smaller} and {larger} "
+        f"({_rollouts(batch, case)})."
+    )
+
+
+def _rollouts(sweep: FirstSweep, case: Case) -> str:
+    return f"{number(sweep.rollouts)} rollouts, {share(sweep.rollouts / case.budget)} of the budget"
+
+
+def _commands(advice: Advice, folder: str, again: str | None) -> list[Stanza]:
+    """Return the commands that write and run the sweeps, in order."""
+    if not advice.sweeps:
+        return []
+    whats = ["find the lr; omit --dry-run to run it", "test lr ∝ √B", "choose n"]
+    lr, batch, grid = (
+        [str(commands.sweep_file(Path(folder, f"{sweep.name}.toml"), sweep.directory)), what]
+        for sweep, what in zip(advice.sweeps, whats, strict=True)
+    )
+    fit = commands.fit([commands.unused(sweep.directory) for sweep in advice.sweeps[:2]], ["--retune", "lr"])
+    rows = [lr, batch, [str(fit), "fit how the best lr depends on B"], grid]
+    write = f"To write the sweep files: {again}" if again else "The sweep files are written."
+    return [write, "Each file says what to set in it before you run it:", Snippet(columns(rows), "  ")]
+
+
+def _agreement(advice: StartingPoint) -> str:
     """State whether publications agree on n."""
     if advice.case.far:
-        return "Published results for other sizes are no evidence for yours: run the sweep below first."
-    by = {lean: [own.title for own in advice.statements if own.leans is lean] for lean in Leans}
+        return "Published results for other sizes are no evidence for yours: run the race first."
+    by = {lean: [each.title for each in advice.statements if each.leans is lean] for lean in Leans}
     parts = [
         f"{text} ({', '.join(by[lean])})"
         for lean, text in (
@@ -138,30 +203,30 @@ def _agreement(advice: Advice) -> str:
     return f"Publications {'disagree' if len(parts) > 1 else 'say'}: {'; '.join(parts)}."
 
 
-def _statements(advice: Advice) -> Bullets:
+def _statements(advice: StartingPoint) -> Bullets:
     """Return the statements of other publications about n."""
     kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
     lines = []
-    for own in advice.statements:
-        size = "size not known" if own.sizes is None else _size(own.sizes[0])
+    for each in advice.statements:
+        size = "size not known" if each.sizes is None else _size(each.sizes[0])
         lines.append(
-            f"{own.title} ({own.publication}; {size}; {own.difficulty or 'difficulty not known'}; varied: "
-            f"{own.varied}; lr {own.lr}): {own.says}."
+            f"{each.title} ({each.publication}; {size}; {each.difficulty or 'difficulty not known'}; varied: "
+            f"{each.varied}; lr {each.lr}): {each.says}."
         )
     lead = f"These publications comment on n for {kind}, but none gives an n*(C) to average:"
     return Bullets(lead, lines)
 
 
-def _table(advice: Advice) -> Table:
+def _table(advice: StartingPoint) -> Table:
     rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "used", "from"]]
-    for own in advice.readings:
-        source = own.source
+    for reading in advice.readings:
+        source = reading.source
         batches = [str(b) for b in source.batches] or ["tuned"]
         rows.append([
             _TITLES[source.key], source.model, source.difficulty,
             batches[0] if len(batches) == 1 else f"{batches[0]}–{batches[-1]}",
             " to ".join(number(end) for end in source.range()), f"{source.n[0]}–{source.n[1]}",
-            _span(own.n, own.covers), "yes" if own.counts else "no", source.basis,
+            _span(reading.n, reading.covers), "yes" if reading.counts else "no", source.basis,
         ])  # fmt: skip
     return Table.of(rows)
 
@@ -179,13 +244,13 @@ def _span(span: Span, known: bool = True) -> str:
     return f"{value} ({ends})" if ends else str(value)
 
 
-def _start(advice: Advice) -> list[Bullets]:
+def _start(advice: StartingPoint) -> list[Bullets]:
     start, case = advice.start, advice.case
     caveats = [_CAVEATS[code] for code in advice.caveats]
     if start is None:
         return [Bullets("", caveats)] if caveats else []
     a = start.allocation
-    steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
+    steps = sorted(r.steps for r in advice.readings if r.counts and r.steps is not None)
     ends = "an unknown number of"
     if steps:
         ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1])))
@@ -204,8 +269,8 @@ def _start(advice: Advice) -> list[Bullets]:
     return [Bullets(lead, [*lines, *caveats])]
 
 
-def _differences(own: SourceReading, case: Case) -> str:
-    source = own.source
+def _differences(reading: SourceReading, case: Case) -> str:
+    source = reading.source
     texts = {
         Differs.DIFFICULTY: f"its problems are {source.difficulty}, and yours are {case.difficulty}",
         Differs.MODEL_SIZE: f"its model has {_size(source.size)} parameters, and yours has "
@@ -215,7 +280,7 @@ def _differences(own: SourceReading, case: Case) -> str:
         Differs.BATCH: "its B_p differs from the B_p of the starting point",
         Differs.BUDGET: f"its range of C does not include {number(case.budget)}",
     }
-    return "; ".join(texts[code] for code in own.differs) or "no known difference"
+    return "; ".join(texts[code] for code in reading.differs) or "no known difference"
 
 
 def _size(billions: float) -> str:
@@ -228,28 +293,3 @@ def _known(case: Case) -> str:
     parts += [f"{case.n_train_problems:,} training problems"] if case.n_train_problems else []
     parts += [f"B_max = {case.max_batch_rollouts:,}"] if case.max_batch_rollouts else []
     return "".join(f"; {part}" for part in parts)
-
-
-def _sweep(advice: Advice, file: str, again: str | None) -> list[Stanza]:
-    sweep, budget = advice.sweep, advice.case.budget
-    if sweep is None:
-        return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
-    levels = ", ".join(map(str, sweep.rollouts_per_problem))
-    return [
-        f"The cheapest sweep that improves this advice runs n = {levels} with "
-        f"B_p = {sweep.problems_per_batch} and one seed up to C = {number(sweep.compute)}.",
-        f"The sweep costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
-        "Set problems.set and real.model in its file before you run it:",
-        Snippet(
-            columns(
-                [
-                    *([[again, "write the sweep file"]] if again else []),
-                    [str(commands.sweep_file(file, FIRST)), "show its plan; omit --dry-run to run it"],
-                    [str(commands.plan_larger(file, budget)), "compare larger sweeps on simulated truths"],
-                ]
-            ),
-            "  ",
-        ),
-        "isolaw sweep then prints the command that fits n*(C) of your model. Your budget is "
-        f"{budget / sweep.compute:.2g} times the compute of each run of this sweep.",
-    ]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending
-from isolaw.design.play import Schedule
-from isolaw.design.value import Purchase
 from isolaw.report.text.numbers import columns, count, number
 
 _ENDINGS = {
@@ -24,7 +21,6 @@ _CONTINUES = {
     Ending.COMPLETE: "add seeds (sweep.seeds)",
 }
 _STAGES = {
-    DecisionStage.GRID: "start all of",
     DecisionStage.RUNG: "continue",
     DecisionStage.NEIGHBOURS: "start the neighbors",
     DecisionStage.SEEDS: "start another seed of",
@@ -62,7 +58,7 @@ def decision(made: Decision, index: int) -> str:
     seeds = sorted({request.seed for request in made.runs})
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    what = _STAGES[made.stage] if known or made.stage is DecisionStage.GRID else "start"
+    what = _STAGES[made.stage] if known else "start"
     return f"decision {index}: {known}{what} {own} up to C = {number(to)}, {which}"
 
 
@@ -110,18 +106,6 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
     )
 
 
-def schedule(assumed: Schedule, whole: int) -> list[str]:
-    """Return the decisions that a race would make under an assumed truth."""
-    made = assumed.decisions
-    runs = {request.run for own in made for request in own.runs}
-    return [
-        f"Simulated race, assuming the rewards of the simulator's preset {assumed.truth!r}:",
-        *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
-        f"  total: {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
-        f"{_part(made[-1].spent, whole)} of the grid",
-    ]
-
-
 def state(race: Mapping[str, Any]) -> str:
     """Return the progress of a race, from `isolaw.design.directory.state`."""
     of = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
@@ -129,22 +113,6 @@ def state(race: Mapping[str, Any]) -> str:
     best = f"; the best configuration is {cell(race['best'])}" if race["best"] else ""
     asked = f"{number(race['asked'])}{of} rollouts requested"
     return f"race: {count(race['decisions'], 'decision')}, {asked}{best}; {end}"
-
-
-def further(bought: Purchase, history: Sequence[Decision]) -> str:
-    """Return a sentence on how spending more would change the expected loss."""
-    seeds = Counter(run.key for run in bought.runs)
-    each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
-    last = history[-1]
-    gain = (
-        f"the expected loss would change from {bought.before:.4f} to about {bought.after:.4f}"
-        if bought.after < bought.before
-        else f"the expected loss of {bought.before:.4f} would hardly change"
-    )
-    return (
-        f"With {_part(bought.rollouts, last.limits[0])} more spend ({number(bought.rollouts)} rollouts), the "
-        f"race could run {each}. In a simulation from the surface of these runs, {gain}."
-    )
 
 
 def _part(rollouts: float, of: float) -> str:

@@ -1,4 +1,4 @@
-"""The text of a sweep and its runs: the plan, the progress and the health of the runs."""
+"""The text of a sweep and its runs: the resolved sweep, the progress and the health of the runs."""
 
 from __future__ import annotations
 
@@ -129,27 +129,27 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
     return lines
 
 
-def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
+def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     """Return the lines that describe a sweep before its execution."""
-    design = plan.get("design")
-    configurations = design["cells"] if design else plan["configurations"]
+    design = sweep.get("design")
+    configurations = design["cells"] if design else sweep["configurations"]
     b, n = (", ".join(map(str, sorted({place[i] for place in configurations}))) for i in (0, 1))
-    done = plan["runs"] - plan["todo"]
-    axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in plan["axes"].items())
+    done = sweep["runs"] - sweep["todo"]
+    axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in sweep["axes"].items())
     defaults = ", ".join(
-        f"{name} = {' or '.join(map(_value, own))}" for name, own in plan["defaults"].items()
+        f"{name} = {' or '.join(map(_value, own))}" for name, own in sweep["defaults"].items()
     )
-    started = f" ({plan['begun']} of them started)" if plan["begun"] else ""
-    what = "a race" if design else count(plan["runs"], "run")
+    started = f" ({sweep['begun']} of them started)" if sweep["begun"] else ""
+    what = "a race" if design else count(sweep["runs"], "run")
     return [
         f"{backend}: {what} ({count(len(configurations), 'configuration')}, "
-        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
+        f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts each",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
-        *(race.summary(design, plan["runs"]) if design else []),
-        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done; {plan['todo']} remain{started}, with "
-        f"{number(plan['remaining_rollouts'])} rollouts",
-        *plan["notes"],
+        *(race.summary(design, sweep["runs"]) if design else []),
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done; {sweep['todo']} remain{started}, with "
+        f"{number(sweep['remaining_rollouts'])} rollouts",
+        *sweep["notes"],
     ]
 
 
@@ -174,13 +174,10 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
 
 
 def dry_run(preview: Preview) -> list[str]:
-    """Return the needs of a plan's execution, line by line."""
-    plan, lines = preview.plan, []
-    if plan.adaptive is not None and preview.schedule is not None:
-        lines += race.schedule(preview.schedule, plan.adaptive.whole)
-    elif plan.adaptive is not None:  # the race has begun: its next decision
-        history = plan.adaptive.history
-        lines.append(race.decision(history[-1], len(history)))
+    """Return the needs of a sweep's execution, line by line."""
+    lines = []
+    if (adaptive := preview.resolved.adaptive) is not None:
+        lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
     lines += [line for table in preview.outlook.memory for line in memory_table(table)]
     lines += costs.estimated(preview.estimates)
     lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]

@@ -174,7 +174,7 @@ ALL_PLACES = {
 
 def test_everything_at_once(tmp_path: Path, tiny) -> None:
     with pytest.raises(SpecError) as error:
-        engine.plan(tiny(**ALL_WRONG), tmp_path)
+        engine.resolve_sweep(tiny(**ALL_WRONG), tmp_path)
     assert where(error.value) == ALL_PLACES
     # Once each; n_train > n once for each n.
     assert len(error.value.issues) == len(ALL_PLACES) + 1
@@ -183,7 +183,7 @@ def test_everything_at_once(tmp_path: Path, tiny) -> None:
 def test_what_cannot_be_understood_is_told_with_the_rest(tmp_path: Path, tiny) -> None:
     wrong = {**ALL_WRONG["bandit"], "modle": "arms", "parameters": {"sigma2": "much"}}
     with pytest.raises(SpecError) as error:
-        engine.plan(tiny(**{**ALL_WRONG, "bandit": wrong}), tmp_path)
+        engine.resolve_sweep(tiny(**{**ALL_WRONG, "bandit": wrong}), tmp_path)
     assert where(error.value) == ALL_PLACES - {"bandit.parameters.sigma"} | {"bandit.modle"}
 
 
@@ -238,5 +238,5 @@ def test_the_library_tells_all_at_once_too() -> None:
 
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("bandit-*.toml")), ids=str)
 def test_shipped_sweeps_are_sound(path: Path, tmp_path: Path) -> None:
-    planned = engine.plan(SweepSpec.read(path), tmp_path)
+    planned = engine.resolve_sweep(SweepSpec.read(path), tmp_path)
     assert len(planned.runs) == len(planned.todo) > 0

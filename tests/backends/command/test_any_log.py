@@ -145,7 +145,7 @@ def test_a_sweep_stops_when_a_log_is_a_pipe(sweep_of: Callable[..., Any], tmp_pa
     spec = SweepSpec.parse(sweep_of(*words, **SIMPLE))
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
-    events = list(engine.execute(engine.plan(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
+    events = list(engine.execute(engine.resolve_sweep(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
     assert events[-1].kind == "stopped"
 
 

@@ -294,7 +294,7 @@ def test_inline_a_trainer_that_says_nothing_ends_at_ctrl_c(
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     began = time.monotonic()
-    events = list(engine.execute(engine.plan(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
+    events = list(engine.execute(engine.resolve_sweep(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
     assert [event.kind for event in events] == ["stopped"]
     assert time.monotonic() - began < 60
 
@@ -320,7 +320,7 @@ def test_a_race_compares_what_the_trainer_logs(sweep_of: Callable[..., Any], tmp
         "design": {"kind": "race", "metric": "score", "spend": 0.9}
     }
     data["sweep"]["seeds"] = [0, 1]
-    assert engine.plan(SweepSpec.parse(data), tmp_path / "s").adaptive is not None
+    assert engine.resolve_sweep(SweepSpec.parse(data), tmp_path / "s").adaptive is not None
 
 
 def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def refused(folder: Path, **more: dict[str, Any]) -> list[str]:
     }
     sections = {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
     with pytest.raises(SpecError) as raised:
-        engine.plan(SweepSpec.parse(sections), folder / "out")
+        engine.resolve_sweep(SweepSpec.parse(sections), folder / "out")
     assert not (folder / "out").exists()
     return [str(problem) for problem in raised.value.issues]
 
@@ -210,12 +210,12 @@ def test_a_folders_name_decides_nothing(made, tmp_path: Path, name: str) -> None
         "problems": {"set": str(folder)},
         "real": {"model": str(made.model)},
     }
-    plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
+    plan = engine.resolve_sweep(SweepSpec.parse(sections), tmp_path / "out")
     assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(0.0, 0.0)}
     assert (plan.defaults["kl"], plan.defaults["entropy"], plan.defaults["lr"]) == ([0.0], [0.0], [1e-6])
     assert sum("problems.difficulty is not set" in note for note in plan.notes) == 1
     sections["problems"]["difficulty"] = "easy"
-    plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
+    plan = engine.resolve_sweep(SweepSpec.parse(sections), tmp_path / "out")
     assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(1e-3, 1e-3)}
     assert plan.defaults["kl_in"] == ["loss"]
     assert plan.notes == []
@@ -249,7 +249,7 @@ def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
 def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp_path: Path) -> None:
     def told(**more: dict[str, Any]) -> list[str]:
         with pytest.raises(SpecError) as raised:
-            engine.plan(SweepSpec.parse(sections(**more)), tmp_path / "out")
+            engine.resolve_sweep(SweepSpec.parse(sections(**more)), tmp_path / "out")
         return [str(problem) for problem in raised.value.issues]
 
     lines = told(
@@ -436,7 +436,7 @@ def test_states_are_as_large_as_planned(
     learned: Path, made, sections: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = SweepSpec.parse(sections(sweep={"seeds": 3}))
-    planned = engine.plan(spec, tmp_path / "out")
+    planned = engine.resolve_sweep(spec, tmp_path / "out")
     assert not any("GiB" in note for note in planned.notes)
     run = SweepStore(learned).run(SweepStore(learned).run_ids()[0])
     state = run.states.folder(run.states.steps()[0])
@@ -444,7 +444,7 @@ def test_states_are_as_large_as_planned(
     assert written == pytest.approx(BACKEND.needs(planned.runs[0]).disk_bytes, rel=0.05)
     needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
-    (note,) = (note for note in engine.plan(spec, tmp_path / "out").notes if "GiB" in note)
+    (note,) = (note for note in engine.resolve_sweep(spec, tmp_path / "out").notes if "GiB" in note)
     assert note.startswith(f"the disk may become full: the states of {len(planned.runs)} runs take")
 
 
@@ -528,7 +528,7 @@ def test_a_reward_that_fails_names_the_problem(
 ) -> None:
     named = reward(body)
     spec = SweepSpec.parse(sections(real={"sampler": "transformers", **named}))
-    events = list(engine.execute(engine.plan(spec, tmp_path / "out"), tmp_path / "out"))
+    events = list(engine.execute(engine.resolve_sweep(spec, tmp_path / "out"), tmp_path / "out"))
     assert events[-1].kind == "failed"
     (path,) = (tmp_path / "out").glob("runs/*/FAILED.json")
     cause = json.loads(path.read_text())["cause"]

@@ -21,7 +21,9 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
     folder = made.hard if name.endswith("hard") else made.easy
     settings = [f"real.model={made.model}", f"problems.set={folder}", "recipe.max_response_tokens=6"]
     settings += ["problems.n_validation=50", "real.processes=1"]  # as many GPUs are not everywhere
-    plan = engine.plan(SweepSpec.read(ROOT / "examples" / f"{name}.toml", settings), tmp_path / "out")
+    plan = engine.resolve_sweep(
+        SweepSpec.read(ROOT / "examples" / f"{name}.toml", settings), tmp_path / "out"
+    )
     grid = plan.spec.grid
     assert len(plan.runs) == len(grid.rollouts_per_problem) * len(plan.spec.sweep.seeds)
     terms = {(run.recipe.kl, run.recipe.entropy) for run in plan.runs}

@@ -80,7 +80,7 @@ def test_two_machines_of_a_slurm_job(
         real={"sampler": "transformers", "processes": 2, "checkpoint_minutes": 1e-6},
     )
     spec, out = SweepSpec.parse(data), tmp_path / "out"
-    (planned,) = engine.plan(spec, out).runs
+    (planned,) = engine.resolve_sweep(spec, out).runs
     store = SweepStore(out)
     out.mkdir()
     store.write_spec(spec, None)

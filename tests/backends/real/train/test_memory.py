@@ -205,7 +205,7 @@ def test_a_state_of_lora_is_counted_from_the_configuration() -> None:
     assert "reference" not in part  # it is the model without its adapters
 
 
-def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine.Plan]) -> None:
+def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine.ResolvedSweep]) -> None:
     alone = ("real.processes=1", "real.zero_stage=0", "real.offload_optimizer=false", "recipe.kl=0.001")
     with pytest.raises(SpecError, match=r"needs \d+\.\d GiB of each GPU, which has 79\.6"):
         planned("real-qwen-easy.toml", "h100-80g:1", *alone)
@@ -267,7 +267,7 @@ def test_memory_and_name_are_those_of_the_visible_gpus(
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., engine.Plan]:
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., engine.ResolvedSweep]:
     """Plan a sweep file of a model that is a configuration and nothing else, for machines of some name."""
     monkeypatch.setattr(planner, "_prompt_tokens", lambda *_: 1_024)
     monkeypatch.setattr("isolaw.backends.real._missing_packages", lambda _: [])
@@ -286,10 +286,10 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., en
     (model / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")  # of no tensor
     monkeypatch.chdir(tmp_path)
 
-    def plan(example: str, machine: str | None = H100, *settings: str) -> engine.Plan:
+    def plan(example: str, machine: str | None = H100, *settings: str) -> engine.ResolvedSweep:
         spec = SweepSpec.read(ROOT / "examples" / example, settings)
         with executors.planned_for(cards(machine) if machine else None, spec.executor, "real"):
-            made = engine.plan(spec, tmp_path / "out")
+            made = engine.resolve_sweep(spec, tmp_path / "out")
             with executors.machines(spec.executor, "real"):
                 made.notes[:] = planner.tables(made.runs) or [planner.note(made.runs[0])]
             return made
@@ -298,7 +298,9 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., en
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_shipped_examples_fit_their_machines(planned: Callable[..., engine.Plan], example: str) -> None:
+def test_the_shipped_examples_fit_their_machines(
+    planned: Callable[..., engine.ResolvedSweep], example: str
+) -> None:
     (table,) = planned(example).notes
     assert table["runs"] == len(planned(example).runs)  # of the largest n, too
     for phase, parts in table["phases"].items():
@@ -308,7 +310,7 @@ def test_the_shipped_examples_fit_their_machines(planned: Callable[..., engine.P
     assert table["gpu_memory"] >= 0.4
 
 
-def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine.Plan]) -> None:
+def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def table(machine: str, *settings: str) -> dict[str, Any]:
         (found,) = planned("real-qwen-easy.toml", machine, *settings).notes
         return found
@@ -329,7 +331,9 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
         planned("real-qwen-easy.toml", "16g:8", *small, "real.rollout=asyncio:sleep")
 
 
-def test_an_asynchronous_run_divides_its_gpus(planned: Callable[..., engine.Plan], tmp_path: Path) -> None:
+def test_an_asynchronous_run_divides_its_gpus(
+    planned: Callable[..., engine.ResolvedSweep], tmp_path: Path
+) -> None:
     text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
     (tmp_path / "open.toml").write_text(re.sub("(?m)^processes = .*$", "", text))
     example = str(tmp_path / "open.toml")
@@ -400,7 +404,7 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
     assert 1.1 < min(errors["stage 3"]) < max(errors["stage 3"]) < 1.65  # as the docstring says
 
 
-def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> None:
+def test_the_estimated_time_of_a_step(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def step(machine: str, *settings: str) -> dict[str, float]:
         (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *settings).runs
         with executors.planned_for(cards(machine), ExecutorSection(), "real"):
@@ -422,7 +426,7 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.Plan]) -> No
 
 
 def test_a_dry_run_prints_the_estimated_cost(
-    planned: Callable[..., engine.Plan], capsys: pytest.CaptureFixture[str]
+    planned: Callable[..., engine.ResolvedSweep], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(ROOT / "examples" / "real-qwen-easy.toml")
     words = ["sweep", file, "--out", "out", "--dry-run", "--machine", H100]
@@ -478,7 +482,9 @@ def test_no_other_division_is_faster(
         assert slower(found.processes, found.streaming) == min(slower(*way) for way in ways)
 
 
-def test_an_interruptions_phrase_takes_its_place(planned: Callable[..., engine.Plan], monkeypatch) -> None:
+def test_an_interruptions_phrase_takes_its_place(
+    planned: Callable[..., engine.ResolvedSweep], monkeypatch
+) -> None:
     monkeypatch.setattr(planner, "_phrase_tokens", lambda _, phrase: len(phrase))
     (without,) = planned("real-qwen-easy.toml").notes
     interrupted = ("recipe.interrupt_at=[2000,3584]", 'recipe.interrupt_phrase="Stop"')
@@ -487,7 +493,9 @@ def test_an_interruptions_phrase_takes_its_place(planned: Callable[..., engine.P
     assert table["row_tokens"] == 1_024 + 3_584 + len("Stop") + 512
 
 
-def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..., engine.Plan]) -> None:
+def test_what_does_not_fit_is_refused_with_settings_that_do(
+    planned: Callable[..., engine.ResolvedSweep],
+) -> None:
     stage_1 = ("real.zero_stage=1", "real.micro_batch_tokens=65536")
     for machine, settings in {H100: stage_1, "a100-40g:8": ("real.zero_stage=2",)}.items():
         with pytest.raises(SpecError) as raised:
@@ -501,7 +509,9 @@ def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..
         planned("real-qwen-easy.toml", machine, *settings, *mended)  # is as good as its word
 
 
-def test_a_run_takes_as_many_gpus_as_it_needs(planned: Callable[..., engine.Plan], tmp_path: Path) -> None:
+def test_a_run_takes_as_many_gpus_as_it_needs(
+    planned: Callable[..., engine.ResolvedSweep], tmp_path: Path
+) -> None:
     """The fewest that hold it, with at most 512 rollouts of a batch on each."""
     text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
     own = tmp_path / "open.toml"
@@ -522,7 +532,7 @@ def test_a_run_takes_as_many_gpus_as_it_needs(planned: Callable[..., engine.Plan
 
 
 def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
-    planned: Callable[..., engine.Plan], monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., engine.ResolvedSweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_memory(gib: float) -> None:
         monkeypatch.setattr(environment, "host_memory", functools.cache(lambda: int(gib * GIB)))
@@ -566,7 +576,7 @@ def test_memory_of_other_machines_is_unknown() -> None:
         assert environment.host_memory() == 0
 
 
-def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan]) -> None:
+def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def mends(machine: str, *settings: str) -> list[str]:
         with pytest.raises(SpecError) as raised:
             planned("real-qwen-easy.toml", machine, *settings)
@@ -586,7 +596,7 @@ def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan
         planned("real-qwen-easy.toml", "24g:1", *alone)
 
 
-def test_tensor_parallel_divides_the_heads(planned: Callable[..., engine.Plan]) -> None:
+def test_tensor_parallel_divides_the_heads(planned: Callable[..., engine.ResolvedSweep]) -> None:
     with pytest.raises(SpecError, match=r"28 query heads and 4 key heads .* found 8; expected 1, 2, 4"):
         planned("real-qwen-easy.toml", H100, "real.tensor_parallel=8")
     decoder = Decoder.of(BENCHMARK.MODELS["Llama-3.1-8B"])
@@ -606,7 +616,7 @@ def test_sizes_that_are_none_are_not_planned_with(odd: dict[str, Any]) -> None:
 
 
 def test_more_processes_or_a_shorter_response_where_no_other_setting_helps(
-    planned: Callable[..., engine.Plan],
+    planned: Callable[..., engine.ResolvedSweep],
 ) -> None:
     def refused(*settings: str) -> str:
         with pytest.raises(SpecError) as raised:
@@ -618,7 +628,7 @@ def test_more_processes_or_a_shorter_response_where_no_other_setting_helps(
     assert "real.max" not in one
 
 
-def test_a_login_node_refuses_nothing_and_says_why(planned: Callable[..., engine.Plan]) -> None:
+def test_a_login_node_refuses_nothing_and_says_why(planned: Callable[..., engine.ResolvedSweep]) -> None:
     (said,) = planned("cluster/real-slurm.toml", None).notes
     assert "--machine h100-80g:8" in said
     with pytest.raises(SpecError, match=r"executor\.gpus: found 8; expected .* at most the 4"):
@@ -626,7 +636,7 @@ def test_a_login_node_refuses_nothing_and_says_why(planned: Callable[..., engine
 
 
 def test_dry_run_prints_the_table(
-    planned: Callable[..., engine.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    planned: Callable[..., engine.ResolvedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["sweep", str(ROOT / "examples" / "real-qwen-easy.toml"), "--out", str(tmp_path / "out")]
     assert run([*arguments, "--dry-run", "--machine", H100]) == 0
@@ -646,7 +656,7 @@ def test_dry_run_prints_the_table(
     assert "--machine requires --dry-run" in capsys.readouterr().err
 
 
-def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.Plan]) -> None:
+def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.ResolvedSweep]) -> None:
     one = planned("real-qwen-easy.toml").runs[0]
     with environment.on_machines(8, 8, cards(H100).gpu_bytes):
         told = planner.settled(one)

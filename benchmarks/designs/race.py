@@ -1,8 +1,10 @@
-"""Which runs should a sweep make? The race against fixed designs: ``python -m benchmarks.design COMMAND``
+"""Which runs should a sweep make? The race against fixed designs.
+
+``python -m benchmarks.designs.race COMMAND``
 
     simulate  runs of jittered presets of the simulator, from which all designs draw (an hour)
     play      designs on these presets, with their losses (some seconds for a repetition of one preset)
-    tables    benchmarks/design.json, and the tables in docs/race.md
+    tables    benchmarks/designs/race.json, and the tables in docs/race.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
 (`benchmarks.replication.jitter`): 7 on the easy and 7 on the hard set on which the rule was developed, and 4
@@ -20,8 +22,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,19 +32,20 @@ from typing import Any
 import numpy as np
 
 import isolaw
+from benchmarks.designs.simulated import KEPT
 from benchmarks.replication.jitter import constants_of, jittered
+from isolaw.allocation import BatchShape
 from isolaw.backends.bandit import Bandit
-from isolaw.design.candidate_sweeps import Fixed
-from isolaw.design.decisions import DecisionStage, RunKey
-from isolaw.design.play import play
+from isolaw.design.cell_rewards import compare
+from isolaw.design.decisions import Decision, DecisionStage, Ending, Request, RunKey, cost_of, horizons
 from isolaw.design.race import Race
 from isolaw.fits import SURFACE
+from isolaw.fits.selection import Configuration
 
-KEPT = Path(__file__).parent / ".designs"
 RUNS = KEPT / f"presets-{Bandit.version}"
 ANSWERS = KEPT / f"design-surface-{SURFACE}-simulator-{Bandit.version}.jsonl"
 SUMMARY = Path(__file__).with_suffix(".json")
-DOCS = Path(__file__).parents[1] / "docs" / "race.md"
+DOCS = Path(__file__).parents[2] / "docs" / "race.md"
 TARGET = 3_000_000
 LEVELS = tuple(2**k for k in range(3, 12))
 BATCHES = (8, 32, 128)
@@ -141,6 +145,53 @@ class Preset:
         """Return the mean reward over the seeds at the target."""
         rewards = _bank(self.name, self.index, problems_per_batch)[f"r{rollouts_per_problem}"]
         return float(rewards[: self.seeds, -1].mean())
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A design that runs all ``seeds`` of all ``cells`` (B_p, n) to the target at once, like a grid."""
+
+    cells: tuple[BatchShape, ...]
+    seeds: tuple[int, ...]
+    target: int
+    compared: tuple[BatchShape, ...]  # the cells that it chooses from, measured or not
+    seed: int = 0  # of the draws
+
+    def next(self, history: Sequence[Decision], measured: Sequence[Configuration]) -> Decision:
+        """Return the decision that follows ``history``, as `Race.next` does."""
+        if not history:
+            runs = tuple(Request(*key, seed, self.target) for key in self.cells for seed in self.seeds)
+            return Decision(DecisionStage.RUNG, runs, cost=cost_of(runs, {}))
+        result = compare(measured, self.compared, self.target, self.seed)
+        return Decision(
+            DecisionStage.STOP, spent=history[0].cost, ending=Ending.COMPLETE, compute=result.compute,
+            best=result.cells[result.best], expected_loss=result.expected_loss,
+        )  # fmt: skip
+
+
+def play(design: Fixed | Race, truth: Preset) -> list[Decision]:
+    """Return all decisions of a design whose runs are those of a truth."""
+    history: list[Decision] = []
+    while not history or history[-1].stage is not DecisionStage.STOP:
+        history.append(design.next(history, _measured(truth, horizons(history))))
+    return history
+
+
+def _measured(truth: Preset, asked: Mapping[RunKey, int]) -> list[Configuration]:
+    """Return the measurements of the runs ``asked`` up to their horizons."""
+    cells: dict[BatchShape, dict[int, int]] = {}
+    for (b, n, seed), end in sorted(asked.items()):
+        cells.setdefault((b, n), {})[seed] = end
+    out = []
+    for (b, n), ends in cells.items():
+        parts = []
+        for i, (seed, end) in enumerate(ends.items()):
+            compute, reward = truth.run((b, n, seed))
+            inside = compute <= end
+            parts.append((compute[inside], reward[inside], np.full(int(inside.sum()), i)))
+        compute, reward, run = (np.concatenate(column) for column in zip(*parts, strict=True))
+        out.append(Configuration(b, n, compute, reward, run, tuple(ends), float(b * n)))
+    return out
 
 
 def _designs(repetition: int) -> dict[str, Any]:
@@ -273,7 +324,7 @@ def write(found: dict[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.design", description=__doc__,
+        prog="python -m benchmarks.designs.race", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("command", choices=["simulate", "play", "tables"])

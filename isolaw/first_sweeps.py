@@ -1,0 +1,298 @@
+"""`advise`: where to start without runs, and the three sweeps to run first.
+
+The starting point is that of publications (`isolaw.design.advice`). The sweeps follow section 3 of the
+IsoCompute Playbook (arXiv 2603.12151): find the lr at one batch size, check its rule, then compare n.
+
+===== ================================================================================================
+lr    five lr, each twice the previous one, at one B_p and n
+batch half, one and two times the lr of the rule lr ∝ √B, at half and at twice this n
+grid  a race over the n around the starting point, each twice the previous one, at one B_p
+===== ================================================================================================
+
+The runs of the grid end at C / 10, the smallest compute from which `isolaw predict` recommends an allocation
+for C. The other runs end at an eighth of this compute, or later if they need more for `_STEPS_OF_LR` steps.
+They use the n in the middle of the grid, or a smaller batch if they would cost more than half of C. All have
+two seeds, which ``isolaw fit --retune lr`` needs to choose the lr on one and judge it on the other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from isolaw import commands
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.config.sections import Positive
+from isolaw.config.writing import toml_text
+from isolaw.costs import Cost, read_cost, sweeps
+from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
+from isolaw.design.published import DifficultyKind
+from isolaw.documents.validation import parse_section
+from isolaw.errors import DataError
+from isolaw.files import check_destination
+from isolaw.fits.allocations import FAR, LEAST_STEPS
+from isolaw.preview import share_of_grid
+from isolaw.registry import Shown, traits
+from isolaw.resolve import new_runs, resolved_run
+from isolaw.step_cost import Spent
+
+_LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
+_LEAST_LEVELS = 3  # n that a race compares
+_SEEDS = 2
+_SPEND = 0.5  # of the race, as a share of its grid
+_PART = 8  # the lr is searched with runs to this part of the grid's compute
+_STEPS_OF_LR = 40
+_RUNS_OF_LR = _SEEDS * (5 + 2 * 3)
+# What only the user knows, in the file of a sweep.
+_PLACEHOLDERS: dict[str, dict[str, Any]] = {
+    "real": {"problems": {"set": "problems"}, "real": {"model": "model"}},
+    "command": {"problems": {"set": "problems"}, "command": {"run": ["train"], "framework": "verl"}},
+}
+BackendName = Literal["real", "command", "bandit"]
+SweepName = Literal["lr", "batch", "grid"]
+# The head of each file: the question, and what to set in it.
+_HEADS: dict[SweepName, tuple[str, str]] = {
+    "lr": ("Which lr is best at one batch size?", ""),
+    "batch": (
+        "Does the best lr grow as √B?",
+        "Set grid.lr to half, one and two times the best lr of lr.toml.",
+    ),
+    "grid": ("Which n is best?", "Set recipe.lr to the best lr: {fit}"),
+}
+
+
+class _Asked(Case):
+    backend: BackendName
+    price: Positive | None
+
+
+@dataclass(frozen=True)
+class FirstSweep:
+    """One of the sweeps to run first: the sections of its file, its limit on rollouts, and what they cost."""
+
+    name: SweepName
+    sections: Mapping[str, Any]
+    cost: Cost | None
+    price: float | None
+
+    @cached_property
+    def spec(self) -> SweepSpec:
+        """The sweep that the sections describe."""
+        return SweepSpec.parse(self.sections)
+
+    @cached_property
+    def runs(self) -> list[RunSpec]:
+        """All runs of the sweep's grid."""
+        return new_runs(self.spec)
+
+    @property
+    def rollouts(self) -> int:
+        """The largest number of rollouts that the sweep can generate."""
+        return int(share_of_grid(self.spec, self.runs) * sum(run.rollouts for run in self.runs))
+
+    @property
+    def spent(self) -> Spent | None:
+        """The hours, as ``isolaw sweep --dry-run`` computes them; None without a cost, or if not known."""
+        if self.cost is None:
+            return None
+        return sweeps.left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
+
+    @property
+    def directory(self) -> str:
+        """The directory for its runs."""
+        return f"runs/{self.name}"
+
+    def text(self, path: Path) -> str:
+        """Return the content of its file, which begins with the question and what to set in the file."""
+        question, then = _HEADS[self.name]
+        fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
+        keys = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
+        unknown = keys.get(self.spec.sweep.backend)
+        head = [
+            f"isolaw advise, from published results: {question}",
+            *([f"Set {unknown}."] if unknown else []),
+            *([then.format(fit=fit)] if then else []),
+            str(commands.sweep_file(path, self.directory)),
+        ]
+        return "\n".join([*(f"# {line}" for line in head), "", toml_text(self.sections)])
+
+
+@dataclass(frozen=True)
+class Advice(StartingPoint, Shown):
+    """The starting point that published results give for a case, and the sweeps to run first.
+
+    ``sweeps`` is empty if the budget is too small for them.
+    """
+
+    TEXT = "advise"
+
+    sweeps: tuple[FirstSweep, ...]
+
+    def write(self, directory: str | Path) -> list[Path]:
+        """Write the file of each sweep to a directory, and return the paths.
+
+        Raises `DataError`, without writing any file, if one of them exists or the directory is a link.
+        """
+        folder = Path(directory)
+        paths = [folder / f"{sweep.name}.toml" for sweep in self.sweeps]
+        for path in paths:
+            check_destination(path)
+        if taken := [str(path) for path in (folder, *paths) if path.is_symlink()]:
+            raise DataError(
+                f"{taken[0]}: is a link, through which isolaw writes no sweep; expected a new directory"
+            )
+        if taken := [str(path) for path in paths if os.path.lexists(path)]:
+            raise DataError(
+                f"{', '.join(taken)}: exists, and isolaw replaces no sweep file; expected a new directory"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for sweep, path in zip(self.sweeps, paths, strict=True):
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(sweep.text(path))
+        except OSError as error:
+            raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
+        return paths
+
+
+def advise(
+    budget: float | str,
+    difficulty: DifficultyKind | None = None,
+    model_size: float | None = None,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+    *,
+    backend: BackendName = "real",
+    cost: Any = None,
+    price: float | None = None,
+) -> Advice:
+    """Recommend a starting point for a budget from published results, and the sweeps to run first.
+
+    Parameters
+    ----------
+    budget
+        C in rollouts, e.g. ``"1M"``.
+    difficulty
+        ``easy`` (0.3 to 0.6 of the base model's answers are correct) or ``hard`` (at most 0.0625).
+    model_size
+        in billions of parameters.
+    max_batch_rollouts, n_train_problems
+        B_max, and the number of training problems D.
+    backend
+        what the sweeps run on; ``bandit`` rehearses them on the simulator.
+    cost, price
+        anything that `isolaw.read_cost` accepts, and the price of a GPU hour.
+
+    Raises
+    ------
+    SpecError
+        with an issue for each argument that is out of range.
+
+    >>> advice = advise(3e6, difficulty="easy", model_size=7)
+    >>> advice.start.allocation
+    Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=183)
+    >>> advice.sweeps[-1].spec.grid.rollouts_per_problem
+    (256, 512, 1024)
+    >>> advise(1e9).start is None
+    True
+    """
+    given: dict[str, Any] = {
+        "difficulty": difficulty,
+        "model_size": model_size,
+        "max_batch_rollouts": max_batch_rollouts,
+    }
+    given |= {"n_train_problems": n_train_problems, "backend": backend, "price": price}
+    asked = parse_section(_Asked, {"budget": budget, **given})
+    point = starting_point(Case(**asked.model_dump(include=set(Case.model_fields))))
+    found = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
+    return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, found)
+
+
+def _sweeps(
+    point: StartingPoint, backend: str, cost: Cost | None, price: float | None
+) -> tuple[FirstSweep, ...]:
+    """Return the three sweeps, or nothing if the race or the search for the lr costs more than the budget."""
+    case, b = point.case, point.least_batch
+    compute, levels = _grid(point, b)
+    smaller, n, short = _of_lr(case, b, levels, compute)
+    if levels[0] < LEAST_N or max(_LEAST_LEVELS * compute, _RUNS_OF_LR * short) > case.budget:
+        return ()
+    common = _common(case, backend)
+    lr = _base_lr(backend, common, (smaller, n))
+    brief = {"backend": backend, "compute": short, "seeds": _SEEDS}
+    at = {"problems_per_batch": [smaller]}
+    files: dict[SweepName, dict[str, Any]] = {
+        "lr": {
+            "sweep": brief,
+            "grid": {**at, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
+        },
+        "batch": {
+            "sweep": brief,
+            "grid": {
+                **at,
+                "rollouts_per_problem": [n // 2, 2 * n],
+                "lr": [lr * factor for factor in _FACTORS[1:-1]],
+            },
+        },
+        "grid": {
+            "sweep": {"backend": backend, "compute": compute, "seeds": _SEEDS},
+            "grid": {"problems_per_batch": [b], "rollouts_per_problem": levels},
+            "design": {"kind": "race", "spend": _SPEND},
+            "recipe": {"lr": lr},
+        },
+    }
+    return tuple(FirstSweep(name, {**own, **common}, cost, price) for name, own in files.items())
+
+
+def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
+    """Return the B_p and the n of the search for the lr, and the compute of its runs."""
+    n = levels[(len(levels) - 1) // 2]
+    most = min(case.budget / (2 * _RUNS_OF_LR * _STEPS_OF_LR), case.most / 2)  # rollouts of a step
+    while b * n > most and max(b, n - 2 * LEAST_N + 1) > 1:
+        b, n = (b, n // 2) if n > 2 * LEAST_N else (b // 2, n)
+    return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
+
+
+def _common(case: Case, backend: str) -> dict[str, Any]:
+    """Return the sections that all files share."""
+    limit, kind = case.max_batch_rollouts, case.difficulty
+    limits = {"limits": {"max_batch_rollouts": limit}} if limit else {}
+    if traits(backend).simulated:
+        return {**limits, "problems": {"set": kind or "easy"}}
+    placeholders = _PLACEHOLDERS[backend]
+    problems = {**placeholders["problems"], **({"difficulty": kind} if kind else {})}
+    return {**limits, **placeholders, "problems": problems}
+
+
+def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
+    """Return the compute of the grid's runs and its n, from which runs of too few steps are left out."""
+    start, case = point.start, point.case
+    n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(point.nearest.n.value))
+    compute = math.ceil(case.budget / FAR)
+    levels = [
+        level
+        for factor in _FACTORS
+        if (level := int(n * factor)) >= LEAST_N and b * level <= min(case.most, compute // LEAST_STEPS)
+    ]
+    if len(levels) < _LEAST_LEVELS:
+        middle = max(n, 2 * LEAST_N)
+        while 2 * b * middle > case.most:
+            middle //= 2
+        levels = [middle // 2, middle, 2 * middle]
+        compute = max(compute, LEAST_STEPS * b * levels[-1])
+    return compute, levels
+
+
+def _base_lr(backend: str, sections: Mapping[str, Any], shape: tuple[int, int]) -> float:
+    """Return the lr at B = 1,024: of language models, or of the simulator."""
+    if not traits(backend).simulated:
+        return _LR
+    lr = resolved_run(SweepSpec.parse({"sweep": {"backend": backend}, **sections}), shape).recipe.lr
+    assert lr is not None
+    return lr
