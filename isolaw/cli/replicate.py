@@ -17,7 +17,7 @@ _FAILURES_SHOWN = 5
 
 
 @click.command(cls=ShortHelp)
-@click.option("--model", default="interference", help="Simulator: interference or arms.")
+@click.option("--model", default="interference", help="Simulator: interference.")
 @click.option(
     "--preset",
     help="Preset of the simulator's constants, or file of a calibrated one.  [default: the model's first]",

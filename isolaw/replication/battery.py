@@ -19,7 +19,7 @@ from isolaw.errors import Issue, SpecError, collecting, nearest
 from isolaw.replication.verdicts import Floats
 from isolaw.resolve import resolved_run
 
-MODELS = ("interference", "arms")  # models of many problems; a single problem always uses `tabular`
+MODELS = ("interference",)  # models of many problems; a single problem always uses `tabular`
 SETS = ("easy", "hard")
 FIRST_SEED, SEEDS = 100, 8  # seeds for judging; presets are tuned on seeds below 100
 OCTAVES, PER_OCTAVE, PER_BUDGET = 7, 2, 4  # budgets from C/128 to C, with evaluations for each
