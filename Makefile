@@ -134,7 +134,7 @@ test-matrix: $(STAMPS)/base
 
 # One after the other: they share the GPUs.
 test-gpu: on-gpu $(STAMPS)/test real-gpu
-	$(BIN)/python -m pytest -n 0 -m gpu -v
+	$(BIN)/python -m pytest -n 0 -m gpu -v -rP
 
 gpu-session: on-gpu $(STAMPS)/test real-gpu
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/first-gpu-session.sh docs/gpu

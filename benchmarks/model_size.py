@@ -50,15 +50,11 @@ def windows(means: pd.DataFrame, single: pd.DataFrame) -> None:
         "single runs, to 14B": single,
         "single runs from step 30": single[single["step"] >= 30],
     }
-    print(f"{'window':30} {'X':8} {'loss':7} {'K_max':22} {'N0':20} change of K in a decade")
+    print(f"{'window':30} {'X':8} {'K_max':22} {'N0':20} change of K in a decade")
     for name, table in chosen.items():
         for x in ("compute", "data"):
-            for loss in ("reward", "log"):
-                law = fit_sizes(SizeCurves.from_table(table, x, single), loss, DRAWS)  # type: ignore[arg-type]
-                print(
-                    f"{name:30} {x:8} {loss:7} {text(law.K_max, 3):22} "
-                    f"{text(law.N0, 1):20} {text(law.bend, 2)}"
-                )
+            law = fit_sizes(SizeCurves.from_table(table, x, single), DRAWS)  # type: ignore[arg-type]
+            print(f"{name:30} {x:8} {text(law.K_max, 3):22} {text(law.N0, 1):20} {text(law.bend, 2)}")
 
 
 def at_the_end(own: pd.DataFrame, x: str) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from isolaw.simulators import arms, interference, tabular
+from isolaw.simulators import interference, tabular
 from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Update
 from isolaw.simulators.problems import difficulty, population
@@ -138,7 +138,7 @@ def kernel() -> None:
             ratios = [took["NumPy"] / took["kernel"], *(took["kernel"] / took[k] for k in ("floor", "least"))]
             times = " ".join(f"{took[name]:8.3f}" for name in names)
             print(f"{size:>5} {n:>5} {times}", *(f"{ratio:13.2f}" for ratio in ratios))
-    for name, module, size in (("arms", arms, 32), ("tabular", tabular, 1)):
+    for name, module, size in (("tabular", tabular, 1),):
         preset = next(iter(module.PRESETS.values()))
         model = module.create(preset, EASY, 0, *module.SIZES)
         update = Update(64, preset.lr_easy * (size * 64) ** 0.5)

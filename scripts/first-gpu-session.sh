@@ -48,7 +48,7 @@ killed() { # what kill -9 leaves is continued, by the same command
 
 step versions versions
 step doctor isolaw doctor --gpu --device "$device" --out "$out/isolaw-gpu-report.json"
-step test-gpu python -m pytest -n 0 -m gpu -v    # out of memory is one of these tests
+step test-gpu python -m pytest -n 0 -m gpu -v -rP    # out of memory is one of these tests; -rP prints what they measured
 step tiny-model python examples/tiny_model.py "$work/base"
 step sweep-transformers sweep transformers --set real.sampler=transformers
 step sweep-vllm sweep vllm --set real.sampler=vllm

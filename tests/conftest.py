@@ -46,7 +46,7 @@ for family in ("exp", "hill", "power"):
 """,
     """
 from isolaw import engine
-for model in ("interference", "arms", "tabular"):
+for model in ("interference", "tabular"):
     size = {} if model == "tabular" else {"n_train": 16, "n_validation": 16}
     grid = {"problems_per_batch": [1], "rollouts_per_problem": [8]}
     engine.sweep({"sweep": {"compute": 2000, "seeds": 1}, "grid": grid, "problems": size,

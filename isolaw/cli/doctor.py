@@ -13,7 +13,6 @@ from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination, given
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.gpu_selftest import StageProgress
     from isolaw.machine import Machine
 
 _STATES = {"ready": "ready", "missing": "not installed", "faulty": "does not work"}
@@ -24,7 +23,7 @@ _GIB = 2**30
 @click.option("--import", "imports", is_flag=True, help="Also import the real backend's libraries (slow).")
 @click.option(
     "--gpu", "checkup", is_flag=True,
-    help="Run every stage of the real backend with a model of random weights: about 11 minutes.",
+    help="Sample and train with a model of random weights: about 4 minutes.",
 )  # fmt: skip
 @click.option(
     "--device", type=click.Choice(["cuda", "cpu"]), default="cuda",
@@ -33,11 +32,6 @@ _GIB = 2**30
 @click.option(
     "--out", type=Destination(path_type=Path),
     help="With --gpu: write the report to this file.  [default: isolaw-gpu-report.json]",
-)  # fmt: skip
-@click.option(
-    "--only", multiple=True, metavar="STAGE",
-    help="With --gpu: run only this stage (repeatable): devices, collective, gradients, cycles, peaks, "
-    "speed, resume.",
 )  # fmt: skip
 @json_option
 @click.pass_context
@@ -54,9 +48,7 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: An
         return _checkup(**of_checkup)
     for name, value in of_checkup.items():
         if name in given(ctx):
-            values = value if isinstance(value, tuple) else (value,)
-            words = [word for own in values for word in (f"--{name}", str(own))]
-            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*words)}")
+            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(f'--{name}', str(value))}")
     machine = examine()
     findings = diagnose(machine)
     if imports:
@@ -75,34 +67,26 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: An
     return 1 if any(finding.fault for finding in findings) else 0
 
 
-def _checkup(device: str, out: Path | None, only: tuple[str, ...]) -> int:
+def _checkup(device: str, out: Path | None) -> int:
     """Run the self-test, print and write its report, and return 1 if a check failed."""
     from isolaw.backends.real import gpu_selftest
-    from isolaw.backends.real.gpu_selftest import text
     from isolaw.doctor import diagnose, examine, to_dict
-    from isolaw.errors import unknown
 
-    for name in only:
-        if name not in gpu_selftest.NAMES:
-            raise click.UsageError(f"--only: {unknown('stage', name, gpu_selftest.NAMES, 'accepted')}")
     out = out or Path(gpu_selftest.OUT)
     gpu_selftest.check_device(device)
     gpu_selftest.check_out(out)
     machine = examine()
     with progress_bar("") as update:
+        stages = [*gpu_selftest.STAGES]
 
-        def notify(progress: StageProgress) -> None:
-            place = f"{progress.number + 1}/{progress.count} {progress.stage}"
-            ended = progress.status is not None
-            update(description=place, total=progress.count, completed=progress.number + ended)
-            if ended:
-                left = f"about {max(progress.left_s, 0) / 60:.1f} min left"
-                note(f"{place}: {progress.status} after {progress.seconds:.0f} s; {left}")
+        def notify(stage: str, status: str | None, seconds: float) -> None:
+            ended = stages.index(stage) + (status is not None)
+            update(description=stage, total=len(stages), completed=ended)
+            if status:
+                note(f"{ended}/{len(stages)} {stage}: {status} after {seconds:.0f} s")
 
-        facts = to_dict(machine, diagnose(machine))
-        report = gpu_selftest.run(device, only, facts, notify, lambda so_far: gpu_selftest.write(so_far, out))
-    print_result(report, text.lines(report))
-    gpu_selftest.write(report, out)
+        report = gpu_selftest.run(device, to_dict(machine, diagnose(machine)), out, notify)
+    print_result(report, gpu_selftest.lines(report))
     note(f"Report: {out}")
     return 0 if report["passed"] else 1
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import json_option, print_document, print_notes
 from isolaw.cli.help import ShortHelp
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
@@ -35,20 +31,8 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     help="Training resource X: compute in FLOPs, or data in prompts.",
 )  # fmt: skip
 @click.option(
-    "--loss", type=click.Choice(["reward", "log"]), default="reward",
-    help="Squared error in L (as in the paper) or in log10 L.",
-)  # fmt: skip
-@click.option(
-    "--where", multiple=True, metavar="CONDITION",
-    help='Fit only the rows of FILE that meet a condition, e.g. "step<=25" or in_intra_fit=1.',
-)  # fmt: skip
-@click.option(
     "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_sizes,
-    help="Predict the reward of a model size, measured or not.",
-)  # fmt: skip
-@click.option(
-    "--at", type=float, multiple=True, metavar="X",
-    help="Predict at this X.  [default: the last measured X]",
+    help="Predict the reward of a model size, measured or not, at the last measured X.",
 )  # fmt: skip
 @shared.draws_option
 @shared.seed_option
@@ -58,10 +42,7 @@ def model_size(
     file: str,
     runs: str | None,
     x: Any,
-    loss: Any,
-    where: tuple[str, ...],
     sizes: list[float],
-    at: tuple[float, ...],
     **options: Any,
 ) -> None:
     """Fit the model-size law to evaluations of several sizes.
@@ -77,53 +58,22 @@ def model_size(
     from isolaw.readers.table_files import load
     from isolaw.report.text.studies import size_document
 
-    if at and not sizes:
-        raise click.UsageError("--at requires --predict N=<size>")
     mapping = shared.column_mapping(options)
     table = mapping.apply(load(file), file)
-    for condition in where:
-        table = _selected(table, condition, file)
     single = None
     if runs is not None:  # single runs can lack columns that only the means have
         single = load(runs)
         known = {name: column for name, column in mapping.columns.items() if column in single.columns}
         single = mapping.model_copy(update={"columns": known}).apply(single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
-    law = fit_sizes(curves, loss, options["draws"], options["seed"])
+    law = fit_sizes(curves, options["draws"], options["seed"])
     predictions: list[dict[str, Any]] = [
-        {"model_size": n, x: value, "extrapolated_size": n not in law.E, "reward": law.predict(n, value)}
-        for n in sizes
-        for value in (at or [law.last_x(n)])
+        {"model_size": n, x: at, "extrapolated_size": n not in law.E, "reward": law.predict(n, at)}
+        for n, at in ((n, law.last_x(n)) for n in sizes)
     ]
     more = {
         "sources": [file] if runs is None else [file, runs],
-        "bootstrap": {"unit": law.unit, "draws": options["draws"], "seed": options["seed"]},
+        "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
     }
     print_document(size_document(law, predictions, more))
     print_notes(law.warnings)
-
-
-def _selected(table: pd.DataFrame, condition: str, path: str) -> pd.DataFrame:
-    """Return the rows that satisfy NAME=VALUE, NAME<=VALUE or NAME>=VALUE."""
-    import pandas as pd
-
-    from isolaw.errors import DataError, unknown
-
-    match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|=)\s*(.+?)\s*", condition)
-    if match is None:
-        raise click.UsageError(
-            f"--where: found {condition!r}; expected NAME=VALUE, NAME<=VALUE or NAME>=VALUE"
-        )
-    name, relation, text = match.groups()
-    if name not in table.columns:
-        raise DataError(f"{path}: --where {condition}: {unknown('column', name, map(str, table.columns))}")
-    numbers, value = pd.to_numeric(table[name], errors="coerce"), pd.to_numeric(text, errors="coerce")
-    if relation == "=":
-        met = (numbers == value) | (table[name].astype(str) == text)
-    elif pd.isna(value):
-        raise click.UsageError(f"--where {condition}: found {text!r}; expected a number")
-    else:
-        met = numbers <= value if relation == "<=" else numbers >= value
-    if not met.any():
-        raise DataError(f"{path}: --where {condition}: no row meets this condition")
-    return table[met]

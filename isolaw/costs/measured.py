@@ -156,7 +156,7 @@ def read_doctor(path: str | Path) -> Cost:
             raise
         raise DataError(f"{path}: not a report of isolaw doctor --gpu") from None
     if not rows:
-        again = commands.doctor_gpu("--only", "speed", "--out", str(path))
+        again = commands.doctor_gpu("--out", str(path))
         raise DataError(f"{path}: the stage speed has no measurement. To measure it again: {again}")
     per_rollout = sum(tokens) / sum(batches)
     parts = {name: _line(tokens, [second[name] for second in seconds]) for name in seconds[0]}

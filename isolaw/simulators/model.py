@@ -1,6 +1,6 @@
 """Define the interface of a simulated model, and the parts of an update that all models share.
 
-The modules `tabular`, `arms` and `interference` define the same names:
+The modules `tabular` and `interference` define the same names:
 
 - ``PRESETS``: the model's constants for each preset, as a frozen dataclass. The first preset is the default.
   The fields ``lr_easy, lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that sets none;

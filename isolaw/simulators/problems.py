@@ -137,7 +137,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants that the models `arms` and `interference` share, named after symbols in their modules.
+    """The constants of a population, named after the symbols in `interference`.
 
     ``sigma2`` is σ², the variance of styles summed over all directions. ``rho`` is ρ, the style variance of
     right answers relative to wrong answers. ``s`` and ``m`` are the strengths of the individual part and of
@@ -161,8 +161,7 @@ class Population:
     """The initial success logits and the features of D training and V validation problems.
 
     The logits ``b`` have shape (D,) and the features ``phi`` shape (D, r). For validation, the shapes are
-    (V,) and (V, r). For `arms`, ``b`` (D, K) contains log π0 of the K answers, and ``phi`` (D, K, r) the
-    features of the answers.
+    (V,) and (V, r).
     """
 
     b: Floats

@@ -17,8 +17,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import ks_2samp
 
-from isolaw.simulators import arms, interference, tabular
-from isolaw.simulators.arms import Arms
+from isolaw.simulators import interference, tabular
 from isolaw.simulators.group import start
 from isolaw.simulators.interference import Interference
 from isolaw.simulators.model import ADVANTAGES, Model, Update
@@ -26,6 +25,8 @@ from isolaw.simulators.problems import Population, difficulty, population
 
 sys.path.append(str(Path(__file__).parent))
 
+import arms
+from arms import Arms
 from reference import Reference
 
 MODULES = {"interference": interference, "arms": arms, "tabular": tabular}

@@ -31,7 +31,7 @@ class BanditOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    model: Literal["interference", "arms", "tabular"] = "interference"
+    model: Literal["interference", "tabular"] = "interference"
     preset: str | None = None
     parameters: dict[str, float] = {}
     histograms: dict[str, list[float] | str] = {}

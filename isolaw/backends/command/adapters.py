@@ -2,8 +2,7 @@
 
 An `Adapter` maps the framework's settings to texts with the placeholders of `template.values_of`.
 docs/trainers.md describes each adapter for users. `CHECKED` lists framework versions for which
-tests/backends/command/test_adapters.py shows that the framework's parser accepts the settings. prime-rl is
-not on PyPI, so its settings were checked against its source of 2026-08-21.
+tests/backends/command/test_adapters.py shows that the framework's parser accepts the settings.
 """
 
 from __future__ import annotations
@@ -13,7 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 VERSION = 1  # version of all adapters, part of a run's identity; increase it if the training changes
-CHECKED = {"veRL": "0.9.1", "TRL": "1.16.0", "OpenRLHF": "0.11.2", "SkyRL": "0.3.0", "ms-swift": "4.6.0"}
+CHECKED = {
+    "veRL": "0.9.1",
+    "TRL": "1.16.0",
+    "OpenRLHF": "0.11.2",
+    "SkyRL": "0.3.0",
+    "ms-swift": "4.6.0",
+    "prime-rl": "0.4.0",
+}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from isolaw.backend import Backend, Checkpoint, Needs, Outlook, Processes, RunCo
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
-from isolaw.backends.real.rollout import function_rollout, rewards
+from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, check_phrase, encode_phrase
 from isolaw.backends.real.train.memory import planner, step_time
@@ -51,14 +51,9 @@ class Real(Backend):
         place = os.path.abspath(modules) if isinstance(modules, str) else None
         if isinstance(name := spec.options.get("model"), str) and "real.model" not in wrong:
             issues += models.check(name)
-        for key, values, check in (
-            ("reward", named if isinstance(named, list | tuple) else [named], rewards.check),
-            ("rollout", [spec.options.get("rollout")], function_rollout.check),
-        ):
-            for value in values:
-                returned = (key, value) == ("reward", rewards.ROLLOUT)
-                if isinstance(value, str) and f"real.{key}" not in wrong and not returned:
-                    issues += check(value, folder=place)
+        for value in named if isinstance(named, list | tuple) else [named]:
+            if isinstance(value, str) and "real.reward" not in wrong:
+                issues += rewards.check(value, folder=place)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if stored:  # use all problems of a part unless the sweep file sets a number
@@ -84,9 +79,6 @@ class Real(Backend):
         for name in options.rewards:
             if hashed := rewards.digest(name, options.modules):
                 content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
-        if options.rollout:
-            content["rollout"] = rewards.digest(options.rollout, options.modules) or ""
-            content["columns"] = _columns_digest(str(folder), tuple(sorted(parts)))
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -99,9 +91,8 @@ class Real(Backend):
         except SpecError:  # `resolve` reports its issues
             return []
         code = [
-            f"real.{key} = {name!r} executes {file}"
-            for key, names in (("reward", options.rewards), ("rollout", (options.rollout or "",)))
-            for name in names
+            f"real.reward = {name!r} executes {file}"
+            for name in options.rewards
             if (file := rewards.file_of(name, options.modules))
         ]
         return [*code, *presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
@@ -121,18 +112,14 @@ class Real(Backend):
             *_evaluation_issues(spec, stored),
             *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
-            *_rollout_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
-        """Import the modules of the reward and rollout functions, and return the functions' issues."""
+        """Import the modules of the reward functions, and return the functions' issues."""
         options = RealOptions.of(spec)
         named = (rewards.check_code(name, folder=options.modules) for name in options.rewards)
-        issues = [issue for issues in named for issue in issues]
-        if options.rollout:
-            issues += function_rollout.check_code(options.rollout, folder=options.modules)
-        return issues
+        return [issue for issues in named for issue in issues]
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""
@@ -173,7 +160,7 @@ class Real(Backend):
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
         planned = planner.plan(spec)
-        if planned is None or planned.options.rollout:  # the time of an environment is unknown
+        if planned is None:
             return None
         return step_time.cost(spec, planned.demand, planned.options, planned.cache, environment.gpu_name())
 
@@ -221,11 +208,6 @@ def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
-
-
-@models.cached(folders=1)
-def _columns_digest(folder: str, parts: tuple[str, ...]) -> str:
-    return ProblemSet.read(folder, columns=True).columns_digest(parts)
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
@@ -328,33 +310,6 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
-    return out
-
-
-def _rollout_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
-    """Return the issues of multi-turn rollouts, and of their keys that have no effect."""
-    if options.rollout is None:
-        note, accepted = "this key requires a rollout function", "no such key, or real.rollout"
-        out = [
-            Issue(f"real.{key}", note, getattr(options, key), accepted)
-            for key in ("rollout_turns", "rollout_timeout")
-            if getattr(options, key) is not None
-        ]
-        if rewards.ROLLOUT in options.rewards:
-            accepted = "exact, math, package.module:function, or real.rollout"
-            out.append(Issue("real.reward", "there is no rollout function", options.reward, accepted))
-        return out
-    out = []
-    if options.generation == "async":
-        note = "a streaming sampler draws one turn of a rollout"
-        out.append(Issue("real.generation", note, "async", '"colocated", or no real.rollout'))
-    if (options.tensor_parallel or 1) > 1:
-        note = "each process controls its own rollouts, so the processes cannot share one sampler's model"
-        out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, "1, or no real.rollout"))
-    if spec.recipe.interrupt_at is not None:
-        note = "a rollout function decides how a rollout continues"
-        accepted = 'no such key, or no real.rollout; with scale_rl: recipe.without = ["interruptions"]'
-        out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     return out
 
 

@@ -17,8 +17,8 @@ from isolaw.errors import Issue, SpecError
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
-# Identity keys that are omitted at their default, so that runs from before these keys keep their identity.
-OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights", "rollout", "rollout_turns")
+# Identity keys that are omitted at their default.
+OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights")
 
 
 def _unless_empty(value: Any) -> Any:
@@ -56,19 +56,15 @@ class RealOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
-    # exact, math, package.module:function, rollout (the number that the rollout function returns), or a list
-    # of these. The first reward decides which responses are correct.
+    # exact, math, package.module:function, or a list of these. The first reward decides which responses are
+    # correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
     reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes for rewards or rollout functions, per process of a run
+    reward_workers: Count = 2  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
-    # package.module:function that conducts a multi-turn conversation (`rollout.function_rollout`).
-    rollout: Annotated[str, Field(min_length=1)] | None = None
-    # Folder of the modules of these functions, if they are not installed. `SweepSpec` sets it to the
-    # folder of the sweep file.
+    # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
+    # the sweep file.
     modules: Annotated[str, Field(min_length=1), AfterValidator(os.path.abspath)] | None = None
-    rollout_turns: Count | None = None  # maximum turns of a rollout; None: as many as its tokens allow
-    rollout_timeout: Positive | None = None  # seconds per rollout, without waits for the model
     system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
     # Arguments for the tokenizer's chat template, e.g. enable_thinking.
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (

@@ -168,7 +168,7 @@ def inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
     return np.minimum(np.sqrt(freedom / rng.chisquare(freedom, draws)), _MOST_INFLATED)
 
 
-def block_index(size: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _block_index(size: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return resampled checkpoint indices of shape (draws, size), in circular blocks of about size^(1/3)."""
     length = max(1, round(size ** (1 / 3)))
     starts = rng.integers(0, size, (draws, -(-size // length)))
@@ -215,7 +215,7 @@ def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator)
     """Draw blocks of residuals about the fitted curve, to add to the mean, with shape (draws, P)."""
     size = c.mean.size
     residuals = (c.mean - _at(_curve(c, family), c)) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
-    return np.asarray(residuals[block_index(size, draws, rng)])
+    return np.asarray(residuals[_block_index(size, draws, rng)])
 
 
 def _curve(c: Configuration, family: str) -> Curves:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
     from isolaw.fits.studies.model_size.law import SizeLaw
 
-_LOSSES = {"reward": "the squared error in L", "log": "the squared error in log10 L"}
 _TIMES = {1: "once", 2: "twice"}
 
 
@@ -146,8 +145,7 @@ def size_document(
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
     lines: list[Stanza] = [
         f"The law is fitted to {len(curves.sizes)} model sizes, N = {number(curves.sizes[0])} to "
-        f"{number(curves.sizes[-1])}, and {curves.x.size} checkpoints. X is {curves.x_name}, and the fit "
-        f"minimizes {_LOSSES[law.loss]}.",
+        f"{number(curves.sizes[-1])}, and {curves.x.size} checkpoints. X is {curves.x_name}.",
         f"K_max = {_estimate(law.K_max)}",
         f"N0 = {_estimate(law.N0)}",
         Table.of(rows, "><"),

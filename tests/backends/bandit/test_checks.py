@@ -109,7 +109,6 @@ def test_check_of_one_problem(check, change: dict[str, Any], words: list[str]) -
             "problems": {"set": "0.2 easy + 0.8 mine", "n_train": 50},
             "options": {"histograms": {"mine": EVEN}},
         },
-        {"options": {"model": "arms"}},
         ONE,
     ],
     ids=str,
@@ -181,7 +180,7 @@ def test_everything_at_once(tmp_path: Path, tiny) -> None:
 
 
 def test_what_cannot_be_understood_is_told_with_the_rest(tmp_path: Path, tiny) -> None:
-    wrong = {**ALL_WRONG["bandit"], "modle": "arms", "parameters": {"sigma2": "much"}}
+    wrong = {**ALL_WRONG["bandit"], "modle": "tabular", "parameters": {"sigma2": "much"}}
     with pytest.raises(SpecError) as error:
         engine.resolve_sweep(tiny(**{**ALL_WRONG, "bandit": wrong}), tmp_path)
     assert where(error.value) == ALL_PLACES - {"bandit.parameters.sigma"} | {"bandit.modle"}

@@ -41,10 +41,9 @@ def test_samples_scatter_around_the_exact_values(spec, values) -> None:
         assert looks.mean() == pytest.approx(exact[0, "validation", metric], abs=4 * error)
 
 
-@pytest.mark.parametrize("options", [{}, {"model": "arms", "parameters": {"r": 8}}], ids=str)
-def test_measuring_interference_changes_nothing_else(spec, values, options) -> None:
+def test_measuring_interference_changes_nothing_else(spec, values) -> None:
     with_it, without = (
-        values(spec(options=options, evaluation={**EXACT, "metrics": ["avg@1", *more]}))
+        values(spec(evaluation={**EXACT, "metrics": ["avg@1", *more]}))
         for more in (["histogram", "interference"], [])
     )
     assert without == {key: with_it[key] for key in without}

@@ -36,11 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mixed": {"problems": {"set": "0.5 easy + 0.5 hard", "n_train": 50, "n_validation": 40}},
     "replacement": {"recipe": {"replacement": True}},
     "stale": {"recipe": {"staleness": 3, "advantage": "batch_std"}},
-    "arms": {"options": {"model": "arms", "parameters": {"r": 8}}},
-    "stale arms": {
-        "options": {"model": "arms", "parameters": {"r": 8}},
-        "recipe": {"staleness": 2, "gradient_rollouts": 2},
-    },
+    "few in the gradient": {"recipe": {"staleness": 2, "gradient_rollouts": 2}},
     "tabular": {"options": {"model": "tabular"}, "problems_per_batch": 1, "problems": {}},
     "stale tabular": {
         "options": {"model": "tabular"},
@@ -65,7 +61,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(spec, run, tmp_path: Path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["interference", "arms", "tabular"])
+@pytest.mark.parametrize("model", ["interference", "tabular"])
 def test_one_process_two_or_another_order_give_the_same_numbers(
     tmp_path: Path, tiny, same, model: str
 ) -> None:
@@ -125,7 +121,7 @@ def test_another_run_has_other_numbers(spec, values, change: dict[str, Any]) -> 
     assert values(spec()) != values(spec(**change))
 
 
-@pytest.mark.parametrize("model", ["interference", "arms", "tabular"])
+@pytest.mark.parametrize("model", ["interference", "tabular"])
 def test_training_raises_the_reward(spec, values, model: str) -> None:
     one = {"problems_per_batch": 1, "problems": {}} if model == "tabular" else {"problems_per_batch": 32}
     many = {"problems": {"n_train": 2000, "n_validation": 300}}

@@ -13,8 +13,10 @@ import importlib.util
 import json
 import sys
 import typing
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 
 def folder(package: str) -> Path:
@@ -65,6 +67,34 @@ def ms_swift(words: list[str]) -> Any:
     from transformers import HfArgumentParser
 
     return vars(HfArgumentParser(RLHFArguments).parse_args(words))
+
+
+def prime_rl(words: list[str]) -> Any:
+    """What plays games, or talks to services, is empty."""
+
+    class Empty:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            if name.partition(".")[0] in (
+                "prime_sandboxes",
+                "prime_tunnel",
+                "prime_runs",
+                "nltk",
+                "textarena",
+            ):
+                return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+            return None
+
+        def create_module(self, spec: ModuleSpec) -> Any:
+            return MagicMock(__name__=spec.name, __spec__=spec, __path__=[])
+
+        def exec_module(self, module: Any) -> None:
+            return
+
+    sys.meta_path.insert(0, Empty())  # type: ignore[arg-type]
+    from prime_rl.configs.rl import RLConfig
+    from pydantic_config import cli
+
+    return cli(RLConfig, args=words).model_dump(mode="json")
 
 
 if __name__ == "__main__":

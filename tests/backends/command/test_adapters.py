@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from packaging.utils import canonicalize_name
 
+from isolaw import engine
 from isolaw.backends.command import BACKEND, template
 from isolaw.backends.command.adapters import ADAPTERS, CHECKED
 from isolaw.backends.command.options import CommandOptions
@@ -22,7 +23,9 @@ from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import SpecError
 
 TRAINERS = Path(sys.prefix) / "trainers"  # make trainers
-PAGE = Path(__file__).parents[3] / "docs/trainers.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/trainers.md"
+WORDLE = ["@", str(ROOT / "examples/prime-rl-wordle.toml")]
 BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
 RECIPE = {"lr": 3e-6, "temperature": 0.7, "max_response_tokens": 99}
 
@@ -124,6 +127,20 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
     },
     "ms-swift": _TRAINER
     | {"add_version": False, "steps_per_generation": None, "generation_batch_size": None},
+    "prime-rl": {
+        "orchestrator.batch_size": 96,
+        "orchestrator.group_size": 8,
+        "max_steps": 50,
+        "ckpt.interval": 10,
+        "output_dir": "/out",
+        "run.name": "run",
+        "orchestrator.max_off_policy_steps": 0,
+        "trainer.optim.lr": 3e-6,
+        "trainer.scheduler.type": "constant",
+        "orchestrator.train.sampling.temperature": 0.7,
+        "orchestrator.train.sampling.max_completion_tokens": 99,
+        "resume": None,
+    },
 }
 RESUMED: dict[str, dict[str, Any]] = {
     "veRL": {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/out/global_step_20"},
@@ -131,6 +148,7 @@ RESUMED: dict[str, dict[str, Any]] = {
     "OpenRLHF": {"ckpt.load_enable": True},
     "SkyRL": {"trainer.resume_mode": "from_path", "trainer.resume_path": "/out/global_step_20"},
     "ms-swift": {"resume_from_checkpoint": "/out/global_step_20"},
+    "prime-rl": {"resume.step": 20},
 }
 
 
@@ -139,12 +157,14 @@ def understood(framework: str, *commands: list[str]) -> list[Callable[[str], Any
     places = [str(TRAINERS / name) for name in (("trl",) if framework == "TRL" else ("parsers", "trl"))]
     if not Path(places[0]).is_dir():
         pytest.skip("needs the frameworks' parsers (make trainers)")
+    places += map(str, (ROOT / "tests/data").glob("*.whl"))
     versions = {canonicalize_name(own.name): own.version for own in distributions(path=places)}
-    assert versions[framework.lower()] == CHECKED[framework]
-    own = ["--bf16", "false"] if framework == "TRL" else []  # no GPU
+    assert (
+        versions["prime-rl-configs" if framework == "prime-rl" else framework.lower()] == CHECKED[framework]
+    )
     script = str(Path(__file__).with_name("parsers.py"))
     done = subprocess.run(
-        [sys.executable, script, framework, json.dumps([[*words, *own] for words in commands])],
+        [sys.executable, script, framework, json.dumps(commands)],
         env={"PYTHONPATH": os.pathsep.join(places), "HOME": os.environ["HOME"]},
         capture_output=True,
         text=True,
@@ -168,9 +188,34 @@ def value(known: dict[str, Any], name: str) -> Any:
 )
 def test_the_frameworks_own_parser_understands(framework: str) -> None:
     spec = resolved(RECIPE | {"lr_scaling": "constant"}, framework=framework)
-    fresh, resumed = understood(framework, settings(spec), settings(spec, "/out/global_step_20", 20))
+    own = {"TRL": ["--bf16", "false"], "prime-rl": WORDLE}.get(framework, [])  # TRL: no GPU
+    words = ([*own, *settings(spec, *done)] for done in ((), ("/out/global_step_20", 20)))
+    fresh, resumed = understood(framework, *words)
     assert {name: fresh(name) for name in UNDERSTOOD[framework]} == UNDERSTOOD[framework]
     assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
+
+
+@pytest.mark.real  # the parsers are installed with it
+@pytest.mark.slow
+def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A dry run of the shipped sweep file; prime-rl's parser reads every command that it composes."""
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("isolaw.backends.command.visible_gpus", lambda: list("01234567"))
+    monkeypatch.chdir(ROOT)
+    runs = engine.plan(SweepSpec.read("examples/prime-rl.toml"), tmp_path / "out").runs
+    commands = [command(run).words for run in runs]
+    assert {words[:4] for words in commands} == {("uv", "run", "rl", "@")}
+    for run, known in zip(
+        runs, understood("prime-rl", *(list(words[3:]) for words in commands)), strict=True
+    ):
+        assert known("orchestrator.batch_size") == 32 * run.rollouts_per_problem
+        assert known("orchestrator.group_size") == run.rollouts_per_problem
+        assert known("max_steps") == run.steps
+        (source,) = known("orchestrator.train.source")
+        assert source["env"]["taskset"]["game"] == "Wordle-v0"
+        assert source["sampling"]["max_completion_tokens"] == 512
 
 
 def table() -> str:

@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +108,3 @@ def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:
     done(isolaw, *documented("report", "demo-real/sweep"))
     page = Path("report.html").read_text()
     assert page.count('class="said"') == 3 * 8 * 3  # prompts, responses and answers at three evaluations
-
-
-@pytest.mark.nightly
-def test_a_model_learns_to_call_a_calculator(isolaw: Any, place: Path) -> None:
-    """The example as it is: three seeds, and success on problems that it has not met."""
-    command = [sys.executable, "examples/calculator.py", "demo-real/calculator"]
-    subprocess.run(command, check=True, capture_output=True)
-    done(isolaw, *documented("sweep", "real-calculator"))
-    points = pd.read_parquet("demo-real/calculator/sweep/points.parquet")
-    held_out = points[(points["metric"] == "avg@4") & (points["eval_set"] == "validation")]
-    curves = held_out.pivot_table(index="seed", columns="step", values="value")
-    assert len(curves) == 3
-    assert (curves[128] - curves[0]).min() >= 0.2
-    assert (curves[0] < 0.35).all()  # it cannot multiply

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +20,20 @@ from isolaw.store import SweepStore
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 STEPS = 72
-KILLS = {"one turn": 1, "two turns": 2}
-
-
-TWO_TURNS = """
-async def rollout(problem, generate):
-    conversation = [problem.prompt, await generate([problem.prompt]), "="]
-    return [*conversation, await generate(conversation)]
-"""
-
-
-@pytest.fixture(scope="module", params=["one turn", pytest.param("two turns", marks=pytest.mark.nightly)])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(scope="module")
-def data(
-    kind: str,
-    made,
-    sections: Callable[..., Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[dict[str, dict[str, Any]]]:
+def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     """Two runs, on-policy and stale, one after the other, with a point to continue from after every step."""
-    folder, own = tmp_path_factory.mktemp("led"), {"checkpoint_minutes": 1e-6}
-    (folder / "two_turns.py").write_text(TWO_TURNS)
-    if kind == "two turns":
-        own |= {"rollout": "two_turns:rollout", "sampler": "transformers"}
-    made_of = sections(
+    return sections(
         sweep={"compute": STEPS * 64},
         grid={"problems_per_batch": [16], "staleness": [0, 1]},
         recipe={"no_positive_resampling": 0.9},
         problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
         evaluation={"points": 6},
-        real=own,
+        real={"checkpoint_minutes": 1e-6},
         executor={"kind": "processes", "jobs": 1},
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        patch.setenv(
-            "PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        )
-        yield made_of
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +49,9 @@ def recorded(out: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/points.jsonl"))
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_killed_sweeps(
-    kind: str,
+    kills: int,
     data: dict[str, dict[str, Any]],
     uninterrupted: pd.DataFrame,
     sweep_file: Callable[..., Path],
@@ -92,7 +64,7 @@ def test_killed_sweeps(
     out = tmp_path / "out"
     words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
     rng = random.Random(2603)
-    for kill in range(KILLS[kind]):
+    for kill in range(kills):
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         # In the middle of the first run, then of the second one.
         until = STEPS * kill + rng.randrange(STEPS // 6, STEPS // 2)

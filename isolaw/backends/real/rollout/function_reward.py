@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -54,7 +56,13 @@ class Function(Reward):
         limit = limit or LIMIT_S
         function = function_of(name, folder)
         whole = is_batched(function) or inspect.iscoroutinefunction(function)
-        command = processes.command_for(__name__, name, limit, folder)
+        # The worker has the module search path of this process and, at its end, the function's folder.
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+            f"from {__name__} import serve; serve(sys.argv[2], {limit})"
+        )
+        search = json.dumps([*sys.path, *([folder] if folder else [])])
+        command = processes.command(code, search, name)
         self.pool = processes.WorkerPool(command, workers, limit, f"reward {name}", whole)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:

@@ -8,8 +8,7 @@ is ::
 
 The prompt is text or chat messages, the answer is text or a number, and the id is optional. The identity of a
 set depends only on these three columns, and not on the path, the format or the order of lines. Problems are
-sorted by their digests, so the first n problems are an arbitrary sample. Only a rollout function
-(`function_rollout`) gets the other columns.
+sorted by their digests, so the first n problems are an arbitrary sample.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +45,12 @@ _Fault = tuple[Any, ...]
 class Problem:
     """A prompt for the model, and the answer that the reward compares the response with.
 
-    ``prompt`` is text, or a list of chat messages ``{"role": …, "content": …}``. ``columns`` contains the
-    other columns of the row, if they were read.
+    ``prompt`` is text, or a list of chat messages ``{"role": …, "content": …}``.
     """
 
     id: str
     prompt: str | list[Message]
     answer: str
-    columns: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
@@ -77,13 +74,13 @@ class ProblemSet:
     parts: dict[str, list[Problem]]
 
     @classmethod
-    def read(cls, folder: str | Path, columns: bool = False) -> ProblemSet:
-        """Read a folder, including other columns if ``columns``; raise `SpecError` with all its issues."""
+    def read(cls, folder: str | Path) -> ProblemSet:
+        """Read a folder; raise `SpecError` with all its issues."""
         folder = Path(folder)
         files, issues = _files(folder)
         parts = {}
         for part, path in files.items():
-            parts[part], faults = _read(path, others=columns)
+            parts[part], faults = _read(path)
             issues += faults
         trained = {words(p.prompt): p.id for p in parts.get("train", [])}
         for part, problems in parts.items():
@@ -96,11 +93,6 @@ class ProblemSet:
     def digest(self, part: str) -> str:
         """Return the SHA-256 of a part's content, which does not depend on path, format or order of lines."""
         return _sha256([problem.digest for problem in self.parts[part]])
-
-    def columns_digest(self, parts: Iterable[str]) -> str:
-        """Return the SHA-256 of the other columns of the problems in these parts."""
-        rows = {part: [problem.columns for problem in self.parts[part]] for part in parts}
-        return _sha256(rows)
 
     def first(self, part: str, count: int | None = None) -> list[Problem]:
         """Return the first ``count`` problems of a part (None: all); raise `DataError` if it has fewer."""
@@ -149,7 +141,7 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
     folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
-        rows = ({"id": q.id, "prompt": q.prompt, "answer": q.answer, **q.columns} for q in problems)
+        rows = ({"id": q.id, "prompt": q.prompt, "answer": q.answer} for q in problems)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         folder.joinpath(f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
 
@@ -182,7 +174,7 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 
 
 def _read(
-    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False, others: bool = False
+    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False
 ) -> tuple[list[Problem], list[Issue]]:
     """Return a file's problems in the order of their digests, and the issues of the file.
 
@@ -192,9 +184,7 @@ def _read(
     names = {key: (named or {}).get(key, key) for key in _ACCEPTED}
     wanted = {name.split(".")[0] for name in names.values()}
     try:
-        columns, rows = (
-            _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, None if others else wanted)
-        )
+        columns, rows = _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, wanted)
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
@@ -214,9 +204,6 @@ def _read(
         problem = _problem(row, line, faults)
         if problem is None:
             continue
-        if others:
-            more = {key: value for key, value in whole.items() if key not in wanted}
-            problem = replace(problem, columns=json.loads(json.dumps(more, default=str)))
         if repeats and problem.id in seen and row["id"] is None:
             problem = replace(problem, id=f"{problem.id} (row {line})")
         if problem.id in seen:
@@ -247,11 +234,10 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
-def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[_Row]]:
+def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
     """Return the column names of a Parquet or Arrow file, and its rows with the ``wanted`` columns.
 
-    If ``wanted`` is None, return all columns. Other columns are skipped, because they can be large or have a
-    type that Python lacks.
+    Other columns are skipped, because they can be large or have a type that Python lacks.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -260,12 +246,12 @@ def _table(path: Path, wanted: Collection[str] | None) -> tuple[list[str], list[
         with open_file(path), pa.memory_map(str(path)) as source:
             whole = pa.ipc.open_stream(source).read_all()
         columns = whole.schema.names
-        table = whole.select([name for name in columns if wanted is None or name in wanted])
+        table = whole.select([name for name in columns if name in wanted])
     else:
         with open_file(path) as opened:
             file = pq.ParquetFile(opened)
             columns = file.schema_arrow.names
-            table = file.read(columns=[name for name in columns if wanted is None or name in wanted])
+            table = file.read(columns=[name for name in columns if name in wanted])
     return columns, list(enumerate(table.to_pylist(), 1))
 
 

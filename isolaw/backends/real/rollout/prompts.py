@@ -69,13 +69,11 @@ class Chat:
         return out
 
 
-def encode(
-    problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat(), tools: Sequence[Any] | None = None
-) -> list[list[int]]:
+def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> list[list[int]]:
     """Return the token ids of each prompt, using a Hugging Face tokenizer.
 
-    The tokenizer's chat template formats messages, and ``tools`` if there are any, up to the beginning of the
-    assistant's turn. Raise `DataError` if there are messages but no template, or if the template fails.
+    The tokenizer's chat template formats messages, up to the beginning of the assistant's turn. Raise
+    `DataError` if there are messages but no template, or if the template fails.
     """
     chats = [chat.messages(q) for q in problems]
     first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
@@ -92,19 +90,13 @@ def encode(
     plain = [q.prompt for q, messages in zip(problems, chats, strict=True) if not messages]
     texts = iter(tokenizer(plain or [""]).input_ids)
     return [
-        _encode_chat(q, messages, tokenizer, chat, tools) if messages else next(texts)
+        _encode_chat(q, messages, tokenizer, chat) if messages else next(texts)
         for q, messages in zip(problems, chats, strict=True)
     ]
 
 
-def _encode_chat(
-    problem: Problem,
-    messages: list[Message],
-    tokenizer: Any,
-    chat: Chat,
-    tools: Sequence[Any] | None = None,
-) -> list[int]:
-    more = json.loads(chat.arguments) | ({"tools": tools} if tools else {})
+def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat: Chat) -> list[int]:
+    more = json.loads(chat.arguments)
     try:
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
     except Exception as error:  # a template is a program and can raise any exception
@@ -113,33 +105,6 @@ def _encode_chat(
             f"{str(error) or type(error).__name__}"
         ) from None
     return list(ids)
-
-
-def encode_reply(
-    problem: Problem, written: Sequence[int], ended: bool, messages: list[Message], tokenizer: Any, chat: Chat
-) -> list[int]:
-    """Return the tokens that messages add to a chat, between two turns of the model.
-
-    The template writes these tokens after the content of an assistant's message. To find them, isolaw encodes
-    two conversations that differ only in this content, and keeps their common end. ``written`` contains the
-    last tokens of the model's turn. If the model has ``ended`` its turn with the template's end-of-turn
-    token, the result omits this token. Raise `DataError` if the template fails or does not write an
-    assistant's content.
-    """
-    user: Message = {"role": "user", "content": "1"}
-    one, two = (
-        _encode_chat(problem, [user, {"role": "assistant", "content": own}, *messages], tokenizer, chat)
-        for own in ("1", "2")
-    )
-    pairs = zip(reversed(one), reversed(two), strict=False)
-    same = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
-    if not same:
-        raise DataError(
-            f"problem {problem.id!r}: the chat template does not write an assistant's message before "
-            f"messages of {', '.join(m['role'] for m in messages)}, so a conversation cannot continue"
-        )
-    added = one[len(one) - same :]
-    return added[1:] if ended and written and added[0] == written[-1] else added
 
 
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:

@@ -8,8 +8,6 @@
 ``package.module:function``
     The number that ``function(prompt, response, answer)`` returns. The function can be asynchronous or accept
     lists (`function_reward`).
-``rollout``
-    The number that the rollout function returned with its conversation (`function_rollout`).
 
 avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1. If there are several
 rewards, the first decides which answers are correct, and training uses their weighted sum.
@@ -41,8 +39,7 @@ from isolaw.errors import Issue, SpecError, nearest
 from isolaw.files import open_file, sha256
 
 NAMES = ("exact", "math")
-ROLLOUT = "rollout"
-ARGUMENTS = ("prompt", "response", "answer")
+_ARGUMENTS = ("prompt", "response", "answer")
 
 
 class Reward:
@@ -112,26 +109,22 @@ class Rewards:
     ) -> None:
         self.names = list(names)
         self.weights = np.array(weights or [1.0] * len(names))
-        self._each = [get(name, workers, limit, folder=folder) for name in names if name != ROLLOUT]
+        self._each = [get(name, workers, limit, folder=folder) for name in names]
 
     @property
     def failures(self) -> int:
         """Number of missing verdicts, summed over the rewards."""
-        return sum(own.failures for own in self._each)
+        return sum(reward.failures for reward in self._each)
 
-    def __call__(
-        self, problems: Sequence[Problem], responses: Sequence[str], returned: Sequence[float] = ()
-    ) -> NDArray[np.float64]:
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
         """Return the unweighted rewards, as an array of shape (responses, rewards).
 
-        ``returned`` contains the rewards that the rollout function returned. Warn about responses without a
-        verdict, with the number of failures of each kind.
+        Warn about responses without a verdict, with the number of failures of each kind.
         """
         before = self.failures
-        judged = (own(problems, responses) for own in self._each)
-        values = [list(returned) if name == ROLLOUT else next(judged) for name in self.names]
+        values = [reward(problems, responses) for reward in self._each]
         if self.failures > before:
-            kinds = sum((own.kinds for own in self._each), Counter[str]())
+            kinds = sum((reward.kinds for reward in self._each), Counter[str]())
             said = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
             lost = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
             warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
@@ -139,31 +132,20 @@ class Rewards:
 
     def close(self) -> None:
         """End all processes that the rewards started."""
-        for own in self._each:
-            own.close()
+        for reward in self._each:
+            reward.close()
 
 
 def check(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
     """Return the issues of a reward's name, without importing the module of a user's function."""
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
-    return [] if name in NAMES else check_function(name, where, folder, NAMES)
-
-
-def check_code(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
-    """Import the module of a user's reward, and return the issues of its function."""
-    return check_imported(name, where, ARGUMENTS, folder) if ":" in name else []
-
-
-def check_function(name: str, where: str, folder: str | None, names: Sequence[str] = ()) -> list[Issue]:
-    """Return the issues of a user's function that can be found without importing its module.
-
-    ``names`` are the built-in names that a user can give instead; only messages use them.
-    """
+    if name in NAMES:
+        return []
     module, _, function = name.partition(":")
     if not module or not function:
-        accepted = f"{''.join(f'{one}, ' for one in names)}{'or ' if names else ''}package.module:function"
-        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, names))]
+        accepted = f"{', '.join(NAMES)}, or package.module:function"
+        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
     if (spec := find_module(module, folder)) is None:
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
         what = f"no module {module!r} in {folder or 'the packages of Python'}"
@@ -181,25 +163,27 @@ def check_function(name: str, where: str, folder: str | None, names: Sequence[st
     return [Issue(where, f"{module}: no such function", function, nearest=close and f"{module}:{close}")]
 
 
-def check_imported(name: str, where: str, arguments: Sequence[str], folder: str | None) -> list[Issue]:
-    """Import the module of a user's function that must accept ``arguments``, and return its issues."""
-    module, _, function = name.partition(":")
+def check_code(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
+    """Import the module of a user's reward, and return the issues of its function."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        return []
     try:
         imported = import_user_module(module, folder)
     except (Exception, SystemExit) as error:  # raised by the user's code
         return [Issue(where, f"cannot import {module!r}: {type(error).__name__}: {error}", name)]
-    found = getattr(imported, function, None)
-    if not callable(found):
+    reward = getattr(imported, function, None)
+    if not callable(reward):
         functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
         close = nearest(function, functions)
         what = "is not a function" if hasattr(imported, function) else "no such function"
         return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
     with contextlib.suppress(ValueError):  # functions written in C can lack a signature
         try:
-            signature = inspect.signature(found)
-            signature.bind(*arguments)
+            signature = inspect.signature(reward)
+            signature.bind(*_ARGUMENTS)
         except TypeError:
-            what = f"{module}: does not take ({', '.join(arguments)})"
+            what = f"{module}: does not take ({', '.join(_ARGUMENTS)})"
             return [Issue(where, what, f"{function}{signature}")]
     return []
 

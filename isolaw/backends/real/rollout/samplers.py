@@ -36,8 +36,8 @@ class Rollouts:
     tokens: list[list[int]]  # token ids of the response, including its end-of-sequence token
     logprobs: list[list[float]]  # of the drawn tokens, under the sampler's distribution
     finished: list[bool]  # False for a response that was cut off at max_tokens
-    # Spans of the response that were inserted instead of drawn: [first, end, first, end, …], where each end
-    # is the index after the last token of the span.
+    # The span of the response that was inserted instead of drawn: [first, end], where end is the index after
+    # its last token.
     inserted: list[list[int]] = field(default_factory=list)
     # The version of the weights that drew each token; empty if the same weights drew all tokens.
     versions: list[list[int]] = field(default_factory=list)
@@ -49,8 +49,8 @@ class Rollouts:
     @property
     def lengths(self) -> list[int]:
         """Number of drawn tokens of each response."""
-        spans = zip(self.tokens, self.inserted, strict=True)
-        return [len(own) + sum(places[::2]) - sum(places[1::2]) for own, places in spans]
+        rows = zip(self.tokens, self.inserted, strict=True)
+        return [len(tokens) - (end - first) for tokens, (first, end) in rows]
 
     def __len__(self) -> int:
         return len(self.tokens)

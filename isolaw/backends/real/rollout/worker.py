@@ -6,7 +6,7 @@ not depend on other rollouts or on the process that draws it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,13 +17,11 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.interruption import Interruption
 from isolaw.backends.real.rollout.opening import open_sampler
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet
+from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings
-from isolaw.backends.real.rollout.turns import Conversation, Turns, rollouts_of
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.config import RunSpec
-from isolaw.errors import RunError
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -38,7 +36,7 @@ class RolloutWorker:
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
-        stored = ProblemSet.read(spec.sources["set"], columns=options.rollout is not None)
+        stored = ProblemSet.read(spec.sources["set"])
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # Problems by part of the set: train, validation, and any other evaluation set.
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
@@ -56,14 +54,12 @@ class RolloutWorker:
             options.reward_timeout,
             options.modules,
         )
-        room = longest + phrase + (spec.recipe.max_response_tokens or 1)
-        self.turns = Turns(options, self.tokenizer, room) if options.rollout else None
         self.key = int(spec.run_id, 16)
         settings = SamplerSettings(
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
-            room,
+            longest + phrase + (spec.recipe.max_response_tokens or 1),
             bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
@@ -81,19 +77,15 @@ class RolloutWorker:
         ``visited`` contains indices into a part of the set. Temperature and top_p are from the recipe or, if
         ``evaluating``, from the evaluation settings.
         """
-        led = None
         with self.clock("generate"):
             asked = self.asked(part, visited, n, stream, evaluating)
             rollouts = Rollouts([], [], [], [])
-            if self.turns:
-                led = self.turns.draw(self.sampler, self._problems(part, visited, n), **asked)
-                rollouts = rollouts_of(led)
-            elif asked["seeds"] and self.interruption:
+            if asked["seeds"] and self.interruption:
                 del asked["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **asked)
             elif asked["seeds"]:
                 rollouts = self.sampler.generate(**asked)
-        return self.rewarded(part, visited, n, rollouts, led)
+        return self.rewarded(part, visited, n, rollouts)
 
     def asked(
         self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
@@ -112,51 +104,23 @@ class RolloutWorker:
             "max_tokens": self.recipe.max_response_tokens or 1,
         }
 
-    def _problems(self, part: str, visited: list[int], n: int) -> list[Problem]:
-        """Return the problem of each of this process's rollouts."""
-        return [self.problems[part][visited[row // n]] for row in self.ranks.share(len(visited), n)]
-
-    def rewarded(
-        self,
-        part: str,
-        visited: list[int],
-        n: int,
-        rollouts: Rollouts,
-        led: Sequence[Conversation] | None = None,
-    ) -> Batch:
+    def rewarded(self, part: str, visited: list[int], n: int, rollouts: Rollouts) -> Batch:
         """Return the batch of the rollouts of all processes, with their rewards.
 
-        ``rollouts`` belong to this process. ``led`` contains the conversations of a rollout function, if any.
-        The reward then judges the last turn of each conversation, and failed conversations get reward 0.
-        Raise `RunError` if all of them failed.
+        ``rollouts`` belong to this process.
         """
-        problems, before = self._problems(part, visited, n), self.reward.failures
-        turns = None
+        rows, before = self.ranks.share(len(visited), n), self.reward.failures
+        problems = [self.problems[part][visited[row // n]] for row in rows]
         with self.clock("reward"):
-            if led is None:
-                texts = (
-                    self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
-                )
-                values = self.reward(problems, texts)
-            else:
-                fine = [k for k, row in enumerate(led) if not row.failed]
-                values = np.zeros((len(led), len(self.reward.names)))
-                told = [(problems[k], led[k].written, led[k].reward) for k in fine]
-                values[fine] = self.reward(*map(list, zip(*told, strict=True))) if told else 0.0
-                turns = np.array([[row.turns, row.environment_tokens, bool(row.failed)] for row in led])
-                turns = turns.reshape(len(led), 3)
+            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
+            values = self.reward(problems, texts)
         several = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several, turns)
-        if batch.turns is not None and bool(batch.turns[..., 2].all()):
-            why = next(filter(None, self.ranks.all_of(led[0].failed if led else "")), "")
-            raise RunError(f"all {batch.rewards.numel():,} rollouts of a batch failed; the first: {why}")
+        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)
         failures = self.ranks.all_of(self.reward.failures - before)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch
 
     def close(self) -> None:
-        """End the processes of reward and rollout function, and put the sampler to sleep for the next run."""
+        """End the processes of the reward, and put the sampler to sleep for the next run."""
         self.reward.close()
-        if self.turns:
-            self.turns.close()
         self.sampler.sleep()

@@ -48,19 +48,6 @@ def command(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-c", code, *arguments]
 
 
-def command_for(module: str, name: str, limit: float, folder: str | None = None) -> list[str]:
-    """Return the command of a worker that calls ``serve(name, limit)`` of a module of isolaw.
-
-    ``name`` is a user's function, so the worker has the module search path of this process and, at its end,
-    the ``folder`` of the function's module.
-    """
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-        f"from {module} import serve; serve(sys.argv[2], {limit})"
-    )
-    return command(code, json.dumps([*sys.path, *([folder] if folder else [])]), name)
-
-
 class WorkerPool:
     """A pool of worker processes that execute a command, which must call `Channel.serve`.
 

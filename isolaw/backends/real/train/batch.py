@@ -34,7 +34,6 @@ from isolaw.backends.real.train import process_group, row_tensors
 
 # Fields that cover the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
-_OPTIONAL = ("components", "turns")  # optional float64 tensors that cover the whole batch
 _NEAR = 0.01  # a process's tokens can exceed the mean over processes by this fraction
 _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 
@@ -43,7 +42,7 @@ _PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
 class Batch:
     """The rollouts of some problems.
 
-    Fields in `_WHOLE`, `_OPTIONAL` and `_PLAIN` cover all processes; other fields cover only this process.
+    `components` and the fields in `_WHOLE` and `_PLAIN` cover all processes, other fields only this process.
     """
 
     visited: list[int]  # indices of the B_p problems in their part of the set
@@ -61,8 +60,6 @@ class Batch:
     parts: int = 1
     # Unweighted rewards if there are several, shape (B_p, n, rewards); `rewards` is their weighted sum.
     components: torch.Tensor | None = None
-    # With a rollout function: turns, environment tokens, and whether it failed, shape (B_p, n, 3).
-    turns: torch.Tensor | None = None
     # Log-probabilities of `rollouts` under the policy that sampled them; None if it is the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
@@ -86,9 +83,9 @@ class Batch:
         """Mean number of drawn tokens per response."""
         return float(self.lengths.mean(dtype=torch.float64))
 
-    def _given(self) -> list[str]:
-        """Return the names of the fields in `_OPTIONAL` that are not None."""
-        return [name for name in _OPTIONAL if getattr(self, name) is not None]
+    def _tensors(self) -> list[str]:
+        """Return the names of the tensors that cover the whole batch."""
+        return [*_WHOLE, *(["components"] if self.components is not None else [])]
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a tensor of shape (B_p, n), as a flat tensor."""
@@ -142,14 +139,14 @@ class Batch:
         self.rollouts = self.rollouts.rows(held)
         self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
         self.visited = [self.visited[j] for j in kept]
-        for name in (*_WHOLE, *self._given()):
+        for name in self._tensors():
             setattr(self, name, getattr(self, name)[kept])
         return wanted - len(kept)
 
     def extend(self, other: Batch) -> None:
         """Append the problems and rollouts of another batch."""
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
-        for name in (*_WHOLE, *self._given()):
+        for name in self._tensors():
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.rollouts = self.rollouts + other.rollouts
         for name in _PLAIN:
@@ -168,7 +165,7 @@ class Batch:
     def _state(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
-            **{name: getattr(self, name).tolist() for name in (*_WHOLE, *self._given())},
+            **{name: getattr(self, name).tolist() for name in self._tensors()},
         }
 
     @classmethod
@@ -188,7 +185,9 @@ class Batch:
         return cls(
             **{name: state[name] for name in _PLAIN},
             **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
-            **{n: torch.tensor(state[n], dtype=torch.float64) for n in _OPTIONAL if n in state},
+            components=(
+                torch.tensor(state["components"], dtype=torch.float64) if "components" in state else None
+            ),
             rows=rows,
             rollouts=rollouts,
             part=ranks.rank % ranks.tensor_parallel,
@@ -243,7 +242,6 @@ class RankGroup:
         rollouts: Rollouts,
         rewards: np.ndarray,
         components: np.ndarray | None = None,
-        turns: np.ndarray | None = None,
     ) -> Batch:
         """Return the whole batch, given this process's `share` of rollouts and their rewards."""
         rows = self.share(len(visited), n)
@@ -252,17 +250,15 @@ class RankGroup:
         for held, *parts in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
             for tensor, part in zip(whole.values(), parts, strict=True):
                 tensor[held] = torch.tensor(part, dtype=tensor.dtype)
-        optional: dict[str, torch.Tensor] = {}
-        for name, values in zip(_OPTIONAL, (components, turns), strict=True):
-            if values is None:
-                continue
-            each = torch.zeros((len(visited) * n, values.shape[1]), dtype=torch.float64)
-            for held, theirs in self.all_of((rows, values.tolist())):
-                each[held] = torch.tensor(theirs, dtype=each.dtype).reshape(len(held), each.shape[1])
-            optional[name] = each.reshape(len(visited), n, -1)
+        several = None
+        if components is not None:
+            each = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
+            for held, part in self.all_of((rows, components.tolist())):
+                each[held] = torch.tensor(part, dtype=each.dtype).reshape(len(held), each.shape[1])
+            several = each.reshape(len(visited), n, -1)
         return Batch(
             visited,
-            **optional,
+            components=several,
             **{name: tensor.reshape(-1, n) for name, tensor in whole.items()},
             rows=rows,
             rollouts=rollouts,

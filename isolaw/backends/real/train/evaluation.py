@@ -34,7 +34,6 @@ def of_set(
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
-        **of_turns(batch),
         **of_rewards(batch, reward_names),
     }
     rows = [Measurement(name, metric, value, len(problems), k) for metric, value in measured.items()]
@@ -49,17 +48,6 @@ def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
     return {f"reward/{name}": mean for name, mean in zip(names, means, strict=True)}
 
 
-def of_turns(batch: Batch) -> dict[str, float]:
-    """Return the mean number of turns and of environment tokens per rollout, and the share that failed.
-
-    The result is empty if no rollout function is used.
-    """
-    if batch.turns is None:
-        return {}
-    names = ("turns", "environment_tokens", "failed_fraction")
-    return dict(zip(names, batch.turns.mean((0, 1)).tolist(), strict=True))
-
-
 def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
     """Return the metrics of a training batch that are known before its update."""
     return {
@@ -67,7 +55,6 @@ def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
-        **of_turns(batch),
         "informative_fraction": float(advantages.informative(batch.rewards).double().mean()),
         "generated_rollouts": float(batch.generated),
         "reward_failures": float(batch.reward_failures),

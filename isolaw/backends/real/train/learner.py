@@ -70,8 +70,6 @@ class Learner:
             enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
             tokens = batch.lengths + prompts[:, None]
-            if batch.turns is not None:
-                tokens = tokens + batch.turns[..., 1].long()
             batch.balance(self.ranks, enters, tokens)
             several = recipe.epochs * recipe.minibatches > 1
             if several and batch.old_logprobs is None:
@@ -161,10 +159,8 @@ class Learner:
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
-            lengths = batch.lengths  # plus environment tokens, which count toward max_response_tokens
-            if batch.turns is not None:
-                lengths = lengths + batch.turns[..., 1].to(lengths.dtype)
-            overlong = adv.overlong_penalty(lengths, recipe.max_response_tokens, recipe.overlong_buffer)
+            most, buffer = recipe.max_response_tokens, recipe.overlong_buffer
+            overlong = adv.overlong_penalty(batch.lengths, most, buffer)
             if recipe.overlong_on == "correct":
                 overlong *= torch.from_numpy(rewards.correct(batch.verdicts.numpy()))
             out -= overlong

@@ -85,9 +85,9 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     answers = places >= 0
     drawn = after.copy()
     for u, row in enumerate(known):
-        for first, end in zip(row[2][::2], row[2][1::2], strict=True):
-            answers[starts[u] + before[u] + first : starts[u] + before[u] + end] = False
-            drawn[u] -= end - first
+        first, end = row[2]
+        answers[starts[u] + before[u] + first : starts[u] + before[u] + end] = False
+        drawn[u] -= end - first
     distinct = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
     repeated = len(known) < len(rows)
 

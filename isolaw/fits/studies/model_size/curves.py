@@ -14,8 +14,7 @@ curve by
 
 The sum is over the deviations e_d of the runs of *all* sizes, which are assumed to vary equally in this unit.
 R is the number of runs in the mean, and ν = runs − sizes is the number of degrees of freedom. The last
-factor, drawn once per draw, turns normal intervals into Student's t intervals. If no size has two runs,
-blocks of each curve's residuals are drawn instead, which leaves out the variation between runs.
+factor, drawn once per draw, turns normal intervals into Student's t intervals.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Refused, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.selection import Floats
-from isolaw.fits.surface.bootstrap import block_index, inflation
+from isolaw.fits.surface.bootstrap import inflation
 
 X = Literal["compute", "data"]
 
 _LEAST_SIZES = 3
 _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
-_PARAMETERS = 2  # number of parameters of one size's curve
 
 
 @dataclass(frozen=True)
@@ -165,13 +163,10 @@ def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]
 def shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
     """Return the shift in L that each draw adds to the mean curves, as an array of shape (draws, P).
 
-    ``fitted`` is the law's L at the P checkpoints, and ``seed`` is the seed of the draws.
+    ``fitted`` is the law's L at the P checkpoints, and ``seed`` is the seed of the draws. Some size needs
+    several runs.
     """
-    return (_runs if curves.freedom else _blocks)(curves, fitted, draws, np.random.default_rng(seed))
-
-
-def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Return shifts of the mean curves from the variation between runs, of shape (D, P)."""
+    rng = np.random.default_rng(seed)
     wider = inflation(curves.freedom, draws, rng)[:, None]
     scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
     out = np.empty((draws, fitted.size))
@@ -198,13 +193,3 @@ def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
     values = e[np.where(index > last, 2 * last - index, index)]
     measured = (before <= 0) & (after <= 0)
     return np.where(measured, values, 0.0), np.where(measured, 0.0, values)
-
-
-def _blocks(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Return shifts from blocks of each curve's residuals, of shape (D, P)."""
-    out = np.empty((draws, fitted.size))
-    for size in range(len(curves.sizes)):
-        mine = np.flatnonzero(curves.of == size)
-        residual = (curves.loss - fitted)[mine] * np.sqrt(mine.size / (mine.size - _PARAMETERS))
-        out[:, mine] = residual[block_index(mine.size, draws, rng)] - residual.mean()
-    return out

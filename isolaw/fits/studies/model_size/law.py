@@ -4,30 +4,29 @@
 
 X is compute (in FLOPs, 6 N T, where T is the number of tokens trained on) or data (prompts). K_max is the
 exponent of an infinitely large model, and N0 is the size at which K is half of K_max. E(N) is free for each
-size. The fit minimises squared error in L, as the authors do, or in log10 L. Every size has the same weight,
-regardless of its number of checkpoints (`isolaw.fits.studies.model_size.solve`).
+size. The fit minimises squared error in L, as the authors do. Every size has the same weight, regardless of
+its number of checkpoints (`isolaw.fits.studies.model_size.solve`).
 
 Intervals come from resampling the mean curves with the run as the unit. Each draw repeats the whole fit.
+Without several runs of a size there are no intervals.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import InputError, Refused
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
-
-Loss = Literal["reward", "log"]
 
 _LEAST_SIZES_FOR_E = 4
 _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
@@ -38,10 +37,8 @@ class SizeLaw:
     """A fitted law of the loss L as a function of the model size N and of compute or data X."""
 
     curves: SizeCurves
-    loss: Loss
     fits: SizeFits  # the estimate, followed by D draws
     bends: Floats  # relative change of K per decade of X, (1 + D,); 0 under the law
-    unit: Literal["run", "block"]  # unit of resampling; blocks if no size has two runs
 
     @cached_property
     def N0(self) -> Quantity:
@@ -147,7 +144,6 @@ class SizeLaw:
             "format": "isolaw.size/1",
             "simulated": curves.simulated.json,
             "x": curves.x_name,
-            "loss": self.loss,
             "checkpoints": int(curves.x.size),
             "sse": float(self.fits.sse[0]),
             "params": encoded({"K_max": self.K_max, "N0": self.N0}),
@@ -187,27 +183,18 @@ class SizeLaw:
                 "checkpoints extrapolate straight lines, and their intervals ignore the change"
             )
             out.append(Flag(Code.BENT, text))
-        if self.unit == "block" and len(self.fits.kappa) > 1:
-            text = "no size has two runs: intervals leave out the variation between runs"
+        if not self.curves.freedom:
+            text = "no size has two runs, so there are no intervals. Add the column run"
             out.append(Flag(Code.ONE_SEED, text))
         return out
 
 
 @checked
-def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed: int = 0) -> SizeLaw:
+def fit_sizes(curves: SizeCurves, draws: int = 400, seed: int = 0) -> SizeLaw:
     """Fit the model-size law to three or more sizes.
 
-    ``loss`` is ``reward`` for squared error in L, as in the paper, or ``log`` for squared error in log10 L.
-    ``draws`` is the number of draws, and ``seed`` is their seed.
-
-    Raises
-    ------
-    InputError
-        the loss is unknown.
-    DataError
-        L is 0 at a checkpoint, and ``loss`` is ``log``.
-    Refused
-        the reward does not rise with X.
+    ``draws`` is the number of draws, and ``seed`` is their seed. Raise `Refused` if the reward does not rise
+    with X.
 
     >>> import pandas as pd
     >>> N, step = np.repeat([1.0, 4.0, 16.0, 64.0], 20), np.tile(np.arange(1.0, 21.0), 4)
@@ -217,34 +204,21 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed:
     >>> round(law.K_max.value, 6), round(law.N0.value, 4)
     (0.15, 17.0)
     """
-    if loss not in ("reward", "log"):
-        raise InputError(f"loss: found {loss!r}; expected reward or log")
-    log = loss == "log"
-    if log and curves.loss.min() <= 0:
-        at = int(curves.loss.argmin())
-        raise DataError(
-            f"N = {curves.sizes[curves.of[at]]:g} has reward 1 at step {curves.step[at]:g}, which has no log "
-            "loss; expected loss reward"
-        )
-    problem = SizeProblem(curves, log)
+    problem = SizeProblem(curves)
     low, high = bounds(curves.sizes)
-    y = (np.log10(curves.loss) if log else curves.loss)[None]
+    y = curves.loss[None]
     estimate = problem.best(y, [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
     kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
     if kappa <= _LEAST_EXPONENT:
         raise Refused(
             f"reward does not rise with {curves.x_name}: no learning speed to fit. Add later checkpoints"
         )
-    unit: Literal["run", "block"] = "run" if curves.freedom else "block"
     bends = problem.bend(y, estimate)
-    if not draws:
-        return SizeLaw(curves, loss, estimate, bends, unit)
-    fitted = problem.curve(estimate)[0]
-    shift = shifts(curves, fitted, draws, seed)
-    if log:
-        shift = shift / (np.log(10.0) * fitted)
+    if not draws or not curves.freedom:
+        return SizeLaw(curves, estimate, bends)
+    shift = shifts(curves, problem.curve(estimate)[0], draws, seed)
     near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
     drawn = problem.best(y + shift, [(kappa, v) for v in near])
     bends = np.concatenate([bends, problem.bend(y + shift, drawn)])
     fits = SizeFits(*(np.concatenate(pair) for pair in zip(estimate, drawn, strict=True)))
-    return SizeLaw(curves, loss, fits, bends, unit)
+    return SizeLaw(curves, fits, bends)

@@ -1,10 +1,9 @@
 """Solve the least-squares problem of the model-size law, for many versions of the losses at once.
 
-    reward   Σ_N mean (10^E(N) · X^(−K(N)) − L)²
-    log      Σ_N mean (E(N) − K(N) · log10 X − log10 L)²
+    Σ_N mean (10^E(N) · X^(−K(N)) − L)²
 
 where K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m is the largest size. Given K(N), the models are linear in one
-number per size, 10^E(N) or E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
+number per size, 10^E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
 Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt then searches κ and ln N0. Without saturation, K_max
 and N0 diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
 """
@@ -43,7 +42,7 @@ class _At(NamedTuple):
 
     K: Floats
     slope: Floats  # ∂K/∂ln N0
-    linear: Floats  # 10^E or E, with log10 X centred for each size
+    linear: Floats  # 10^E, with log10 X centred for each size
     residual: Floats
     jacobian: Floats  # ∂residual/∂K, with ``linear`` projected out
     sse: Floats
@@ -65,12 +64,12 @@ def exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tu
 
 
 class SizeProblem:
-    """The least-squares problem of one set of curves, with errors in L, or in log10 L if ``log``."""
+    """The least-squares problem of one set of curves."""
 
-    def __init__(self, curves: SizeCurves, log: bool) -> None:
+    def __init__(self, curves: SizeCurves) -> None:
         count = np.bincount(curves.of).astype(np.float64)
         log_x = np.log10(curves.x)
-        self.sizes, self.of, self.log = curves.sizes, curves.of, log
+        self.sizes, self.of = curves.sizes, curves.of
         self.centre = np.bincount(curves.of, log_x) / count
         self.z = log_x - self.centre[curves.of]
         self.weight = 1.0 / count[curves.of]
@@ -78,10 +77,7 @@ class SizeProblem:
         self.first = np.searchsorted(curves.of, np.arange(count.size))
 
     def best(self, y: Floats, starts: Sequence[tuple[float, float]]) -> SizeFits:
-        """Return the best fit to each row of ``y`` (D, P) over all ``starts`` of (κ, ln N0).
-
-        ``y`` contains L, or log10 L if ``log``.
-        """
+        """Return the best fit to each row of L in ``y`` (D, P) over all ``starts`` of (κ, ln N0)."""
         best = self._descend(y, *starts[0])
         for start in starts[1:]:
             other = self._descend(y, *start)
@@ -107,16 +103,15 @@ class SizeProblem:
         towards log10 L = E − K (z + β z²), where z is the centred log10 X, and E and K of every size are
         free. The change is 2 β, which is 0 under the law.
         """
-        fitted = np.ones_like(self.z) if self.log else self.curve(fits)
-        model = self.curve(fits)
-        residual = y - (np.log10(model) if self.log else model)
+        fitted = self.curve(fits)
+        residual = y - fitted
         basis = [np.atleast_2d(fitted * self.z**power) for power in range(3)]
         for i, vector in enumerate(basis):  # Gram–Schmidt within each size
             for other in basis[:i]:
                 share = self._total(other * vector) / np.maximum(self._total(other**2), _TINY)
                 vector = vector - share[:, self.of] * other
             basis[i] = vector
-        along = -(1.0 if self.log else _LN10) * fits.K[:, self.of] * basis[2]
+        along = -_LN10 * fits.K[:, self.of] * basis[2]
         norm = np.maximum((self.weight * along**2).sum(axis=1), _TINY)
         return np.asarray(2.0 * (self.weight * residual * along).sum(axis=1) / norm)
 
@@ -127,18 +122,13 @@ class SizeProblem:
     def _at(self, y: Floats, kappa: Floats, log_n0: Floats) -> _At:
         K, slope = exponents(kappa, log_n0, self.sizes, self.sizes[-1])
         falling = -K[:, self.of] * self.z
-        if self.log:
-            linear = self._total(y - falling)  # the weights of a size sum to 1
-            residual = linear[:, self.of] + falling - y
-            jacobian = np.tile(-self.z, (len(y), 1))  # z has mean zero within a size already
-        else:
-            power = 10.0**falling
-            norm = self._total(power * power)
-            linear = np.maximum(self._total(power * y) / norm, _TINY)
-            fitted = linear[:, self.of] * power
-            residual = fitted - y
-            moved = -_LN10 * self.z * fitted
-            jacobian = moved - power * (self._total(power * moved) / norm)[:, self.of]
+        power = 10.0**falling
+        norm = self._total(power * power)
+        linear = np.maximum(self._total(power * y) / norm, _TINY)
+        fitted = linear[:, self.of] * power
+        residual = fitted - y
+        moved = -_LN10 * self.z * fitted
+        jacobian = moved - power * (self._total(power * moved) / norm)[:, self.of]
         return _At(K, slope, linear, residual, jacobian, (self.weight * residual**2).sum(axis=1))
 
     def _descend(self, y: Floats, kappa0: float, log_n0: float) -> SizeFits:
@@ -175,5 +165,5 @@ class SizeProblem:
             live = live[(expected > _GAIN * now.sse) & (damping[live] < _MOST_DAMPED)]
             if not live.size:
                 break
-        level = (here.linear if self.log else np.log10(here.linear)) + here.K * self.centre
+        level = np.log10(here.linear) + here.K * self.centre
         return SizeFits(kappa, v, here.K, level, here.sse)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw import doctor, engine
-from isolaw.backends.real import environment, gpu_selftest
-from isolaw.backends.real.gpu_selftest import model
-from isolaw.backends.real.gpu_selftest.record import Record
-from isolaw.backends.real.gpu_selftest.text import lines
-from isolaw.backends.real.gpu_selftest.workload import Workload
+from isolaw import engine
+from isolaw.backends.real import environment
+from isolaw.backends.real.gpu_selftest.stages import Workload
 from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    """Of the whole checkup."""
-    machine = doctor.examine()
-    facts = doctor.to_dict(machine, doctor.diagnose(machine))
-    return gpu_selftest.run("cuda", (), facts, lambda progress: print(progress, file=sys.stderr))
-
-
-@pytest.mark.parametrize("stage", gpu_selftest.NAMES)
-def test_a_stage_of_the_checkup(report: dict[str, Any], stage: str) -> None:
-    """Gradients at ZeRO 0 to 3, sleep and wake, planned and measured memory, a sweep that is resumed, …"""
-    (found,) = (one for one in report["stages"] if one["stage"] == stage)
-    text = "\n".join(lines({**report, "stages": [found]}))
-    accepted = ("passed", "skipped") if stage == "peaks" else ("passed",)
-    assert found["status"] in accepted, text
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Workload:
-    """The checkup's models, made here."""
-    made = Workload(tmp_path_factory.mktemp("work"), "cuda")
-    model.run(made, Record.of(made.folder, "model"))
-    return made
 
 
 def test_attention_sees_its_own_row(work: Workload) -> None:
@@ -98,7 +69,7 @@ def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int
 def test_out_of_memory_is_told_in_one_message(work: Workload) -> None:
     from isolaw.backends.real.train import loop
 
-    spec = work.spec(1, real={"sampler": "transformers"})
+    spec = work.spec(1, 8, 8, real={"sampler": "transformers"})
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.01)
     try:
@@ -108,7 +79,7 @@ def test_out_of_memory_is_told_in_one_message(work: Workload) -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_vllm_finds_its_memory_taken(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_finds_its_memory_taken(small: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM wakes in memory that it had given up; its allocator raises an error of its own."""
     from isolaw.backends.real.train import loop
     from isolaw.backends.real.train.learner import Learner
@@ -124,18 +95,18 @@ def test_vllm_finds_its_memory_taken(work: Workload, monkeypatch: pytest.MonkeyP
         return measured
 
     monkeypatch.setattr(Learner, "update", greedy)
-    spec = work.spec(
-        2, recipe={"max_response_tokens": 32}, real={"sampler": "vllm", "model": str(work.small)}
-    )
+    spec = small.spec(2, 8, 8, recipe={"max_response_tokens": 32}, real={"sampler": "vllm"})
     with pytest.raises(RunError, match=r"out of memory .* lower real\.micro_batch_tokens"):
         list(loop.train(spec, None))
 
 
 @pytest.mark.skipif(environment.gpus() < 2, reason="needs two GPUs")
-def test_two_processes_share_a_sampler(work: Workload, tmp_path: Path) -> None:
-    data = work.sections(
+def test_two_processes_share_a_sampler(small: Workload, tmp_path: Path) -> None:
+    data = small.sections(
+        8,
+        8,
         sweep={"compute": 5 * 64},
-        real={"model": str(work.small), "processes": 2, "tensor_parallel": 2, "zero_stage": 2},
+        real={"processes": 2, "tensor_parallel": 2, "zero_stage": 2},
     )
     table = engine.sweep(data, tmp_path / "out").to_pandas()
     mismatch = table[table.metric == "mismatch"].value

@@ -90,7 +90,7 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
     """
     parallel = [
         tp
-        for tp in range(1, 2 if options.streaming or options.rollout else options.processes + 1)
+        for tp in range(1, 2 if options.streaming else options.processes + 1)
         if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
     ]
     recomputing = _open(options.gradient_checkpointing, (False, True))
