@@ -116,7 +116,7 @@ def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, as
         raise DataError(
             f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B, since "
             "the lr at other batch sizes is unknown otherwise. "
-            f"Choose with {option('where', 'lr', float(own[found[0].key]))}"
+            "Choose with " + option("where", "lr", float(own[found[0].key]))
         )
     return rule
 

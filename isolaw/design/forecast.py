@@ -263,9 +263,9 @@ def _configurations(source: Any, where: Mapping[str, Any]) -> list[Configuration
     table = rows_with(table, full_names(where))
     if names := differing(table):
         values = sorted({str(value) for value in table[names[0]]})
-        choice = option("where", names[0], values[0])
         raise DataError(
-            f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with {choice}"
+            f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with "
+            + option("where", names[0], values[0])
         )
     return _as_shares(configurations_of(points, table, []), metric, runs.source)
 

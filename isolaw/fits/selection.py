@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.commands import option
-from isolaw.errors import DataError, InputError, Refused, offers, shown, unknown
+from isolaw.commands import argument, option
+from isolaw.errors import DataError, InputError, Refused, shown, unknown
 from isolaw.fits.cell import AxisName, Cell, about
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
@@ -167,7 +167,7 @@ def select(
         first = next(plain(v) for v in table[name] if str(v) == values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {name} ({', '.join(values)}), but a law describes one value. "
-            f"Choose with {option('where', name, first)}"
+            "Choose with " + option("where", name, first)
         )
     configurations = configurations_of(points, table, flags, x)
     diverged = _diverged(runs, points, table, metric, eval_set, flags)
@@ -257,11 +257,11 @@ def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
-            raise DataError(f"{option('where', name, value)}: {missing}")
+            raise DataError(option("where", name, value) + f": {missing}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"{option('where', name, value)}: no run has it; existing values: {there}")
+            raise DataError(option("where", name, value) + f": no run has it; existing values: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
@@ -359,12 +359,10 @@ def _refuse_too_few(
 
 def _another(table: pd.DataFrame, hold: Hold) -> str:
     """Return a hint at a hold that fits these runs, or an empty string if there is none."""
-    if not offers("--hold"):
-        return ""
     one_n = table["rollouts_per_problem"].nunique() == 1
     if one_n and hold != "n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
-        return ", or use --hold n"
-    return ", or use --hold nothing" if hold in ("B", "n") and not one_n else ""
+        return ", or use " + argument("hold", "n")
+    return ", or use " + argument("hold", "nothing") if hold in ("B", "n") and not one_n else ""
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:

@@ -214,7 +214,7 @@ def _recipes(table: pd.DataFrame, source: str) -> list[str]:
         if table[name].astype(str).nunique() > _MOST_BLOCKS:
             raise DataError(
                 f"{source}: the runs have {table[name].nunique()} values of {name}; expected at most "
-                f"{_MOST_BLOCKS} recipes. Choose with {option('fixed', name, plain(table[name].iloc[0]))}"
+                f"{_MOST_BLOCKS} recipes. Choose with " + option("where", name, plain(table[name].iloc[0]))
             )
     return names
 
