@@ -124,9 +124,9 @@ def test_a_bare_command_prints_its_help(isolaw: Call) -> None:
 
 def test_lines_are_data() -> None:
     message = Message("two\n are missing", Message("  - a", "  - b"))
-    assert ("x\n: " + message).lines == ("x\n: two\n are missing", "  - a", "  - b")
-    assert (message + "c").lines[-1] == "  - bc"
-    assert str(DataError(message)).removeprefix("two").lines == ("\n are missing", "  - a", "  - b")
+    assert ("x\n: " + message).lines == (("x\n: ", "two\n are missing"), ("  - a",), ("  - b",))
+    assert (message + "c").lines[-1] == ("  - b", "c")
+    assert str(DataError(message)).removeprefix("two").lines == (("\n are missing",), ("  - a",), ("  - b",))
 
 
 def table(path: Path, metric: str = "acc", attribute: str = "a", column: str = "note") -> Path:
