@@ -55,6 +55,7 @@ SYMBOLS = {
     "C": "compute",
     "D": "n_train_problems",
 }
+SYMBOL_OF = {name: symbol for symbol, name in SYMBOLS.items()}
 KEY = ["run_id", "step", "eval_set", "metric"]
 CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.

@@ -48,7 +48,7 @@ from isolaw.fits.allocations import (
     reached,
     times_beyond,
 )
-from isolaw.fits.cell import Cell, about
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having
@@ -58,6 +58,7 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
+from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
@@ -159,20 +160,20 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
     diverged = {cell.key for cell in document.diverged}
     ends = {e.level(document.axis): e.end for e in document.grid if e.key not in diverged}
     longest = max(e.end for e in document.grid)
-    out = []
+    n, out = SYMBOL_OF[document.axis], []
     if budget >= _BEYOND * longest:
         text = f"the budget is {budget / longest:.3g} times the largest measured compute"
         out.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
-        text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
+        text = f"{factor:.3g} times the compute to which three {n} ran ({number(reached(document.grid))})"
         if factor > FAR:  # otherwise the recommendation names the runs to add
-            short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
-            text += f": run n = {short} to {number(budget / INTERVALS)} or more"
+            short = ", ".join(str(level) for level, end in sorted(ends.items()) if end * INTERVALS < budget)
+            text += f": run {n} = {short} to {number(budget / INTERVALS)} or more"
         else:
             text = f"the budget is {text}"
             if document.method == "paper":
-                text += ", so n* is at most a bound"
-        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
+                text += f", so {n}* is at most a bound"
+        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
     return out
 
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from isolaw.commands import argument, option
 from isolaw.errors import DataError, InputError, Refused, shown, unknown
-from isolaw.fits.cell import AxisName, Cell, about
+from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.quantity import number
-from isolaw.runs import Runs, full_names, listed, plain
+from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
 Hold = Literal["B_p", "B", "n", "nothing"]
@@ -277,7 +277,7 @@ def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]
     counts = table.groupby(axis)[of].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
-        most = about("it has the most n", of)
+        most = f"it has the most {SYMBOL_OF[of]}"
         text = f"isolaw chose {axis} = {chosen}, since {most}; other values are {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen
@@ -335,13 +335,14 @@ def _refuse_too_few(
     configurations: list[Configuration], hold: Hold, flags: list[Flag], table: pd.DataFrame
 ) -> None:
     axis = varied(hold)
+    symbol = SYMBOL_OF[axis]
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
         where = f" at one {HELD[hold]}" if hold in HELD else ""
-        found = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
+        measured = ", ".join(map(str, levels)) or "none"
         raise Refused(
-            about(f"n*(C) needs curves of at least {LEAST_CURVES} different ", axis)
-            + f"{axis}{where}; found {len(levels)} ({found}). {about('Add runs with other n', axis)}"
+            f"{symbol}*(C) needs curves of at least {LEAST_CURVES} different {axis}{where}; found "
+            f"{len(levels)} ({symbol} = {measured}). Add runs with other {symbol}"
             + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
@@ -352,9 +353,10 @@ def _refuse_too_few(
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
-        text = f"no compute has {LEAST_CURVES} different n measured"
-        rest = "Run the smaller n for more steps, or evaluate the larger n earlier"
-        raise Refused(f"{about(text, axis)} ({ranges}). {about(rest, axis)}")
+        raise Refused(
+            f"no compute has {LEAST_CURVES} different {symbol} measured ({ranges}). Run the smaller {symbol} "
+            f"for more steps, or evaluate the larger {symbol} earlier"
+        )
 
 
 def _another(table: pd.DataFrame, hold: Hold) -> str:

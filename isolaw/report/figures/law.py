@@ -32,9 +32,7 @@ from isolaw.report.study import Study
 from isolaw.report.text import law as text
 from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import at_the_end
-from isolaw.runs import SYMBOLS, Runs
-
-_SYMBOLS = {name: symbol for symbol, name in SYMBOLS.items()}
+from isolaw.runs import SYMBOL_OF, Runs
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
@@ -167,6 +165,6 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
 
 
 def _title(document: LawDocument, title: str) -> str:
-    fixed = ", ".join(f"{_SYMBOLS.get(name, name)} = {value}" for name, value in document.fixed.items())
+    fixed = ", ".join(f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in document.fixed.items())
     title = document.simulated.title(title)
     return plain(f"{title} ({fixed})") if fixed else title

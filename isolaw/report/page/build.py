@@ -8,7 +8,6 @@ from typing import Any
 
 from isolaw.design.decisions import Decision
 from isolaw.design.value import Purchase
-from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code
 from isolaw.fits.health import health
@@ -22,6 +21,7 @@ from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.answer import backtest_failed, backtest_line
 from isolaw.report.text.numbers import number
 from isolaw.report.text.runs_to_add import RunsToAdd, advice
+from isolaw.runs import SYMBOL_OF
 from isolaw.store.responses import Kept
 
 
@@ -115,13 +115,13 @@ def _law(study: Study, facts: PageContent) -> PageSection | str:
     d, budgets = study.document, facts.budgets
     if d is None:
         return f"n*(C): {study.refused}"
-    lines = [about(line, d.axis) for line in (law_text.verdict(d), law_text.saturation(d)) if line]
+    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
     charts, shown = [], [] if budgets is None else budgets.recommended
     found: list[Table | None] = [tables.laws(d), tables.configurations(d)]
     if budgets is not None and shown:
         charts = [law_charts.n_star(study, budgets)]
         found.insert(0, tables.frontier(shown, d))
-    title = about("The best n for a budget", d.axis)
+    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
     return PageSection("law", title, lines, charts, [table for table in found if table is not None])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.prediction import Prediction
 from isolaw.report.figures.series import fitted_curves, law_line, n_ends, star_line, steps_scale
@@ -29,6 +28,7 @@ from isolaw.report.page.chart import (
 from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, interval, number
+from isolaw.runs import SYMBOL_OF
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_POINTS = 30  # points of each run
@@ -207,7 +207,7 @@ def n_star(study: Study, budgets: Budgets) -> Chart:
         "shapes": [*shapes, *_today(budgets, document)],
         "showlegend": True,
     }
-    title = about("The best n for a budget", document.axis)
+    title = f"The best {SYMBOL_OF[document.axis]} for a budget"
     alt = " ".join([f"{title}.", law_text.ends(document), law_text.saturation(document)])
     return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=420)
 
@@ -247,14 +247,15 @@ def _reward_alt(study: Study) -> str:
 
 def n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
+    n = SYMBOL_OF[document.axis]
     lines = [
-        "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
-        "of C. The band is its 95 % interval, which ends at the axis where the interval is open."
+        f"The line is {n}*, where the fitted reward is highest among all {n}, smoothed over a tenth of a "
+        "decade of C. The band is its 95 % interval, which ends at the axis where the interval is open."
     ]
     if not document.bootstrap.draws:
-        lines = ["The line is n*, where the fitted reward is highest. Without draws, there is no band."]
-    lines.append("The recommended n is the round or measured n next to the line that loses least.")
+        lines = [f"The line is {n}*, where the fitted reward is highest. Without draws, there is no band."]
+    lines.append(f"The recommended {n} is the round or measured {n} next to the line that loses least.")
     if document.method == "surface" and (law := law_text.preferred(document)):
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
-    lines.append("Near n* the reward is flat, so the loss of an n matters more than the n itself.")
-    return about(" ".join(lines), document.axis)
+    lines.append(f"Near {n}* the reward is flat, so a loss in reward matters more than the {n} itself.")
+    return " ".join(lines)
