@@ -46,39 +46,39 @@ def one_line(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-class Message(str):
+class Wording(str):
     r"""A text with parts that a formatted string would flatten: line breaks of isolaw, and `Spelled` parts.
 
     Any other line break in a message comes from a name or from another program, and a terminal shows it
     escaped. Text may precede or follow with ``+``.
 
-    >>> ("a\n: " + Message("two are missing", "  - b", "  - c")).lines
+    >>> ("a\n: " + Wording("two are missing", "  - b", "  - c")).lines
     (('a\n: ', 'two are missing'), ('  - b',), ('  - c',))
     """
 
     lines: tuple[tuple[str, ...], ...]  # the parts of each line
 
-    def __new__(cls, *lines: str) -> Message:
-        """Join lines; each is a text without line breaks of its own, or itself a `Message`."""
-        return _message(line for text in lines for line in lines_of(text))
+    def __new__(cls, *lines: str) -> Wording:
+        """Join lines; each is a text without line breaks of its own, or itself a `Wording`."""
+        return _wording(line for text in lines for line in lines_of(text))
 
     def __str__(self) -> str:
         return self
 
-    def __add__(self, after: str) -> Message:
+    def __add__(self, after: str) -> Wording:
         first, *rest = lines_of(after)
-        return _message([*self.lines[:-1], (*self.lines[-1], *first), *rest])
+        return _wording([*self.lines[:-1], (*self.lines[-1], *first), *rest])
 
-    def __radd__(self, before: str) -> Message:
-        return _message([(before, *self.lines[0]), *self.lines[1:]])
+    def __radd__(self, before: str) -> Wording:
+        return _wording([(before, *self.lines[0]), *self.lines[1:]])
 
-    def removeprefix(self, prefix: str, /) -> Message:
+    def removeprefix(self, prefix: str, /) -> Wording:
         """Return the message without text at the start of its first part."""
         (first, *parts), *rest = self.lines
-        return _message([(first.removeprefix(prefix), *parts), *rest])
+        return _wording([(first.removeprefix(prefix), *parts), *rest])
 
 
-class Spelled(Message):
+class Spelled(Wording):
     """A part of a message, spelled as in Python, whose ``words`` are its spelling at the command line.
 
     >>> way = Spelled("hold='n'", ("--hold", "n"))
@@ -97,18 +97,18 @@ class Spelled(Message):
 
 def lines_of(text: str) -> tuple[tuple[str, ...], ...]:
     """Return the lines of a message, each as its parts."""
-    return text.lines if isinstance(text, Message) else ((text,),)
+    return text.lines if isinstance(text, Wording) else ((text,),)
 
 
-def joined(separator: str, texts: Iterable[str]) -> Message:
+def joined(separator: str, texts: Iterable[str]) -> Wording:
     """Return a message of texts, one or more, on the lines that they have."""
     first, *rest = texts
-    return functools.reduce(lambda before, text: before + (separator + text), rest, Message(first))
+    return functools.reduce(lambda before, text: before + (separator + text), rest, Wording(first))
 
 
-def _message(lines: Iterable[tuple[str, ...]]) -> Message:
+def _wording(lines: Iterable[tuple[str, ...]]) -> Wording:
     lines = tuple(lines)
-    self = str.__new__(Message, "\n".join(map("".join, lines)))
+    self = str.__new__(Wording, "\n".join(map("".join, lines)))
     self.lines = lines
     return self
 
@@ -222,7 +222,7 @@ class SpecError(InputError):
             texts.append(f"and {more:,} more")
         count = f"{len(self.issues):,} issues"
         head = f"{source}: {count}" if source else count
-        super().__init__(texts[0] if alone else Message(head, *(f"  - {text}" for text in texts)))
+        super().__init__(texts[0] if alone else Wording(head, *(f"  - {text}" for text in texts)))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from isolaw import places
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, InputError, Message, check_type, nearest
+from isolaw.errors import DataError, InputError, Wording, check_type, nearest
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
@@ -355,7 +355,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         )
 
 
-def _several_runs() -> Message:
+def _several_runs() -> Wording:
     way = option("columns", "seed", Placeholder("column"))
     return "If these are several runs, name the column that distinguishes them, as in " + way
 

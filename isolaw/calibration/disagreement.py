@@ -16,12 +16,12 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.calibration.ahead import RewardForecast
+from isolaw.evidence import LEVEL
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, rewards
-from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Floats
 
 _ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2

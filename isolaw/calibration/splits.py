@@ -20,13 +20,13 @@ from isolaw.allocation import BatchShape
 from isolaw.calibration.ahead import FARTHEST, RewardForecast, check_reach, forecast
 from isolaw.calibration.disagreement import disagreements
 from isolaw.errors import InputError
+from isolaw.evidence import REFUSED, Quantity, from_draws
 from isolaw.fits.allocations import CandidateAllocation, cost_flags
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, options_of, seconds_of
-from isolaw.fits.quantity import REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 from isolaw.simulators.presets import Preset, read_preset

@@ -32,11 +32,11 @@ _EVERY, _SILENCE = 60.0, 300.0
 def shown(text: str) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
-    Only a `Message` keeps its line breaks: any other line break comes from a name or another program. Its
+    Only a `Wording` keeps its line breaks: any other line break comes from a name or another program. Its
     arguments become options.
 
-    >>> from isolaw.errors import Message
-    >>> print(shown(Message("a\x1b[31m\n  b", "  c: " + commands.option("where", "lr", 0.1))))
+    >>> from isolaw.errors import Wording
+    >>> print(shown(Wording("a\x1b[31m\n  b", "  c: " + commands.option("where", "lr", 0.1))))
     a\u001b[31m\u000a  b
       c: --where lr=0.1
     """

@@ -51,7 +51,7 @@ class Clock:
         evaluations = sum(first < step <= last for step in self.evaluated[b, n]) + (before == 0)
         found = self.cost.seconds(b, n, last - first, evaluations=evaluations, starts=1)
         assert found is not None  # `question` rejects costs that were timed at a single step size
-        return found.value
+        return float(found)
 
     def _together(self, seconds: Iterable[float]) -> float:
         free = [0.0] * self.places

@@ -21,7 +21,7 @@ from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, DecisionStage, Request
 from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
-from isolaw.errors import InputError, Issue, Message, SpecError
+from isolaw.errors import InputError, Issue, SpecError, Wording
 from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
@@ -172,7 +172,7 @@ def _budget(
     grid = sum(run.rollouts for run in runs)
     in_hours = isinstance(spend, str) and is_hours(spend)
     if cost is None and in_hours:
-        text = Message(
+        text = Wording(
             "--cost: missing; GPU hours become rollouts only with the cost of a step. Expected one of:",
             "  --cost DIRECTORY: real runs that recorded their time (or a table of runs with wall_s)",
             "  --cost isolaw-gpu-report.json: the report of isolaw doctor --gpu",

@@ -18,14 +18,13 @@ import pandas as pd
 
 from isolaw.arguments import checked
 from isolaw.errors import DataError
-from isolaw.evidence import COLUMN
+from isolaw.evidence import COLUMN, Interval, Quantity, number
 from isolaw.files import replacing
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws, LawPosterior
 from isolaw.fits.laws.formula import equation
 from isolaw.fits.predict import Prediction, predict
-from isolaw.fits.quantity import Interval, Quantity, number
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost

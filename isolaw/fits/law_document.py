@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
@@ -15,7 +16,6 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Crossover, Frontier, NStarPath
 from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.equations import LAWS, Logistic
-from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits.selection import Configuration
 
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from isolaw.evidence import in_reward, number
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import NStarPath
-from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Selection
 from isolaw.fits.surface.slices import equal
 from isolaw.runs import SYMBOL_OF

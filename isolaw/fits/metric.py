@@ -7,7 +7,7 @@ import re
 import pandas as pd
 
 from isolaw.commands import argument, option, options
-from isolaw.errors import DataError, InputError, Message
+from isolaw.errors import DataError, InputError, Wording
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
@@ -74,18 +74,18 @@ def read_reward(
     return runs, *choose(runs, metric, eval_set)
 
 
-def _falling(metric: str, most: float) -> Message:
+def _falling(metric: str, most: float) -> Wording:
     is_share = "loss" not in metric.lower() and most <= 1
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
     how = f"In a table with a column {metric}, {turned} rises: " + option("derive", name, turned)
-    return Message(
+    return Wording(
         f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. "
     ) + (how if metric.isidentifier() else "Negate it in a table and fit that column")
 
 
 def _refusal(
     series: pd.DataFrame, metric: str | None, eval_set: str | None, found: int, source: str
-) -> Message:
+) -> Wording:
     on_train = series.index.get_level_values("eval_set") == "train"
     shown = [f"{name} on {own} ({_counts(row)})" for (own, name), row in series[~on_train].iterrows()]
     text = (

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.selection import HELD, LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 from isolaw.runs import SYMBOL_OF

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError, Spelled
+from isolaw.evidence import REFUSED, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -55,7 +56,6 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from isolaw.commands import argument, option
 from isolaw.errors import DataError, InputError, Refused, shown, unknown
+from isolaw.evidence import number
 from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.quantity import number
 from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]

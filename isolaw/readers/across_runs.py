@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isolaw.commands import Placeholder, argument
-from isolaw.errors import Message
+from isolaw.errors import Wording
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED, SPLIT
@@ -235,7 +235,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
             run.leave_out(LogStatus.NEEDS, text + way + ", or a key of the configuration", ["seed"])
 
 
-def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> Message:
+def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> Wording:
     """Return the message about runs that cannot be distinguished."""
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (

@@ -11,7 +11,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.commands import Placeholder
-from isolaw.errors import DataError, Message, nearest
+from isolaw.errors import DataError, Wording, nearest
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import SPLIT, Rule, applying
 from isolaw.readers.found_logs import LogStatus
@@ -186,7 +186,7 @@ def _which_framework(
     return text, needs
 
 
-def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Message:
+def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:
     text = (
         f"no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from isolaw.arguments import checked
 from isolaw.commands import argument
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError, InputError, Message
+from isolaw.errors import DataError, InputError, Wording
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
@@ -203,7 +203,7 @@ def survey(
     reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:
         first, *others = (_unused(rule, found.found) for rule in unused)
-        raise DataError(Message(first, *("  " + text for text in others)))
+        raise DataError(Wording(first, *("  " + text for text in others)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.read_as = [file.note(given, rules, columns) for file in beside]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from isolaw import commands
-from isolaw.errors import DataError, Message
+from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading_draft import place
@@ -135,13 +135,13 @@ class Reading:
         options = [] if lone else settling(self.candidates, self.sources)
         words = [commands.path(source) for source in self.sources]
         if options:
-            texts[-1] = Message(texts[-1], "  Add " + commands.options(options))
+            texts[-1] = Wording(texts[-1], "  Add " + commands.options(options))
         elif options is None:
-            texts[-1] = Message(texts[-1], f"  {self.to_fill_in(words)}")
+            texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
         if len(problems) == 1:
             return texts[0]
         head = f"none of {len(self.candidates)} logs can be fitted"
-        return Message(head, *("  - " + text for text in texts))
+        return Wording(head, *("  - " + text for text in texts))
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.commands import Placeholder, option, word
-from isolaw.errors import DataError, Message, Spelled, nearest
+from isolaw.errors import DataError, Spelled, Wording, nearest
 from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
@@ -125,12 +125,12 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         head = f"{source}: " + lines[0]
         if len(lines) > 1:
             count = f"{source}: {len(lines)} columns or values are missing"
-            head = Message(count, *("  - " + line for line in lines))
+            head = Wording(count, *("  - " + line for line in lines))
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
         call, fill = reading(source, mended, metric, mapping, pattern)
         right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
-        short = Message(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
-        text = Message(short, f"  This reads the table, {right} names are right:", "    " + call)
+        short = Wording(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
+        text = Wording(short, f"  This reads the table, {right} names are right:", "    " + call)
         raise DataError(text) if wrong else TableNeeds(text, needs, short)
 
 

@@ -18,13 +18,12 @@ from isolaw import commands, engine
 from isolaw.arguments import checked
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.evidence import Simulated
+from isolaw.evidence import Interval, Quantity, Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.quantity import Interval, Quantity
 from isolaw.fits.selection import Hold
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from isolaw.cli.common import shown
-from isolaw.errors import DataError, Message
+from isolaw.errors import DataError, Wording
 
 Call = Callable[..., tuple[int, str, str]]
 ADVICE = "\n  Next: isolaw read everything"
@@ -64,7 +64,7 @@ def test_what_is_not_shown(text: str) -> None:
 
 
 def test_what_is_shown() -> None:
-    text = Message("B_p · n → 8…", "  - é\t日本")
+    text = Wording("B_p · n → 8…", "  - é\t日本")
     assert shown(text) == text == "B_p · n → 8…\n  - é\t日本"
 
 
@@ -123,7 +123,7 @@ def test_a_bare_command_prints_its_help(isolaw: Call) -> None:
 
 
 def test_lines_are_data() -> None:
-    message = Message("two\n are missing", Message("  - a", "  - b"))
+    message = Wording("two\n are missing", Wording("  - a", "  - b"))
     assert ("x\n: " + message).lines == (("x\n: ", "two\n are missing"), ("  - a",), ("  - b",))
     assert (message + "c").lines[-1] == ("  - b", "c")
     assert str(DataError(message)).removeprefix("two").lines == (("\n are missing",), ("  - a",), ("  - b",))

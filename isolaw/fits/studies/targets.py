@@ -27,10 +27,10 @@ from isolaw.arguments import checked
 from isolaw.commands import option
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.evidence import LEVEL, Quantity
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
-from isolaw.fits.quantity import LEVEL, Quantity
 from isolaw.fits.selection import Floats, differing, measured_points, rows_with
 from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.quantity import Quantity
 from isolaw.report.document import Table, TableCell
 from isolaw.report.study import PLACE, Study, common_compute, final_rewards
 from isolaw.report.text import law as law_text

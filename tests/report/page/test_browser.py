@@ -19,8 +19,8 @@ import pytest
 from golden.outputs import few_budgets
 
 from isolaw.cli import run
+from isolaw.evidence import Quantity
 from isolaw.fits.flags import Flag
-from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
 from isolaw.runs import Runs
 
