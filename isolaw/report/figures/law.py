@@ -28,7 +28,7 @@ from isolaw.report.figures.style import (
     plain,
     save,
 )
-from isolaw.report.study import Study
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text import law as text
 from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import at_the_end
@@ -138,7 +138,7 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
-    study = Study.of(law, runs)
+    study = FittedRuns.of(law, runs)
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0")
     for entry in law.document.grid:

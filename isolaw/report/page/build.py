@@ -12,10 +12,10 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code
 from isolaw.fits.health import health
 from isolaw.report.document import Table
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
-from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.answer import backtest_failed, backtest_line
@@ -55,7 +55,7 @@ class PageSection:
     small: bool = False
 
 
-def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
+def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any]:
     """Return everything that the template shows and the script draws."""
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
@@ -111,7 +111,7 @@ def _warnings(document: LawDocument) -> list[str]:
     return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
 
 
-def _law(study: Study, facts: PageContent) -> PageSection | str:
+def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
     d, budgets = study.document, facts.budgets
     if d is None:
         return f"n*(C): {study.refused}"
@@ -143,7 +143,7 @@ def _responses(facts: PageContent) -> list[PageSection]:
     return [PageSection("responses", "Responses", lines, tables=[responses.table(shown)])]
 
 
-def _best_and_worst(study: Study) -> PageSection | str:
+def _best_and_worst(study: FittedRuns) -> PageSection | str:
     names = study.best_and_worst()
     if not names:
         why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
@@ -157,7 +157,7 @@ def _best_and_worst(study: Study) -> PageSection | str:
     return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
 
 
-def _landscape(study: Study) -> PageSection | str:
+def _landscape(study: FittedRuns) -> PageSection | str:
     charts = landscape.landscape(study)
     if not charts:
         return "pass@1 landscape: the runs did not record results of single problems"
@@ -171,7 +171,7 @@ def _landscape(study: Study) -> PageSection | str:
     return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 
 
-def _health(study: Study, facts: PageContent) -> PageSection:
+def _health(study: FittedRuns, facts: PageContent) -> PageSection:
     judged = health(study.runs, study.metric, study.eval_set)
     lines = sweep_text.health(judged, len(facts.failed), study.document)
     table = tables.health(judged, study, facts.failed)
@@ -187,7 +187,7 @@ def _backtest(facts: PageContent) -> PageSection | str:
     return PageSection("backtest", title, [], charts, losses)
 
 
-def _facts(study: Study) -> list[tuple[str, str]]:
+def _facts(study: FittedRuns) -> list[tuple[str, str]]:
     points = study.rows()
     return [
         ("reward", f"{study.metric} on {study.eval_set}"),
@@ -205,14 +205,14 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(f"{v:,}" for v in values)
 
 
-def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
+def _advice(study: FittedRuns, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
     if study.document is None:
         return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
     return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
 
 
-def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
+def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
     """Return the facts needed to reproduce the page, as (name, lines) pairs."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
@@ -229,7 +229,7 @@ def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[
     return [(name, lines) for name, lines in how.items() if lines]
 
 
-def _names(study: Study, run_ids: Sequence[str]) -> list[str]:
+def _names(study: FittedRuns, run_ids: Sequence[str]) -> list[str]:
     """Return the hover text of each run."""
     facts = study.runs.points.drop_duplicates("run_id").set_index("run_id")
     names = tables.labels(run_ids)
