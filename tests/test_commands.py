@@ -156,14 +156,6 @@ def logs_without_a_configuration(desk: Desk) -> Run:
 
 
 @prints("read_again")
-def logs_that_a_command_for_tables_reads(desk: Desk) -> Run:
-    desk.logs(config=False)
-    desk.sweep()
-    desk.run("plan", "mine.toml", "--runs", "my logs", code=2)
-    return Run((("<number>", "32"),))
-
-
-@prints("read_again")
 def tables_of_one_run_each(desk: Desk) -> None:
     for seed in range(3):
         rows = [f"{step},{0.5 - 1 / (step + 8) + seed / 100}" for step in range(1, 30)]
