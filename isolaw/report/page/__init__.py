@@ -2,9 +2,9 @@
 
 `render` creates the report of `FittedRuns`, and `render_document` the page of a `Document`, which has no
 script and shows its drawings as SVG. The templates, style sheet and script are in ``assets``, third-party
-scripts (plotly.js for charts, sortable for tables) in ``vendor``; a page embeds what it needs of them. Values from
-data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives tags
-as entities. A content security policy permits only the embedded scripts, by hash, and no requests.
+scripts (plotly.js for charts, sortable for tables) in ``vendor``; a page embeds what it needs of them. Values
+from data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives
+tags as entities. A content security policy permits only the embedded scripts, by hash, and no requests.
 """
 
 from __future__ import annotations
