@@ -30,8 +30,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import least_squares, minimize
 
 import isolaw
+from isolaw.evidence import Quantity
 from isolaw.fits.curves.learning_curves import WIDTH, fit_curves, record_mask
-from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.target_model import TargetData, TargetModel
 from isolaw.fits.studies.targets import crossing
 

@@ -35,9 +35,9 @@ import isolaw
 from benchmarks.designs import rivals
 from benchmarks.evidence_tables import RULES, tables
 from isolaw.errors import IsolawError
+from isolaw.evidence import estimated
 from isolaw.fits import ESTIMATOR, SURFACE
 from isolaw.fits.metric import choose
-from isolaw.fits.quantity import estimated
 from isolaw.fits.selection import LEAST_CURVES, select
 from isolaw.runs import Runs
 

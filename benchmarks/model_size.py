@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.quantity import Quantity
+from isolaw.evidence import Quantity
 from isolaw.fits.studies.model_size.curves import SizeCurves
 from isolaw.fits.studies.model_size.law import fit_sizes
 

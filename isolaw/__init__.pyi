@@ -9,13 +9,13 @@ from isolaw.doctor import diagnose as diagnose
 from isolaw.engine import status as status
 from isolaw.engine import sweep as sweep
 from isolaw.errors import IsolawError as IsolawError
+from isolaw.evidence import Quantity as Quantity
 from isolaw.first_sweeps import Advice as Advice
 from isolaw.first_sweeps import advise as advise
 from isolaw.fits.law import Law as Law
 from isolaw.fits.laws.fit_points import fit_points as fit_points
 from isolaw.fits.pipeline import fit as fit
 from isolaw.fits.prediction import Prediction as Prediction
-from isolaw.fits.quantity import Quantity as Quantity
 from isolaw.fits.studies.axis import compare_by as compare_by
 from isolaw.fits.studies.backtest import backtest as backtest
 from isolaw.fits.studies.dead_groups import dead_groups as dead_groups

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from isolaw.errors import at_command_line, offers, one_line
+from isolaw.errors import Spelled, one_line
 
 # Words that bash, dash and zsh leave as they are. zsh replaces =NAME with the path of a program.
 _BARE = re.compile(r"(?!.*(?:^|[=:])=)[A-Za-z0-9_@%+=:,./-]+")
@@ -110,18 +110,50 @@ class Command:
         return quoted(self.words)
 
 
-def option(keyword: str, name: str, value: object) -> str:
-    """Return the option (or in Python, the keyword) with which the user gives ``name`` a value.
+def argument(keyword: str, value: object = None) -> Spelled:
+    """Return an argument of a function, which is an option at the command line; without a value, its name.
 
-    >>> option("columns", "seed", "trial")
-    'columns={"seed": "trial"}'
+    >>> print(argument("hold", "n"), argument("group_by"))
+    hold="n" group_by
+    >>> argument("hold", "n").words, argument("group_by").words
+    (('--hold', 'n'), ('--group-by',))
     """
-    if at_command_line.get():
-        flag = f"--{keyword.removesuffix('s')}"
-        here = offers(flag) or keyword == "where"
-        program = [] if here else ["isolaw", "read"]  # only `isolaw read` has it
-        return quoted([*program, flag, word(name, "=", value)])
-    return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
+    flag = f"--{keyword.replace('_', '-')}"
+    return Spelled(keyword, [flag]) if value is None else Spelled(_given(keyword, value), [flag, word(value)])
+
+
+def option(keyword: str, name: str, value: object) -> Spelled:
+    """Return the argument that gives ``name`` a value, as a mapping in Python and an option elsewhere.
+
+    >>> print(option("columns", "seed", "trial"))
+    columns={"seed": "trial"}
+    >>> option("columns", "seed", "trial").words
+    ('--column', 'seed=trial')
+    """
+    flag = f"--{keyword.removesuffix('s')}"
+    return Spelled(_given(keyword, {name: value}), [flag, word(name, "=", value)])
+
+
+def options(words: Sequence[str]) -> Spelled:
+    """Return options of reading, which are words in pairs, with the keywords of `isolaw.read` for them.
+
+    >>> print(options(["--set", "n=8", "--set", "B_p=32", "--column", "seed=trial"]))
+    settings=["n=8", "B_p=32"], columns={"seed": "trial"}
+    """
+    keywords: dict[str, Any] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        name, _, of_name = value.partition("=")
+        if flag == "--set":
+            keywords.setdefault("settings", []).append(value)
+        elif flag == "--column":
+            keywords.setdefault("columns", {})[name] = of_name
+        else:
+            keywords[flag.removeprefix("--").replace("-", "_")] = value
+    return Spelled(", ".join(_given(*own) for own in keywords.items()), words)
+
+
+def _given(keyword: str, value: object) -> str:
+    return f"{keyword}={json.dumps(value, ensure_ascii=False, default=str)}"
 
 
 Printed = TypeVar("Printed", bound=Callable[..., Command])

@@ -22,10 +22,10 @@ grid.rollouts_per_proble: found [8] (did you mean 'grid.rollouts_per_problem'?)
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -46,43 +46,71 @@ def one_line(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-class MessageLines(str):
-    r"""A message of several lines.
+class Wording(str):
+    r"""A text with parts that a formatted string would flatten: line breaks of isolaw, and `Spelled` parts.
 
     Any other line break in a message comes from a name or from another program, and a terminal shows it
-    escaped. Text may precede or follow with ``+``; a formatted string loses the lines.
+    escaped. Text may precede or follow with ``+``.
 
-    >>> ("a\n: " + MessageLines("two are missing", "  - b", "  - c")).lines
-    ('a\n: two are missing', '  - b', '  - c')
+    >>> ("a\n: " + Wording("two are missing", "  - b", "  - c")).lines
+    (('a\n: ', 'two are missing'), ('  - b',), ('  - c',))
     """
 
-    lines: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]  # the parts of each line
 
-    def __new__(cls, *parts: str) -> MessageLines:
-        """Join the lines of the parts; each part is one line, or itself `MessageLines`."""
-        lines = tuple(line for part in parts for line in lines_of(part))
-        self = super().__new__(cls, "\n".join(lines))
-        self.lines = lines
-        return self
+    def __new__(cls, *lines: str) -> Wording:
+        """Join lines; each is a text without line breaks of its own, or itself a `Wording`."""
+        return _wording(line for text in lines for line in lines_of(text))
 
     def __str__(self) -> str:
         return self
 
-    def __add__(self, after: str) -> MessageLines:
+    def __add__(self, after: str) -> Wording:
         first, *rest = lines_of(after)
-        return MessageLines(*self.lines[:-1], f"{self.lines[-1]}{first}", *rest)
+        return _wording([*self.lines[:-1], (*self.lines[-1], *first), *rest])
 
-    def __radd__(self, before: str) -> MessageLines:
-        return MessageLines(f"{before}{self.lines[0]}", *self.lines[1:])
+    def __radd__(self, before: str) -> Wording:
+        return _wording([(before, *self.lines[0]), *self.lines[1:]])
 
-    def removeprefix(self, prefix: str, /) -> MessageLines:
-        """Return the message without text at its start."""
-        return MessageLines(self.lines[0].removeprefix(prefix), *self.lines[1:])
+    def removeprefix(self, prefix: str, /) -> Wording:
+        """Return the message without text at the start of its first part."""
+        (first, *parts), *rest = self.lines
+        return _wording([(first.removeprefix(prefix), *parts), *rest])
 
 
-def lines_of(text: str) -> tuple[str, ...]:
-    """Return the lines of a message."""
-    return text.lines if isinstance(text, MessageLines) else (text,)
+class Spelled(Wording):
+    """A part of a message, spelled as in Python, whose ``words`` are its spelling at the command line.
+
+    >>> way = Spelled("hold='n'", ("--hold", "n"))
+    >>> print("Use " + way, ("Use " + way).lines[0][1].words)
+    Use hold='n' ('--hold', 'n')
+    """
+
+    words: tuple[str, ...]
+
+    def __new__(cls, text: str, words: Iterable[str] = ()) -> Spelled:
+        """Return the text in Python with its words at the command line."""
+        self = str.__new__(cls, text)
+        self.lines, self.words = ((self,),), tuple(words)
+        return self
+
+
+def lines_of(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the lines of a message, each as its parts."""
+    return text.lines if isinstance(text, Wording) else ((text,),)
+
+
+def joined(separator: str, texts: Iterable[str]) -> Wording:
+    """Return a message of texts, one or more, on the lines that they have."""
+    first, *rest = texts
+    return functools.reduce(lambda before, text: before + (separator + text), rest, Wording(first))
+
+
+def _wording(lines: Iterable[tuple[str, ...]]) -> Wording:
+    lines = tuple(lines)
+    self = str.__new__(Wording, "\n".join(map("".join, lines)))
+    self.lines = lines
+    return self
 
 
 class IsolawError(Exception):
@@ -140,10 +168,6 @@ class RunError(IsolawError):
     """A run failed while it was executing."""
 
 
-# Whether the user types commands. Messages then suggest a command; otherwise, they suggest a Python call.
-at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
-# The options of the running command; None in Python.
-options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
 _LONGEST_SHOWN = 500  # limit on the characters of a value in a message
 MOST_ISSUES = 20  # that a message shows; a stranger's file can have thousands of wrong keys
@@ -198,7 +222,7 @@ class SpecError(InputError):
             texts.append(f"and {more:,} more")
         count = f"{len(self.issues):,} issues"
         head = f"{source}: {count}" if source else count
-        super().__init__(texts[0] if alone else MessageLines(head, *(f"  - {text}" for text in texts)))
+        super().__init__(texts[0] if alone else Wording(head, *(f"  - {text}" for text in texts)))
 
 
 @contextmanager
@@ -234,16 +258,6 @@ def wrong_argument(name: str, value: object, expected: str) -> InputError:
     return InputError(f"{name}: found {shown(value) if plain else type(value).__name__}; expected {expected}")
 
 
-def offers(flag: str) -> bool:
-    """Return whether the running command has an option; always true in Python, where functions have keywords.
-
-    >>> offers("--hold")
-    True
-    """
-    here = options_here.get()
-    return here is None or flag in here
-
-
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:
     """Return a message about an unknown name, with the nearest valid name and a list of all valid names.
 
@@ -264,6 +278,6 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
     """
     if len(name) > _LONGEST_NAME:
         return ""
-    names = [own for own in islice(valid, _MOST_NAMES) if len(own) <= _LONGEST_NAME]
+    names = [one for one in islice(valid, _MOST_NAMES) if len(one) <= _LONGEST_NAME]
     close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return close[0] if close else ""

@@ -1,22 +1,34 @@
-"""Define `Simulated`, the label that states whether a result comes from simulated runs.
+"""Define `Simulated`, the label that states whether a result comes from simulated runs, and `Quantity`.
 
 Runs count as simulated if a simulator made them, even if they are replayed. All output carries the
 `Simulated` of its runs: text and figures begin with its `words`, and JSON contains its `json`.
+
+A `Quantity` is an estimate, with an interval if it has one, and a status that shows how reliable it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from isolaw.registry import traits
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
 
 COLUMN = "simulated"  # column in tables that isolaw writes
 _TRUE = {"true", "1", "1.0"}
+Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
+Interval = tuple[float | None, float | None]
+LEVEL = 0.95
+# There is no interval if less than this share of the draws has a value.
+_SHARE_NEEDED = 0.95
+_NO_WIDTH = 1e-12
 
 
 class Simulated(Enum):
@@ -106,3 +118,174 @@ def simulated_rows(table: pd.DataFrame) -> list[bool]:
     marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
     made = [traits(value).simulated for value in table["backend"]] if "backend" in table else []
     return [any(own) for own in zip(marked or made, made or marked, strict=True)]
+
+
+def number(value: float | None) -> str:
+    """Return a number as text with three significant digits; whole numbers below 100,000 keep all digits.
+
+    Large numbers have a format that is accepted as a budget (`isolaw.step_cost.parse_budget`).
+
+    >>> number(1e7), number(393_216), number(65536), number(0.68341), number(None)
+    ('1e7', '3.93e5', '65,536', '0.683', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if abs(value) >= 99_999.5:
+        return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
+    if value == int(value):
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
+    """Return a loss or a difference of rewards as text, with ``digits`` decimals if the tolerance is 0.005.
+
+    >>> in_reward(0.00231, 0.005), in_reward(0.231, 0.5), in_reward(2.31e-5, 5e-5), in_reward(23.1, 50.0)
+    ('0.0023', '0.23', '0.000023', '23')
+    """
+    places = max(digits - round(math.log10(tolerance / 0.005)), 0)
+    return f"{value:.{places}f}"
+
+
+def interval(ends: Sequence[float | None]) -> str:
+    """Return a 95 % interval as text. An interval with an open end is written as a bound.
+
+    >>> interval((32.0, 128.0)), interval((None, 128.0))
+    ('95 % interval: 32–128', '95 % bound: at most 128')
+    """
+    low, high = ends
+    if low is None:
+        return f"95 % bound: at most {number(high)}"
+    if high is None:
+        return f"95 % bound: at least {number(low)}"
+    dash = " to " if "e" in f"{number(low)}{number(high)}" or low < 0 else "–"
+    return f"95 % interval: {number(low)}" + ("" if low == high else f"{dash}{number(high)}")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An estimated quantity. ``str`` returns its text for a report.
+
+    >>> q = Quantity(64.0, (32.0, None), "lower_bound")
+    >>> q.to_dict()
+    {'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}
+    >>> print(q)
+    64, perhaps more (95 % bound: at least 32)
+    """
+
+    value: float | None  #: the estimate; None if refused
+    #: 95 % interval over draws, or None if there is none. An end is None if the data do not bound it.
+    interval: Interval | None = None
+    #: ``ok``; ``lower_bound`` or ``upper_bound``: the true value can be beyond the estimate;
+    #: ``not_identified``: the data do not determine the value; ``refused``: isolaw does not state it.
+    status: Status = "ok"
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "not stated"
+        bound = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(self.status, "")
+        text = f"{number(self.value)}{bound}"
+        if self.interval is not None:
+            return f"{text} ({interval(self.interval)})"
+        return f"{text} (not identified)" if self.status == "not_identified" else text
+
+    def __float__(self) -> float:
+        """Return the estimate; raise `ValueError` if isolaw does not state it."""
+        if self.value is None:
+            raise ValueError("the quantity has no value")
+        return self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-compatible data."""
+        ends = self.interval and [*self.interval]
+        return {"value": self.value, "interval": ends, "status": self.status}
+
+    def through(self, function: Callable[[float], float]) -> Quantity:
+        """Return the quantity with an increasing function applied to the estimate and to its interval."""
+        ends = self.interval or (None, None)
+        value, low, high = (None if v is None else function(v) for v in (self.value, *ends))
+        return Quantity(value, self.interval and (low, high), self.status)
+
+    def __truediv__(self, divisor: float) -> Quantity:
+        return self.through(lambda value: value / divisor)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # called by notebooks
+        printer.text(str(self))
+
+
+REFUSED = Quantity(None, None, "refused")
+
+
+def from_draws(
+    value: float,
+    draws: ArrayLike,
+    status: Status = "ok",
+    levels: NDArray[np.int64] | None = None,
+) -> Quantity:
+    """Return ``value`` with the percentile interval of its draws.
+
+    Parameters
+    ----------
+    value
+        the estimate from the data.
+    draws
+        one value per draw, or an empty array. NaN means that a draw has no value, and ±inf that its value is
+        beyond the measured range, which opens this end.
+    status
+        ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
+    levels
+        the grid's n in ascending order, if the quantity is a measured n. The ends are then drawn n, and an
+        end at the grid's edge is open, since n is only a bound there.
+
+    The closed end of a bound includes the estimate. Draws that do not vary give no interval, since an
+    interval of zero width would claim certainty.
+
+    >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
+    (1.05, 2.95)
+    """
+    import numpy as np
+
+    if not math.isfinite(value):
+        return REFUSED
+    value = float(value)
+    d = np.asarray(draws, dtype=np.float64)
+    known = d[~np.isnan(d)]
+    if not d.size or status in ("not_identified", "refused"):
+        return Quantity(value, None, status)
+    if known.size < _SHARE_NEEDED * d.size:
+        return Quantity(value, None, "not_identified" if status == "ok" else status)
+    if levels is not None:  # the true value of a draw at the grid's edge can be beyond it
+        known = np.where(known <= levels[0], -np.inf, np.where(known >= levels[-1], np.inf, known))
+    stepwise = levels is not None or not np.all(np.isfinite(known))
+
+    def end(share: float) -> float:
+        return float(np.quantile(known, share, method="inverted_cdf" if stepwise else "linear"))
+
+    low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
+    closed = status
+    if status == "ok" and (low == -math.inf or high == math.inf):
+        # If both ends are open, close the end that fewer draws are beyond.
+        below, above = np.mean(known == -np.inf), np.mean(known == np.inf)
+        closed = "upper_bound" if below > above else "lower_bound"
+    # With one end open, all of the remaining 5 % are beyond the other end.
+    if closed == "lower_bound":
+        low, high = end(1 - LEVEL), math.inf
+    elif closed == "upper_bound":
+        low, high = -math.inf, end(LEVEL)
+    if closed == status != "ok":
+        low, high = min(low, value), max(high, value)
+    if not (math.isfinite(low) or math.isfinite(high)):
+        return Quantity(value, None, "not_identified")
+    if high - low <= _NO_WIDTH * abs(value):
+        return Quantity(value, None, status)
+    return Quantity(value, (finite(low), finite(high)), status)
+
+
+def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
+    """Return the first value with the percentile interval of the other values, which are its draws."""
+    return from_draws(values[0], values[1:], status)
+
+
+def finite(value: float) -> float | None:
+    """Return the value if it is a finite number, and otherwise None."""
+    return float(value) if math.isfinite(value) else None

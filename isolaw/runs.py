@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from isolaw import places
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, InputError, check_type, nearest
+from isolaw.errors import DataError, InputError, Wording, check_type, nearest
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
@@ -55,6 +55,7 @@ SYMBOLS = {
     "C": "compute",
     "D": "n_train_problems",
 }
+SYMBOL_OF = {name: symbol for symbol, name in SYMBOLS.items()}
 KEY = ["run_id", "step", "eval_set", "metric"]
 CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.
@@ -337,7 +338,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
             raise DataError(f"{where}run {runs[0]!r} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
         raise DataError(
-            f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. {_several_runs()}"
+            f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. " + _several_runs()
         )
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
@@ -350,13 +351,13 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         raise DataError(
             f"{where}compute must grow with the step: {places.at(table, steps.index[bad[0]])} "
             f"(step {new['step']}) has {new['compute']} after {old['compute']} (step {old['step']}) in the "
-            f"same run. {_several_runs()}"
+            "same run. " + _several_runs()
         )
 
 
-def _several_runs() -> str:
+def _several_runs() -> Wording:
     way = option("columns", "seed", Placeholder("column"))
-    return f"If these are several runs, name the column that distinguishes them, as in {way}"
+    return "If these are several runs, name the column that distinguishes them, as in " + way
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isolaw.errors import InputError, check_type, shown
+from isolaw.evidence import Quantity
 
 if TYPE_CHECKING:
     from isolaw.step_effects import StepEffects
@@ -69,23 +70,6 @@ class CostOrigin(StrEnum):
     DOCTOR = "doctor"
     TABLE = "table"
     ESTIMATE = "estimate"  # from the sizes of model, batch and GPUs; nothing was timed
-
-
-class Estimate(NamedTuple):
-    """A value with the ends of its 95 % interval. The ends are None if there is no interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def times(self, factor: float) -> Estimate:
-        """Return the estimate and its interval multiplied by a factor, for example to change the unit."""
-        return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-compatible data in the same form as all estimates of isolaw."""
-        interval = None if self.low is None else [self.low, self.high]
-        return {"value": self.value, "interval": interval, "status": "ok"}
 
 
 class StepPart(NamedTuple):
@@ -169,14 +153,14 @@ class Cost:
         *,
         evaluations: int = 0,
         starts: int = 0,
-    ) -> Estimate | None:
+    ) -> Quantity | None:
         """Return the seconds of a run's steps, plus ``evaluations`` and ``starts`` if their cost is known.
 
         Returns None if the source timed only one batch size and this run has another.
 
         >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
         >>> cost.seconds(32, 8, 10)
-        Estimate(value=276.0, low=None, high=None)
+        Quantity(value=276.0, interval=None, status='ok')
         >>> cost.gpu_hours(32, 8, 3600).value
         220.8
         """
@@ -188,12 +172,12 @@ class Cost:
             return self.estimate(total)
         deviation = self.effects.at(problems_per_batch, rollouts_per_problem)[1]
         factor = math.exp(student(len(self.effects.places) - 1) * deviation)
-        return Estimate(total, total / factor, total * factor)
+        return Quantity(total, (total / factor, total * factor))
 
-    def estimate(self, seconds: float) -> Estimate:
+    def estimate(self, seconds: float) -> Quantity:
         """Return predicted seconds, for any configurations, with their 95 % interval."""
         factor = self._factor
-        return Estimate(seconds) if factor is None else Estimate(seconds, seconds / factor, seconds * factor)
+        return Quantity(seconds, None if factor is None else (seconds / factor, seconds * factor))
 
     @cached_property
     def _factor(self) -> float | None:
@@ -202,19 +186,19 @@ class Cost:
         groups = self.left_out.configurations if self.left_out else len(self.batches)
         return math.exp(student(groups - 1) * self.error)
 
-    def hours(self, *run: int, **more: int) -> Estimate | None:
+    def hours(self, *run: int, **more: int) -> Quantity | None:
         """Return `seconds` converted to hours of wall time."""
-        found = self.seconds(*run, **more)
-        return found and found.times(1 / HOUR_S)
+        seconds = self.seconds(*run, **more)
+        return seconds and seconds / HOUR_S
 
-    def gpu_hours(self, *run: int, **more: int) -> Estimate | None:
+    def gpu_hours(self, *run: int, **more: int) -> Quantity | None:
         """Return `seconds` in GPU hours, or None if the number of GPUs is unknown or 0."""
-        found = self.seconds(*run, **more)
-        return None if found is None else self.in_gpu_hours(found)
+        seconds = self.seconds(*run, **more)
+        return seconds and self.in_gpu_hours(seconds)
 
-    def in_gpu_hours(self, seconds: Estimate) -> Estimate | None:
+    def in_gpu_hours(self, seconds: Quantity) -> Quantity | None:
         """Return seconds of wall time in GPU hours, or None if the number of GPUs is unknown or 0."""
-        return seconds.times(self.gpus / HOUR_S) if self.gpus else None
+        return seconds / (HOUR_S / self.gpus) if self.gpus else None
 
     def budget_seconds(self, text: str) -> float:
         """Return the wall time in seconds that a budget in hours pays for.
@@ -263,24 +247,25 @@ class Spent:
     ``price`` is the price of a GPU hour, or of an hour on a machine without GPUs.
     """
 
-    seconds: Estimate
+    seconds: Quantity
     cost: Cost
     price: float | None = None
 
     @property
-    def hours(self) -> Estimate:
+    def hours(self) -> Quantity:
         """Hours of wall time."""
-        return self.seconds.times(1 / HOUR_S)
+        return self.seconds / HOUR_S
 
     @property
-    def gpu_hours(self) -> Estimate | None:
+    def gpu_hours(self) -> Quantity | None:
         """GPU hours, or None if the number of GPUs is unknown or 0."""
         return self.cost.in_gpu_hours(self.seconds)
 
     @property
-    def money(self) -> Estimate | None:
+    def money(self) -> Quantity | None:
         """The price of the GPU hours (or of the hours, on a machine without GPUs). None without a price."""
-        return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
+        price = self.price
+        return None if price is None else (self.gpu_hours or self.hours).through(lambda hours: hours * price)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data, with null for unknown values."""

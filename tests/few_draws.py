@@ -15,7 +15,7 @@ FEWER = {
     "isolaw.fits.surface.estimate": {"_PREDICTED": 60},
     "isolaw.fits.surface.saturating": {"_BURN": 10, "_KEPT": 20, "_EVERY": 5},
     "isolaw.fits.studies.backtest": {"_BUDGETS": 2},
-    "isolaw.report.study": {"_BACKTEST_DRAWS": 20},
+    "isolaw.report.fitted_runs": {"_BACKTEST_DRAWS": 20},
 }
 DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer", "isolaw.fits.studies.recipes:compare")
 

@@ -29,7 +29,8 @@ from packaging.requirements import Requirement
 import isolaw as library
 from isolaw import commands, engine
 from isolaw.cli import cli
-from isolaw.errors import at_command_line, one_line
+from isolaw.cli.common import shown
+from isolaw.errors import one_line
 from isolaw.readers import resolve
 
 Call = Callable[..., tuple[int, str, str]]
@@ -599,11 +600,7 @@ Field = Callable[[str], tuple[list[str], str]]
 
 
 def printed_option(keyword: str, name: str, value: str) -> str:
-    token = at_command_line.set(True)
-    try:
-        return commands.option(keyword, name, value)
-    finally:
-        at_command_line.reset(token)
+    return shown(commands.option(keyword, name, value))
 
 
 # The words that reach a shell for a value, and the text that isolaw prints
@@ -613,10 +610,10 @@ FIELDS: dict[str, Field] = {
     "column": lambda v: (["--column", f"seed={v}"], printed_option("columns", "seed", v)),
     "constant": lambda v: (["--constant", f"eval_set={v}"], printed_option("constants", "eval_set", v)),
     "derive": lambda v: (["--derive", f"{v}=1-x"], printed_option("derive", v, "1-x")),
-    "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], resolve.option(v, "n", 8)),
+    "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], shown(resolve.option(v, "n", 8))),
     "set to a placeholder": lambda v: (
         ["--set", f"{v}:n=<number>".removeprefix(":")],
-        resolve.option(v, "n", NUMBER),
+        shown(resolve.option(v, "n", NUMBER)),
     ),
     "options": lambda v: (
         ["--metric", v, "--eval-set", v],

@@ -23,14 +23,13 @@ MODULES = {
 FLOORS = (
     {"errors"},
     {"commands", "guard", "registry"},
-    {"children", "files", "step_effects"},
+    {"children", "evidence", "files", "step_effects"},
     {
         "allocation",
         "machine",
         "metrics",
         "parquet",
         "places",
-        "evidence",
         "step_cost",
     },
     {"arguments", "documents"},

@@ -88,7 +88,7 @@ def observe(
         values = sorted({str(value) for value in table[names[0]]})
         raise DataError(
             f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with "
-            f"{option('where', names[0], values[0])}"
+            + option("where", names[0], values[0])
         )
     points = points[points["run_id"].isin(table.index)]
     if not points["value"].between(0, 1).all():

@@ -118,7 +118,7 @@ def lr_rule(
         raise DataError(
             f"{source}: lr: found {values}; expected one lr, or lr ∝ √B, √B_p or B, since "
             "the lr at other batch sizes is unknown otherwise. "
-            f"Choose with {option('where', 'lr', float(recorded_lr[configurations[0].key]))}"
+            "Choose with " + option("where", "lr", float(recorded_lr[configurations[0].key]))
         )
     return rule
 

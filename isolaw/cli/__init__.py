@@ -15,7 +15,6 @@ import click
 from isolaw import __version__
 from isolaw.cli.common import shown
 from isolaw.cli.help import Commands
-from isolaw.errors import IsolawError, at_command_line, options_here
 
 # Each command has the name of its module.
 _SECTIONS = {
@@ -66,7 +65,8 @@ cli.add_command(_command("run_one"))  # cluster jobs call this command; --help d
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. User mistakes print one message and no traceback."""
-    before, without = at_command_line.set(True), options_here.set(None)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         words = sys.argv[1:] if arguments is None else arguments
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
@@ -78,16 +78,10 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("isolaw: interrupted; run the same command to continue", err=True)
         return 130
-    except IsolawError as error:
-        click.echo(f"isolaw: {shown(str(error))}", err=True)
-        return error.exit_code
     except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory
         click.echo(f"isolaw: {type(error).__name__}: {shown(str(error))}", err=True)
         return 1
-    finally:
-        at_command_line.reset(before)
-        options_here.reset(without)
     return code if isinstance(code, int) else 0

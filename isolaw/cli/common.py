@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.errors import IsolawError, lines_of, one_line
+from isolaw import commands
+from isolaw.errors import IsolawError, Spelled, lines_of, one_line
 from isolaw.evidence import Simulated
 
 if TYPE_CHECKING:
@@ -31,14 +32,31 @@ _EVERY, _SILENCE = 60.0, 300.0
 def shown(text: str) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
-    Only `MessageLines` keep their line breaks: any other line break comes from a name or another program.
+    Only a `Wording` keeps its line breaks: any other line break comes from a name or another program. Its
+    arguments become options.
 
-    >>> from isolaw.errors import MessageLines
-    >>> print(shown(MessageLines("a\x1b[31m\n  b", "  c")))
+    >>> from isolaw.errors import Wording
+    >>> print(shown(Wording("a\x1b[31m\n  b", "  c: " + commands.option("where", "lr", 0.1))))
     a\u001b[31m\u000a  b
-      c
+      c: --where lr=0.1
     """
-    return "\n".join(_cut(one_line(line)) for line in lines_of(text))
+    return "\n".join(_cut("".join(map(_typed, line))) for line in lines_of(text))
+
+
+def _typed(part: str) -> str:
+    """Return a part of a message as typed, with a command if the running one lacks the option."""
+    if not isinstance(part, Spelled):
+        return one_line(part)
+    flag, context = part.words[0], click.get_current_context(silent=True)
+    root = context and context.find_root().command
+    home: list[str] = []
+    if context and isinstance(root, click.Group) and flag.startswith("-") and not _has(context.command, flag):
+        home = next((["isolaw", name] for name in ("read", "fit") if _has(root.commands[name], flag)), [])
+    return commands.quoted([*home, *part.words])
+
+
+def _has(command: click.Command, flag: str) -> bool:
+    return any(flag in option.opts for option in command.params)
 
 
 def _cut(line: str) -> str:
@@ -87,7 +105,6 @@ def write_page(
     document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
 ) -> None:
     """Write a page with the result of the command line ``words`` on ``sources``."""
-    from isolaw import commands
     from isolaw.report.page import provenance, render_document, write
 
     text = render_document(document, str(commands.this([*words])), provenance.sources(sources))
@@ -110,7 +127,7 @@ def note(*lines: str) -> None:
 
 def print_notes(texts: Iterable[str]) -> None:
     """Print notes about a result to standard error."""
-    note(*(f"note: {text}" for text in texts))
+    note(*("note: " + text for text in texts))
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from isolaw.errors import options_here
+from isolaw.cli.common import note
+from isolaw.errors import IsolawError
 
 READING = "how logs are read"
 CURVES = "how curves and intervals are fitted"
@@ -83,7 +84,7 @@ def _section(title: str, options: list[Any], ctx: click.Context, formatter: clic
 
 
 class Commands(click.Group):
-    """The commands by group. Error messages suggest only options of the command that is running."""
+    """The commands by group. Error messages suggest options of the command that is running."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -96,11 +97,11 @@ class Commands(click.Group):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, and record its options so that error messages can suggest them."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            options_here.set(frozenset(flag for option in command.params for flag in option.opts))
-        return name, command, rest
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, and print the error of a user's mistake or of a failed run."""
+        try:
+            return super().invoke(ctx)
+        except IsolawError as error:
+            with click.Context(self.commands[str(ctx.invoked_subcommand)], parent=ctx):
+                note("isolaw: " + str(error))
+            ctx.exit(error.exit_code)

@@ -164,7 +164,7 @@ def _is_table_of_runs(path: Path) -> bool:
 
 def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> bool:
     """Write ``isolaw.toml`` and return whether the user must fill in values."""
-    from isolaw.errors import DataError, MessageLines
+    from isolaw.errors import DataError, Wording
     from isolaw.files import check_destination
     from isolaw.readers.assignments import parse
     from isolaw.readers.mapping import read_mapping
@@ -191,7 +191,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     check_destination(file)
     if os.path.lexists(file):
         raise DataError(
-            MessageLines(
+            Wording(
                 f"{file}: exists and stays unchanged. Add by hand what --save would write:",
                 *(f"    {line}" for line in text.split("\n") if line),
             )

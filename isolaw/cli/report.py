@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from isolaw.costs import Cost
     from isolaw.fits.law import Law
     from isolaw.readers.reading import Reading
+    from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import PageContent
     from isolaw.report.page.budgets import Budgets
-    from isolaw.report.study import Study
     from isolaw.runs import Runs
 
 # Options of the page or its law, which are rejected if only figures are drawn.
@@ -92,9 +92,9 @@ def report(
         return
     from rich.console import Console
 
+    from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
-    from isolaw.report.study import Study
     from isolaw.report.text.prediction import prediction_summary
 
     check_replaceable(out)
@@ -105,7 +105,7 @@ def report(
         reading = shared.read_to_fit(sources, options)
         status.update("fitting")
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
-        study = _fitted(reading.runs, options) if law is None else Study.of(law, reading.runs)
+        study = _fitted(reading.runs, options) if law is None else FittedRuns.of(law, reading.runs)
         status.update("predicting")
         states = _states(reading)
         limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
@@ -213,7 +213,7 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
     """Return the law and its path: from --law, or the sweep's law.json if it was fitted to these runs."""
     from isolaw.errors import DataError
     from isolaw.fits.law import Law
-    from isolaw.report.study import is_of
+    from isolaw.report.fitted_runs import is_of
 
     path = file or os.path.join(sources[0], "law.json")
     if file is None and (len(sources) > 1 or not os.path.isfile(path)):
@@ -228,12 +228,12 @@ def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[
     return None, None
 
 
-def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
+def _fitted(runs: Runs, options: dict[str, Any]) -> FittedRuns:
     """Return the runs with their law or the reason why there is none, and print a note about the fit."""
-    from isolaw.report.study import Study
+    from isolaw.report.fitted_runs import FittedRuns
 
     keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}
-    study = Study.fitted_to(runs, keywords)
+    study = FittedRuns.fitted_to(runs, keywords)
     if (d := study.document) is None:
         note(f"note: there is no law: {study.refused}")
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import create_model
 
+from isolaw.commands import options
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.sections import (
     DesignSection,
@@ -159,7 +160,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     name, equals, raw = setting.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not sections or not key:
-        raise InputError(f"--set {setting!r}: expected section.key=value, e.g. sweep.compute=1e7")
+        raise InputError(options(["--set", setting]) + ": expected section.key=value, e.g. sweep.compute=1e7")
     try:
         value: Any = parse_toml(f"value = {raw}", "--set")["value"]
     except InputError:
@@ -167,5 +168,5 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
-            raise InputError(f"--set {setting!r}: {section!r} is not a section")
+            raise InputError(options(["--set", setting]) + f": {section!r} is not a section")
     data[key] = value

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from isolaw.arguments import check_path, checked
 from isolaw.errors import InputError
 from isolaw.registry import traits
-from isolaw.step_cost import Cost, CostOrigin, Estimate
+from isolaw.step_cost import Cost, CostOrigin
 
 if TYPE_CHECKING:
     from isolaw.costs.recorded import Timed
 
-__all__ = ["Cost", "CostOrigin", "Estimate", "read", "read_cost"]
+__all__ = ["Cost", "CostOrigin", "read", "read_cost"]
 
 
 @checked

@@ -19,7 +19,7 @@ from isolaw.config.sections import Count, Index, Positive, Rate, Section
 from isolaw.costs.recorded import Timed, fit
 from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import DataError, InputError, MessageLines, SpecError
+from isolaw.errors import DataError, InputError, SpecError, Wording
 from isolaw.files import open_file
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
@@ -122,7 +122,7 @@ def read_step_times(path: str | Path) -> Cost | None:
                     f"{path}:{line}: found {', '.join(str(row[n]) for n in columns)}; expected numbers"
                 )
     if wrong:
-        raise DataError(MessageLines(*wrong))
+        raise DataError(Wording(*wrong))
     return of_steps(rows, str(path))
 
 

@@ -35,15 +35,15 @@ def left(
             stored = store.run(run.run_id)
             kept = stored.recorded().up_to(stored.last_state).checkpoints
         reached = int(kept[-1]["step"]) if kept else -1
-        time = cost.seconds(
+        rest = cost.seconds(
             *run.shape,
             run.steps - max(reached, 0),
             evaluations=sum(step > reached for step in run.schedule()),
             starts=1,
         )
-        if time is None:
+        if rest is None:
             return None
-        seconds += time.value
+        seconds += float(rest)
     return Spent(cost.estimate(share * seconds), cost, price)
 
 
@@ -87,7 +87,7 @@ def by_configuration(
 
 def gpu_hours(remaining: Sequence[Remaining]) -> float:
     """Return the GPU hours of all configurations together."""
-    return sum(part.spent.gpu_hours.value for part in remaining if part.spent.gpu_hours)
+    return sum(float(rest.spent.gpu_hours) for rest in remaining if rest.spent.gpu_hours)
 
 
 def estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:

@@ -6,13 +6,11 @@ A law describes one *axis*, which is n, or B_p if all runs have the same n.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
-_N = re.compile(r"(?<!\d, )\bn\b")  # the symbol n, except in a label
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,3 @@ def axis_of(cells: Iterable[Cell]) -> AxisName:
     batches, rollouts = zip(*(cell.key for cell in cells), strict=True)
     one_n = len(set(rollouts)) == 1 and len(set(batches)) > 1
     return "problems_per_batch" if one_n else "rollouts_per_problem"
-
-
-def about(text: str, axis: AxisName) -> str:
-    """Return a sentence about n, rewritten for the axis of the law.
-
-    >>> about("n* rises: n = 8 is never the best n", "problems_per_batch")
-    'B_p* rises: B_p = 8 is never the best B_p'
-    >>> about("one run at B_p = 8, n = 16", "problems_per_batch")
-    'one run at B_p = 8, n = 16'
-    """
-    return _N.sub("B_p", text) if axis == "problems_per_batch" else text

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isolaw.evidence import number
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Floats, Selection
 
 _FALLEN = 0.25  # smallest size of a collapse, as a share of the other runs' rise

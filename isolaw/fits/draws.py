@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.evidence import Quantity
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import LAWS, Logistic
-from isolaw.fits.quantity import Quantity
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.observations import Observations
 from isolaw.fits.surface.pool import ModelPool

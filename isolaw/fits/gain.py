@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from isolaw.errors import InputError
+from isolaw.evidence import Quantity, estimated
 from isolaw.fits.allocations import reached, times_beyond
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.quantity import Quantity, estimated
 
 _LARGER = 1.1  # smallest multiple of today's compute with a gain, since runs of one C end up to a step apart
 

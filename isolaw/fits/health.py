@@ -19,10 +19,10 @@ from scipy.special import betaincinv
 
 from isolaw import metrics
 from isolaw.errors import DataError
+from isolaw.evidence import LEVEL, REFUSED, Quantity
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import BatchHealth, HealthInfo
 from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
-from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
 from isolaw.fits.selection import differing
 from isolaw.runs import Runs
 

@@ -18,16 +18,16 @@ import pandas as pd
 
 from isolaw.arguments import checked
 from isolaw.errors import DataError
-from isolaw.evidence import COLUMN
+from isolaw.evidence import COLUMN, Interval, Quantity, number
 from isolaw.files import replacing
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws, LawPosterior
 from isolaw.fits.laws.formula import equation
 from isolaw.fits.predict import Prediction, predict
-from isolaw.fits.quantity import Interval, Quantity, number
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public
+from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import Cost
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Law(Shown, LawPosterior):
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
-    <Law: B_p, problems_per_batch = 512, n in 4..32, C in 20,480..1.7e6>
+    <Law: B_p = 512, n in 4..32, C in 20,480..1.7e6>
     >>> law.document.flags[0].text
     'isolaw estimates the variation between runs from their scatter about a smooth function of n'
     """
@@ -53,11 +53,10 @@ class Law(Shown, LawPosterior):
     def __repr__(self) -> str:
         d = self.document
         low, high = d.x.range
-        fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
-        symbol = "M" if d.x.name == "steps" else "C"
-        n = f"n in {self.levels[0]}..{self.levels[-1]}"
-        parts = f"{d.hold}{fixed}, {n}, {symbol} in {number(low)}..{number(high)}"
-        return f"<Law: {d.simulated.title(parts)}>"
+        parts = [f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in d.fixed.items()]
+        parts.append(f"{SYMBOL_OF[d.axis]} in {self.levels[0]}..{self.levels[-1]}")
+        parts.append(f"{'M' if d.x.name == 'steps' else 'C'} in {number(low)}..{number(high)}")
+        return f"<Law: {d.simulated.title(', '.join(parts))}>"
 
     @checked
     def predict(

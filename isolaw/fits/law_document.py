@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
@@ -15,7 +16,6 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Crossover, Frontier, NStarPath
 from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.equations import LAWS, Logistic
-from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
 from isolaw.fits.selection import Configuration
 
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
@@ -30,18 +30,20 @@ def parameters(
     law: Logistic | None,
     comparison: Comparison,
     flags: list[Flag],
+    symbol: str,
 ) -> dict[str, Quantity]:
     """Return b, L, k, x0 and the level at which n* saturates.
 
-    If isolaw does not state the level, the reason is added to ``flags``.
+    If isolaw does not state the level, the reason is added to ``flags``. ``symbol`` is n, or B_p for a law of
+    B_p.
     """
     if law is None:
-        flags.append(Flag(Code.NO_LAW, "n* is only a bound at every compute"))
+        flags.append(Flag(Code.NO_LAW, f"{symbol}* is only a bound at every compute"))
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
     known = np.flatnonzero(~path.censored[0])
     varies = float(np.ptp(path.log2_n[0, known])) > 0
     floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(path, comparison, flags)
+    saturation = _saturation(path, comparison, flags, symbol)
     shape_known = not law.on_bound[0] and varies and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
     rise: Status = "ok" if rise_known else "not_identified"
@@ -54,7 +56,7 @@ def parameters(
     }
 
 
-def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag]) -> Quantity:
+def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag], symbol: str) -> Quantity:
     """Return the n at which n* levels off, if it levels off in 95 % of draws and under the preferred law.
 
     If the frontier ends at the grid's largest n, this n is a lower bound. If n* rises and the runs do not
@@ -63,7 +65,7 @@ def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag]) -> Q
     last = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
         return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
-    reason = _not_level(path, comparison)
+    reason = _not_level(path, comparison, symbol)
     if not reason:
         return estimated(last)
     flags.append(Flag(Code.NO_SATURATION, reason))
@@ -73,19 +75,19 @@ def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag]) -> Q
     return estimated(last, "lower_bound")
 
 
-def _not_level(path: NStarPath, comparison: Comparison) -> str:
+def _not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
     """Return the reason why the data do not show that n* levels off within the grid, or "" if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
     if len(path.log2_n) == 1:
         return "there are no draws"
     if not comparison.monotone:
-        return "n* falls at larger budgets"
+        return f"{symbol}* falls at larger budgets"
     if path.censored[0, -1]:
-        return "at the largest compute n* is only a bound"
+        return f"at the largest compute {symbol}* is only a bound"
     share = levels_off(path)
     if share < LEVEL:
-        return f"n* rises and then levels off in only {math.floor(100 * share)} % of draws, below 95 %"
+        return f"{symbol}* rises and then levels off in only {math.floor(100 * share)} % of draws, below 95 %"
     if comparison.preferred is not None and LAWS[comparison.preferred].rises:
         return "the preferred law does not level off"
     return ""

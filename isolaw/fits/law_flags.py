@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from isolaw.fits.cell import about
+from isolaw.evidence import in_reward, number
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import NStarPath
-from isolaw.fits.quantity import in_reward, number
 from isolaw.fits.selection import Selection
 from isolaw.fits.surface.slices import equal
+from isolaw.runs import SYMBOL_OF
 
 _CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
@@ -28,10 +28,8 @@ def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale
         text = f"the reward never changed: {document.metric} is {rewards[0]:.3g} at all checkpoints"
         return (Flag(Code.FLAT, text), *(flag for flag in selection.flags if flag.code != Code.COPIES))
     return (
-        *(
-            Flag(flag.code, about(flag.text, document.axis))
-            for flag in (*_of_intervals(document), *_of_n_star(path, document, scale))
-        ),
+        *_of_intervals(document),
+        *_of_n_star(path, document, scale),
         *_of_curves(document),
         *_of_rewards(selection, document),
         *_of_fits(document),
@@ -44,10 +42,12 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
     if resampled == "block":
         yield Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
     elif resampled == "lack of fit":
-        text = "isolaw estimates the variation between runs from their scatter about a smooth function of n"
+        text = "isolaw estimates the variation between runs from their scatter about a smooth function of "
+        text += SYMBOL_OF[document.axis]
         yield Flag(Code.ONE_SEED, text)
     elif all(c.runs == 2 for c in document.grid):
-        text = "intervals rest on one difference between two runs for each n, which is little evidence"
+        n = SYMBOL_OF[document.axis]
+        text = f"intervals rest on one difference between two runs for each {n}, which is little evidence"
         yield Flag(Code.TWO_SEEDS, text)
     elif single:
         text = f"one run at {single}; isolaw assumes the same variation as at the other configurations"
@@ -59,22 +59,25 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
 
 
 def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator[Flag]:
-    symbol = "M" if document.hold == "B" else "C"
+    symbol, n = "M" if document.hold == "B" else "C", SYMBOL_OF[document.axis]
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
         text = (
-            f"from {symbol} = {number(at_top.min())} the frontier is at n = {path.levels[-1]}, the largest "
-            "measured n, so n* is a lower bound" + ("" if document.diverged else "; add runs with larger n")
+            f"from {symbol} = {number(at_top.min())} the frontier is at {n} = {path.levels[-1]}, the largest "
+            f"measured {n}, so {n}* is a lower bound"
+            + ("" if document.diverged else f"; add runs with larger {n}")
         )
         yield Flag(Code.GRID_EDGE, text)
     alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
     if alone:
-        what = "no neighboring n was" if document.method == "paper" else "fewer than three n were"
+        what = f"fewer than three {n} were"
+        if document.method == "paper":
+            what = f"no neighboring {n} was"
         where = f"{symbol} = {number(min(alone))} to {number(max(alone))}"
         text = f"{what} measured at {len(alone)} of {len(document.frontier)} points ({where})"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
-        yield Flag(Code.NOT_MONOTONE, "n* falls at larger budgets, which a monotone law cannot describe")
+        yield Flag(Code.NOT_MONOTONE, f"{n}* falls at larger budgets, which a monotone law cannot describe")
 
 
 def _of_curves(document: LawDocument) -> Iterator[Flag]:
@@ -93,7 +96,7 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
         worst = min(fallen, key=lambda k: k.late)
         text = (
             "rewards fall late in training, which a learning curve cannot describe: in the last three "
-            f"quarters of its compute, {about('n', document.axis)} = {worst.level(document.axis)} is "
+            f"quarters of its compute, {SYMBOL_OF[document.axis]} = {worst.level(document.axis)} is "
             f"{in_reward(-worst.late, document.tolerance, 3)} below its curve, and {len(fallen)} of "
             f"{len(document.curves)} configurations are more than {document.tolerance:g} below their curves"
         )

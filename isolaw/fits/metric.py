@@ -6,8 +6,8 @@ import re
 
 import pandas as pd
 
-from isolaw.commands import option
-from isolaw.errors import DataError, InputError, offers
+from isolaw.commands import argument, option, options
+from isolaw.errors import DataError, InputError, Wording
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
@@ -16,7 +16,7 @@ from isolaw.source import ReadKeywords, Source
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
 _REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that rise
-_CHOICE = "Choose with --metric and --eval-set; "
+_CHOICE = "Choose with " + argument("metric") + " and " + argument("eval_set") + "; "
 
 
 def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[Flag]]:
@@ -74,16 +74,18 @@ def read_reward(
     return runs, *choose(runs, metric, eval_set)
 
 
-def _falling(metric: str, most: float) -> str:
+def _falling(metric: str, most: float) -> Wording:
     is_share = "loss" not in metric.lower() and most <= 1
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
-    how = f"In a table with a column {metric}, {turned} rises: {option('derive', name, turned)}"
-    return f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. " + (
-        how if metric.isidentifier() else "Negate it in a table and fit that column"
-    )
+    how = f"In a table with a column {metric}, {turned} rises: " + option("derive", name, turned)
+    return Wording(
+        f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. "
+    ) + (how if metric.isidentifier() else "Negate it in a table and fit that column")
 
 
-def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, number: int, source: str) -> str:
+def _refusal(
+    series: pd.DataFrame, metric: str | None, eval_set: str | None, number: int, source: str
+) -> Wording:
     on_train = series.index.get_level_values("eval_set") == "train"
     shown = [
         f"{name} on {measured_on} ({_counts(row)})"
@@ -91,13 +93,15 @@ def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, num
     ]
     text = (
         f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
-        f"{number or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}"
-        f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
+        f"{number or 'no'} metrics that could replace it. "
+        + _CHOICE
+        + f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
     )
     train = [name for _, name in series[on_train].index]
     if "reward" in train:
         counts = _counts(series.loc[("train", "reward")])
-        return f"{text}; the training reward is --metric reward --eval-set train ({counts})"
+        way = options(["--metric", "reward", "--eval-set", "train"])
+        return text + "; the training reward is " + way + f" ({counts})"
     return text + (f"; on train: {listed(train, _SHOWN)}" if train else "")
 
 

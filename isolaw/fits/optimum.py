@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
-from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.selection import HELD, LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
+from isolaw.runs import SYMBOL_OF
 
 Ints = NDArray[np.int64]
 _EDGE = 1e-6  # values this close to an end of the grid, in doublings, count as being at the end
@@ -39,7 +39,7 @@ def optimum(
     """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
-        text = about("at this budget no measured n is better than another", document.axis)
+        text = f"at this budget no measured {SYMBOL_OF[document.axis]} is better than another"
         flags.append(Flag(Code.FLAT, text))
         return REFUSED, REFUSED, REFUSED
     n, b = cut.log2_n[best], cut.log2_b[best]
@@ -154,23 +154,27 @@ def _star(
 
 def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -> None:
     """Flag an n* that is or could be outside the measured and affordable range. ``grid`` contains log2 n."""
-    log2_n = grid[best]
+    log2_n, n = grid[best], SYMBOL_OF[document.axis]
     measured = [g.level(document.axis) for g in document.grid]
     smallest, largest = min(measured), max(measured)
     low, high = (float(np.exp2(v)) for v in (grid.min(), grid.max()))
     top, bottom = min(high, largest), max(low, smallest)
     above, below = log2_n >= np.log2(top) - _EDGE, log2_n <= np.log2(bottom) + _EDGE
     if above[0]:
-        fits = "n whose runs did not diverge" if document.diverged else "measured n that fits this budget"
-        where = "measured n" if top == largest else fits
-        text = f"the best n may be larger than {top:g}, the largest {where}"
+        fits = (
+            f"{n} whose runs did not diverge" if document.diverged else f"measured {n} that fits this budget"
+        )
+        where = f"measured {n}" if top == largest else fits
+        text = f"the best {n} may be larger than {top:g}, the largest {where}"
     elif below[0]:
-        text = f"the best n may be smaller than {bottom:g}, the smallest measured n"
+        text = f"the best {n} may be smaller than {bottom:g}, the smallest measured {n}"
     elif top == largest and above.size > 1 and above[1:].mean() > _BEYOND:
-        text = f"in {100 * above[1:].mean():.0f} % of draws, n* is {top:g}, the largest measured n, or more"
+        text = (
+            f"in {100 * above[1:].mean():.0f} % of draws, {n}* is {top:g}, the largest measured {n}, or more"
+        )
     else:
         return
-    flags.append(Flag(Code.GRID_EDGE, about(text, document.axis)))
+    flags.append(Flag(Code.GRID_EDGE, text))
 
 
 def may_be_outside(cut: Slices) -> bool:

@@ -24,7 +24,6 @@ from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.blas import one_blas_thread
-from isolaw.fits.cell import about
 from isolaw.fits.curves.learning_curves import (
     FAMILIES,
     SATURATING,
@@ -58,6 +57,7 @@ from isolaw.fits.selection import (
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
+from isolaw.runs import SYMBOL_OF
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
@@ -172,9 +172,8 @@ def fit(
             logistic = _fit_law(path, abscissa)
             laws = fit_laws(cut, path, abscissa) if hold != "nothing" else {}
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
-    of_law: list[Flag] = []
-    parameters = doc.parameters(path, abscissa, logistic, comparison, of_law)
-    selection.flags.extend(Flag(flag.code, about(flag.text, varied(hold))) for flag in of_law)
+    n = SYMBOL_OF[varied(hold)]
+    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags, n)
     fitted = runs.select(selection.run_ids)
     health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(

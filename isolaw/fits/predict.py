@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError, at_command_line
+from isolaw.errors import InputError, Spelled
+from isolaw.evidence import REFUSED, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -48,16 +49,16 @@ from isolaw.fits.allocations import (
     reached,
     times_beyond,
 )
-from isolaw.fits.cell import Cell, about
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.quantity import REFUSED, estimated, in_reward, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
+from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
@@ -146,8 +147,8 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
     """Return the wall time in seconds that a budget in hours or GPU hours pays for."""
     parse_hours(asked)
     if cost is None:
-        how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
-        raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: {how}")
+        how = Spelled("cost=isolaw.read_cost(SOURCE)", ["--cost", "SOURCE"])
+        raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: " + how)
     seconds = cost.budget_seconds(asked)
     if not 1 <= seconds <= LARGEST_BUDGET:
         raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
@@ -159,20 +160,20 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
     diverged = {cell.key for cell in document.diverged}
     ends = {e.level(document.axis): e.end for e in document.grid if e.key not in diverged}
     longest = max(e.end for e in document.grid)
-    out = []
+    n, out = SYMBOL_OF[document.axis], []
     if budget >= _BEYOND * longest:
         text = f"the budget is {budget / longest:.3g} times the largest measured compute"
         out.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
-        text = f"{factor:.3g} times the compute to which three n ran ({number(reached(document.grid))})"
+        text = f"{factor:.3g} times the compute to which three {n} ran ({number(reached(document.grid))})"
         if factor > FAR:  # otherwise the recommendation names the runs to add
-            short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
-            text += f": run n = {short} to {number(budget / INTERVALS)} or more"
+            short = ", ".join(str(level) for level, end in sorted(ends.items()) if end * INTERVALS < budget)
+            text += f": run {n} = {short} to {number(budget / INTERVALS)} or more"
         else:
             text = f"the budget is {text}"
             if document.method == "paper":
-                text += ", so n* is at most a bound"
-        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, about(text, document.axis)))
+                text += f", so {n}* is at most a bound"
+        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
     return out
 
 

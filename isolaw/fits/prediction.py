@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.allocation import Allocation
-from isolaw.evidence import Simulated
+from isolaw.evidence import REFUSED, Quantity, Simulated, number
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Flag, simulated_by
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.registry import Shown
 from isolaw.step_cost import Cost, Spent
 

@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.commands import option
-from isolaw.errors import DataError, InputError, Refused, offers, shown, unknown
-from isolaw.fits.cell import AxisName, Cell, about
+from isolaw.commands import argument, option
+from isolaw.errors import DataError, InputError, Refused, shown, unknown
+from isolaw.evidence import number
+from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.quantity import number
-from isolaw.runs import Runs, full_names, listed, plain
+from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
 Hold = Literal["B_p", "B", "n", "nothing"]
@@ -167,7 +167,7 @@ def select(
         first = next(plain(v) for v in table[name] if str(v) == values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {name} ({', '.join(values)}), but a law describes one value. "
-            f"Choose with {option('where', name, first)}"
+            "Choose with " + option("where", name, first)
         )
     configurations = configurations_of(points, table, flags, x)
     diverged = _diverged(runs, points, table, metric, eval_set, flags)
@@ -257,11 +257,11 @@ def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
-            raise DataError(f"{option('where', name, value)}: {missing}")
+            raise DataError(option("where", name, value) + f": {missing}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"{option('where', name, value)}: no run has it; existing values: {there}")
+            raise DataError(option("where", name, value) + f": no run has it; existing values: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
@@ -277,7 +277,7 @@ def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]
     counts = table.groupby(axis)[of].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     if others := [str(v) for v in counts.index if v != chosen]:
-        most = about("it has the most n", of)
+        most = f"it has the most {SYMBOL_OF[of]}"
         text = f"isolaw chose {axis} = {chosen}, since {most}; other values are {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen
@@ -335,13 +335,14 @@ def _refuse_too_few(
     configurations: list[Configuration], hold: Hold, flags: list[Flag], table: pd.DataFrame
 ) -> None:
     axis = varied(hold)
+    symbol = SYMBOL_OF[axis]
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
         where = f" at one {HELD[hold]}" if hold in HELD else ""
-        levels_listed = about(f"n = {', '.join(map(str, levels)) or 'none'}", axis)
+        measured = ", ".join(map(str, levels)) or "none"
         raise Refused(
-            about(f"n*(C) needs curves of at least {LEAST_CURVES} different ", axis)
-            + f"{axis}{where}; found {len(levels)} ({levels_listed}). {about('Add runs with other n', axis)}"
+            f"{symbol}*(C) needs curves of at least {LEAST_CURVES} different {axis}{where}; found "
+            f"{len(levels)} ({symbol} = {measured}). Add runs with other {symbol}"
             + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
@@ -352,19 +353,18 @@ def _refuse_too_few(
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
-        text = f"no compute has {LEAST_CURVES} different n measured"
-        rest = "Run the smaller n for more steps, or evaluate the larger n earlier"
-        raise Refused(f"{about(text, axis)} ({ranges}). {about(rest, axis)}")
+        raise Refused(
+            f"no compute has {LEAST_CURVES} different {symbol} measured ({ranges}). Run the smaller {symbol} "
+            f"for more steps, or evaluate the larger {symbol} earlier"
+        )
 
 
 def _another(table: pd.DataFrame, hold: Hold) -> str:
     """Return a hint at a hold that fits these runs, or an empty string if there is none."""
-    if not offers("--hold"):
-        return ""
     one_n = table["rollouts_per_problem"].nunique() == 1
     if one_n and hold != "n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
-        return ", or use --hold n"
-    return ", or use --hold nothing" if hold in ("B", "n") and not one_n else ""
+        return ", or use " + argument("hold", "n")
+    return ", or use " + argument("hold", "nothing") if hold in ("B", "n") and not one_n else ""
 
 
 def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:

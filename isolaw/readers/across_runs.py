@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.commands import Placeholder
+from isolaw.commands import Placeholder, argument
+from isolaw.errors import Wording
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED, SPLIT
@@ -125,8 +126,7 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
             for run in runs:
                 if run.facts.pop(name, None):
                     run.notes.append(
-                        f"{name} is not known for every run, so isolaw left it out; it is kept with "
-                        f"{option('', name, Placeholder('value'))}"
+                        f"{name} is not known for every run, so isolaw left it out; set it to keep it"
                     )
 
 
@@ -229,21 +229,19 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():
         for run in group if len(group) > 1 else ():
-            text = (
-                f"{one_identity(group[0].facts, [own.name for own in group])}. If one continues the other: "
-            )
-            run.leave_out(
-                LogStatus.NEEDS, f"{text}--group-by directory, or a key of the configuration", ["seed"]
-            )
+            text = one_identity(group[0].facts, [run.name for run in group])
+            text += ". If one continues the other: "
+            way = argument("group_by", "directory")
+            run.leave_out(LogStatus.NEEDS, text + way + ", or a key of the configuration", ["seed"])
 
 
-def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> str:
+def one_identity(facts: Mapping[str, Fact], names: Sequence[str]) -> Wording:
     """Return the message about runs that cannot be distinguished."""
     b, n, seed = (facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
     return (
         f"{len(names)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If the runs are "
         "repetitions, set their seeds. If they differ in a value that no log records, set that value: "
-        f"{option(only(names[-1], names), Placeholder('name'), Placeholder('value'))}"
+        + option(only(names[-1], names), Placeholder("name"), Placeholder("value"))
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.commands import Placeholder
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, Wording, nearest
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import SPLIT, Rule, applying
 from isolaw.readers.found_logs import LogStatus
@@ -137,7 +137,8 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
             run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
             run.leave_out(
                 LogStatus.NEEDS,
-                f"--group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
+                commands.argument("group_by", by)
+                + f": {found}{f'; did you mean {close!r}?' if close else ''}; "
                 "expected file, directory or a key of the configuration",
                 [by],
             )
@@ -185,15 +186,15 @@ def _which_framework(
     return text, needs
 
 
-def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
+def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:
     text = (
         f"no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
-        f"{option('', 'framework', Placeholder('name'))}"
+        + option("", "framework", Placeholder("name"))
     )
     if container != "jsonl":  # other containers do not contain tables
         return text
-    return f"{text}; if this is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
+    return text + f"; if this is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
 
 
 def _listed(keys: Sequence[str]) -> str:

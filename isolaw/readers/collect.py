@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, MessageLines, NoHistory, NotInstalled, StoreError
+from isolaw.errors import DataError, NoHistory, NotInstalled, StoreError, Wording
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import Assignment, Rule, applying
@@ -69,7 +69,7 @@ class Collector:
             run = _name(found.path)
             nothing = len(error.needs) >= _OF_A_TABLE and not columns
             more = [_NO_LOG.format(expected_formats())] if nothing else []
-            self.in_full[run] = MessageLines(str(error), *more)
+            self.in_full[run] = Wording(str(error), *more)
             self._heed(run, [path])
             if self.wanted.keeps(run, [path]):
                 needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
@@ -107,7 +107,7 @@ class Collector:
         except DataError as error:
             if columns or found.ours or isinstance(error, TableNeeds):
                 raise
-            raise DataError(MessageLines(str(error), _NO_LOG.format(expected_formats()))) from None
+            raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, found, given)
 
     def _add_runs(self, part: Runs, found: Found, given: Mapping[str, Assignment]) -> None:

@@ -11,13 +11,12 @@ import glob
 import os
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from isolaw import commands
-from isolaw.errors import DataError, NotInstalled, at_command_line, nearest
+from isolaw.errors import DataError, NotInstalled, nearest
 from isolaw.files import Walk
 from isolaw.runs import listed
 
@@ -50,12 +49,9 @@ def local(source: str | Path) -> str | Path:
     repo, revision = asked["repo"], unquote(asked["revision"] or "main")
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         needed = f"huggingface_hub is not installed: {commands.install('isolaw[hub]')}"
         raise NotInstalled(f"{source}: {needed}") from None
-    if at_command_line.get() and not sys.stderr.isatty():
-        disable_progress_bars()
     try:
         folder = snapshot_download(
             repo,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isolaw.errors import joined
 from isolaw.readers.assignments import Assignment
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact, Framework
@@ -56,7 +57,7 @@ class LoggedRun:
                 "the log has no steps; set logging_steps, the number of update steps between two records"
             )
         if problems:
-            self.leave_out(LogStatus.NEEDS, ". ".join(problems), needs)
+            self.leave_out(LogStatus.NEEDS, joined(". ", problems), needs)
         else:
             self.leave_out(LogStatus.READY, "")
 

@@ -157,7 +157,7 @@ class ColumnMapping(BaseModel):
         for name, column in self.columns.items():
             if column not in frame.columns:
                 missing = unknown("column", column, frame.columns)
-                raise DataError(f"{source}: {option('columns', name, column)}: {missing}")
+                raise DataError(f"{source}: " + option("columns", name, column) + f": {missing}")
             out[name] = frame[column]
         for name, value in self.constants.items():
             out[name] = value

@@ -244,7 +244,9 @@ def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[s
         raise DataError(
             f"{source}: column {column} is {table[column][clear]!r} in {table.index.name} {clear}, which is "
             f"{said[clear]}, but {table[column][other]!r} in {table.index.name} {other}, which may be of "
-            f"training or not. {option('columns', 'eval_set', column)} takes its texts as the evaluation "
+            "training or not. "
+            + option("columns", "eval_set", column)
+            + " takes its texts as the evaluation "
             "sets (train is that of training batches)"
         )
     return "", None

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from isolaw.arguments import checked
+from isolaw.commands import argument
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError, InputError, MessageLines, at_command_line
+from isolaw.errors import DataError, InputError, Wording
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
@@ -197,13 +198,12 @@ def survey(
         if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
                 f"{grouping[0].path}: group_by: found {ways[0]!r}, which does not cover "
-                f"{listed(others, _SHOWN)}; expected one for all sources, "
-                f"{'--group-by' if at_command_line.get() else 'group_by'}"
+                f"{listed(others, _SHOWN)}; expected one for all sources, " + argument("group_by")
             )
     reading = collector.close(ways[0] if ways else None, " + ".join(map(str, given_sources)))
     if unused := [rule for rule in rules if rule not in collector.used]:
         first, *others = (_unused(rule, found.found) for rule in unused)
-        raise DataError(MessageLines(first, *(f"  {text}" for text in others)))
+        raise DataError(Wording(first, *("  " + text for text in others)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.read_as = [file.note(given, rules, columns) for file in beside]
@@ -228,7 +228,7 @@ def _how(
     source: str | Path, columns: ColumnMapping, format: str, file: ReadingFile | None
 ) -> tuple[str, set[str] | None]:
     """Return how to search a source: the format of logs and, with a mapping, the columns of a table."""
-    key = "--format" if at_command_line.get() else "format"
+    key: str = argument("format")
     if file is not None:
         if format == "auto" and file.options.format != "auto":
             format, key = file.options.format, f"{file.path}: format"
@@ -237,7 +237,7 @@ def _how(
     if columns and format != "auto":
         where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {format!r} next to the column mapping{where}; expected only one of them, since a "
+            key + f": found {format!r} next to the column mapping{where}; expected only one of them, since a "
             "mapping is for tables, whose format isolaw detects"
         )
     return format, columns.required - set(columns.names) if columns else None

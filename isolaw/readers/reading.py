@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from isolaw import commands
-from isolaw.errors import DataError, MessageLines, offers
+from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.reading_draft import place
@@ -106,7 +106,7 @@ class Reading:
                 ]
                 here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
                 text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
-                text += "; choose others with --only or --exclude"
+                text += "; choose others with only or exclude"
                 own = replace(own, status=LogStatus.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
@@ -135,19 +135,13 @@ class Reading:
         options = [] if lone else settling(self.candidates, self.sources)
         words = [commands.path(source) for source in self.sources]
         if options:
-            if offers("--name-pattern"):
-                texts[-1] = MessageLines(texts[-1], f"  Add {commands.quoted(options)}")
-            else:  # for a command without reading options
-                again = commands.read_again(words, [*options, "--out", "points.parquet"])
-                texts[-1] = MessageLines(
-                    texts[-1], f"  This command makes a table of the logs; then use {again}"
-                )
+            texts[-1] = Wording(texts[-1], "  Add " + commands.options(options))
         elif options is None:
-            texts[-1] = MessageLines(texts[-1], f"  {self.to_fill_in(words)}")
+            texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
         if len(problems) == 1:
             return texts[0]
         head = f"none of {len(self.candidates)} logs can be fitted"
-        return MessageLines(head, *("  - " + text for text in texts))
+        return Wording(head, *("  - " + text for text in texts))
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError, at_command_line, nearest
+from isolaw.errors import InputError, Issue, SpecError, nearest
 from isolaw.readers.assignments import Assignment, Rule, settings_of
 from isolaw.readers.containers import CONTAINERS
 from isolaw.readers.mapping import ColumnMapping
@@ -117,10 +117,9 @@ class ReadingFile:
         wins = [name for name in given if getattr(self.options, name) not in (None, [], "auto")]
         names = {own.name for own in self.rules if isinstance(own, Assignment)}
         if any(isinstance(own, Assignment) and own.name in names for own in rules):
-            wins.append("set" if at_command_line.get() else "settings")
+            wins.append("settings")
         wins += [part for part in PARTS if getattr(columns, part).keys() & getattr(self.mapping, part).keys()]
-        shown = [_option(name) if at_command_line.get() else name for name in wins]
-        more = f"; {', '.join(shown)} win{'s' * (len(shown) == 1)} over them" if shown else ""
+        more = f"; the given {', '.join(wins)} win{'s' * (len(wins) == 1)} over them" if wins else ""
         return f"isolaw reads with the options in {self.path}{more}"
 
 
@@ -159,11 +158,6 @@ def _keeps(globs: Filter | ReadingOptions, run: str, sources: Collection[str]) -
 def _matching(names: Iterable[str], globs: Sequence[str]) -> bool:
     """Return whether any glob matches any of the names."""
     return any(fnmatchcase(name, glob) for name in names for glob in globs)
-
-
-def _option(name: str) -> str:
-    """Return the option for a key, e.g. ``--column`` for ``columns``."""
-    return f"--{name.removesuffix('s').replace('_', '-')}"
 
 
 def folder_of(source: str | Path) -> Path:

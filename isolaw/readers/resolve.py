@@ -16,6 +16,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.commands import Placeholder, Word, word
+from isolaw.errors import Spelled, joined
 from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.names import SYMBOL
@@ -106,13 +107,13 @@ def _known(out: Resolved, own: Assignment) -> bool:
     return known is not None or (own.name in SPLIT and sum(name in out.facts for name in SPLIT) > 1)
 
 
-def option(glob: str, name: str, value: object) -> str:
-    """Return the ``--set`` option for the runs that match ``glob``, as typed in a shell.
+def option(glob: str, name: str, value: object) -> Spelled:
+    """Return the argument that sets a value for the runs that match ``glob``.
 
-    >>> option("", "n", 8), option("runs/a", "seed", 1)
-    ('--set n=8', '--set runs/a:seed=1')
+    >>> print(option("", "n", 8), option("runs/a", "seed", 1))
+    settings=["n=8"] settings=["runs/a:seed=1"]
     """
-    return commands.quoted(["--set", setting(glob, name, value)])
+    return commands.options(["--set", setting(glob, name, value)])
 
 
 def setting(glob: str, name: str, value: object) -> Word:
@@ -155,10 +156,10 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
     if name in _ONE_VALUE:
         symbol = _SYMBOL.get(name, name).replace(" ", "_")
         out.needs.append(symbol)
-        apart = "put each run in a file of its own" if one_file else "--group-by file"
-        out.problems.append(
-            f"{both}. If they are several runs: {apart}; if not, {option('', symbol, Placeholder('value'))}"
-        )
+        by_file = commands.argument("group_by", "file")
+        apart = "put each run in a file of its own" if one_file else by_file
+        way = option("", symbol, Placeholder("value"))
+        out.problems.append(f"{both}. If they are several runs: " + (apart + "; if not, " + way))
     else:
         out.notes.append(f"{both}; isolaw kept the first")
 
@@ -170,7 +171,7 @@ def _question_single(out: Resolved) -> None:
         del out.facts["rollouts_per_problem"]
         out.hints["rollouts_per_problem"] = (
             f"n is 1 ({n.origin}), but {algorithm.value} ({algorithm.origin}) compares the rollouts of a "
-            f"problem, so the group size may be under another key; if it is 1: {option('', 'n', 1)}"
+            f"problem, so the group size may be under another key; if it is 1: " + option("", "n", 1)
         )
 
 
@@ -207,7 +208,7 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
         loser = next(name for name in reversed(SPLIT) if name not in given)
         old = facts.pop(loser)
         out.notes.append(
-            f"{_SYMBOL[loser]} = {old.value} ({old.origin}) was replaced, since --set contradicts it"
+            f"{_SYMBOL[loser]} = {old.value} ({old.origin}) was replaced, since your values contradict it"
         )
         b, n, r = (facts.get(name) for name in SPLIT)
     if b and n:
@@ -228,5 +229,5 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
         there = ", ".join(f"{_SYMBOL[k]} = {facts[k].value} ({facts[k].origin})" for k in SPLIT if k in facts)
         out.problems.append(
             f"{' and '.join(unknown)} unknown{f' (known: {there})' if there else ''}"
-            + "".join(f" ({hint})" for name, hint in out.hints.items() if name not in facts)
+            + joined("", ["", *(" (" + hint + ")" for name, hint in out.hints.items() if name not in facts)])
         )

@@ -161,7 +161,7 @@ def needed(candidates: Sequence[FoundLog], sources: Sequence[str] = ()) -> dict[
     out: dict[str, list[str]] = {}
     for own in needing:
         lines = out.setdefault(only(own.run), [])
-        lines += [f"# {one_line(part)}" for part in lines_of(own.message)]
+        lines += [f"# {one_line(''.join(parts))}" for parts in lines_of(own.message)]
         carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
         for need in dict.fromkeys([*own.needs, *(["seed"] if "seed" in carried else [])]):
             name = ALIASES.get(need, need)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isolaw.errors import DataError, MessageLines
+from isolaw.errors import DataError, Wording
 from isolaw.files import Walk, is_utf8, natural
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
@@ -191,7 +191,7 @@ def search(
                 f"searched); expected {out.expected()}"
             )
     if not out.found:
-        raise DataError(MessageLines(without[0], *(f"  {text}" for text in without[1:])))
+        raise DataError(Wording(without[0], *("  " + text for text in without[1:])))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
 

@@ -93,7 +93,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
         raise DataError(
             f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then C "
             f"is not B_p · n · step; keep the rows of one {SYMBOL[name]}. If these are several runs, name "
-            f"the column that distinguishes them: {option('columns', 'run_id', Placeholder('column'))}"
+            f"the column that distinguishes them: " + option("columns", "run_id", Placeholder("column"))
         )
 
 
@@ -122,7 +122,7 @@ def check_said_twice(
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
                     f"{there[wrong].iloc[0]:g} in {table.index.name} {at}; correct the wrong value, or use "
-                    f"the column: {option('columns', what, column)}"
+                    "the column: " + option("columns", what, column)
                 )
 
 
@@ -162,8 +162,10 @@ def check_counters(
                 raise DataError(
                     f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
                     f"and n = {first[_N]:g} make {least}{makes[0]:g}; correct the wrong value. If {column} "
-                    f"is C: {option('columns', 'C', column)}; if it counts something else: "
-                    f"{option('derive', 'C', f'{_B}*{_N}*step')}"
+                    "is C: "
+                    + option("columns", "C", column)
+                    + "; if it counts something else: "
+                    + option("derive", "C", f"{_B}*{_N}*step")
                 )
 
 
@@ -173,10 +175,7 @@ def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
     batch, steps = (b * n).iloc[0], np.unique(step)
     if batch < _LEAST_BATCH or (b * n).nunique() > 1 or len(steps) < 3 or (np.diff(steps) != batch).any():
         return []
-    return [
-        f"steps rise by {batch:g}, which is B_p · n. If steps count rollouts, map them to C: "
-        f"{option('columns', 'C', 'step')}"
-    ]
+    return [f"steps rise by {batch:g}, which is B_p · n. If steps count rollouts, map the column step to C"]
 
 
 def check_compute(table: pd.DataFrame, source: str) -> list[str]:
@@ -204,7 +203,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         raise DataError(
             f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, over {_MOST_DISCARDED} times "
             f"B_p · n · step = {b[at]:g} · {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}. C counts "
-            f"rollouts; if these are tokens or FLOPs: {option('derive', 'compute', f'{_B}*{_N}*step')}"
+            f"rollouts; if these are tokens or FLOPs: " + option("derive", "compute", f"{_B}*{_N}*step")
         )
     if (ratio := ratios.max()) * _SLACK > 1:
         return [

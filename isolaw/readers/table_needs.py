@@ -11,7 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.commands import Placeholder, option, word
-from isolaw.errors import DataError, MessageLines, at_command_line, nearest
+from isolaw.errors import DataError, Spelled, Wording, nearest
 from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.mapping import ColumnMapping
@@ -87,7 +87,7 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
                 f"{_named(name)}: found no column and no value{f'; nearest: {close!r}' if close else ''}"
             )
             if close and name == SPLIT[0] and name not in sure:
-                lines[-1] += f"; if it counts rollouts: {option('columns', SYMBOL[SPLIT[2]], close)}"
+                lines[-1] += "; if it counts rollouts: " + option("columns", SYMBOL[SPLIT[2]], close)
             mended["columns" if close else "constants"][name] = close or _NUMBER
             needs[_short(name)] = ("--column", word(_short(name), "=", close)) if close else None
     if not {"step", "compute"} & there:
@@ -96,7 +96,8 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         lines.append(f"step or compute: found no column{f'; nearest: {close!r}' if close else ''}")
         if counted := next((own for own in columns if own in UNITS and not close), ""):
             steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
-            lines[-1] += f"; state what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
+            lines[-1] += f"; state what {counted!r} counts: " + steps
+            lines[-1] += ", or " + rollouts + " if it counts rollouts"
         for label in guess(columns, RUN_NAMES).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
                 lines[-1] += (
@@ -121,15 +122,15 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         metric = close or _COLUMN
         needs["metric"] = "--metric", metric
     if lines:
-        head = f"{source}: {lines[0]}"
+        head = f"{source}: " + lines[0]
         if len(lines) > 1:
             count = f"{source}: {len(lines)} columns or values are missing"
-            head = MessageLines(count, *(f"  - {line}" for line in lines))
+            head = Wording(count, *("  - " + line for line in lines))
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
         call, fill = reading(source, mended, metric, mapping, pattern)
         right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
-        short = MessageLines(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
-        text = MessageLines(short, f"  This command reads the table, {right} names are right:", f"    {call}")
+        short = Wording(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
+        text = Wording(short, f"  This reads the table, {right} names are right:", "    " + call)
         raise DataError(text) if wrong else TableNeeds(text, needs, short)
 
 
@@ -160,7 +161,7 @@ def reading(
     mapping: ColumnMapping,
     pattern: str = "",
 ) -> tuple[str, list[str]]:
-    """Return the Python call, or at the command line the command, that reads a table with these keywords.
+    """Return the call, or at the command line the command, that reads a table with these keywords.
 
     Also returns the placeholders to fill in.
     """
@@ -170,14 +171,15 @@ def reading(
             part: {k: v for k, v in own.items() if (k, v) not in getattr(mapping, part).items()}
             for part, own in parts.items()
         }
-    if at_command_line.get() and source != SOURCE:
+    words: list[str] = []
+    if source != SOURCE:
         words = ["--mapping", Placeholder("mapping")] if file else []
         for part, values in parts.items():
             flag = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
             words += [each for k, v in values.items() for each in (flag, word(_short(k), "=", v))]
         words += ["--name-pattern", pattern] if pattern else []
-        command = commands.read_table(source, [*words, *(["--metric", metric] if metric else [])])
-        return str(command), command.placeholders
+        words = [*words, *(["--metric", metric] if metric else [])]
+        words = [*commands.read_table(source, words).words]
     keywords = ['mapping="FILE"'] if file else []
     keywords += [
         f"{part}={{{', '.join(f'{_literal(_short(k))}: {_literal(v)}' for k, v in values.items())}}}"
@@ -188,7 +190,8 @@ def reading(
     keywords += [f"metric={_literal(metric)}"] if metric else []
     arguments = ["df" if source == SOURCE else _literal(source), *keywords]
     given = [value for values in parts.values() for value in values.values()]
-    return f"isolaw.read({', '.join(arguments)})", commands.placeholders([*given, metric])
+    call = f"isolaw.read({', '.join(arguments)})"
+    return Spelled(call, words) if words else call, commands.placeholders([*given, metric])
 
 
 def _named(name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.commands import Placeholder, option
+from isolaw.commands import Placeholder, option, options, word
 from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
@@ -107,9 +107,7 @@ def _as_runs(
     elif alone or ("value" in mapping.names and "metric" not in table.columns):
         if alone and metric is None:
             reward = "reward"
-            notes.append(
-                "isolaw uses the column value as the validation reward; name its metric, e.g. --metric avg@1"
-            )
+            notes.append("isolaw uses the column value as the validation reward; name its metric, e.g. avg@1")
         table["metric"] = reward  # a column contains the rewards; --metric gives the name of their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
@@ -123,8 +121,8 @@ def _as_runs(
         elif wide and of_training(reward, free):
             table["eval_set"] = "train"
             notes.append(
-                f"{reward} comes from training batches, so its evaluation set is train; otherwise pass "
-                f"{option('constants', 'eval_set', 'validation')}"
+                f"{reward} comes from training batches, so its evaluation set is train; otherwise "
+                "set eval_set to validation"
             )
     split_batch(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
@@ -244,14 +242,14 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         if differing:
             lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
             first = differing[0]
-            ways = (
-                f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
-            )
+            ways = option("columns", first, first) + " (or "
+            ways += option("columns", "seed", first) + " if it is the seed)"
             if _contains_rewards(table[first]):
-                ways += f". If {first} names the metric of each row, use {option('columns', 'metric', first)}"
+                ways += f". If {first} names the metric of each row, use "
+                ways += option("columns", "metric", first)
             raise DataError(
                 f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
-                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in {ways}"
+                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in " + ways
             )
         return []
     per_run = table.groupby("run_id")[unused].nunique(dropna=False) if unused else {}
@@ -259,9 +257,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     if not of_runs:
         return []
     names = ", ".join(of_runs)
-    return [
-        f"not mapped, although it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"
-    ]
+    return [f"not mapped to a column of its name, although it differs between runs: {names}"]
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
@@ -336,9 +332,11 @@ def read_points(
         columns = list(map(str, table.columns))
         numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
         values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
-        options = " ".join(option("columns", name, value) for name, value in values)
+        way = options([each for own in values for each in ("--column", word(own[0], "=", own[1]))])
         raise DataError(
-            f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with {options}; "
+            f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with "
+            + way
+            + "; "
             f"columns: {', '.join(columns)}"
         )
     out = []

@@ -18,19 +18,18 @@ from isolaw import commands, engine
 from isolaw.arguments import checked
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.evidence import Simulated
+from isolaw.evidence import Interval, Quantity, Simulated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.quantity import Interval, Quantity
 from isolaw.fits.selection import Hold
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.registry import traits
-from isolaw.report.study import Study
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text.answer import answer_lines, backtest_failed
 from isolaw.report.text.prediction import largest_with_recommendation
 from isolaw.report.text.runs_to_add import SPEND, advice
@@ -65,7 +64,7 @@ class Answer:
 
     prediction: Prediction  #: the prediction, with all alternatives and cautions
     law: Law
-    study: Study | None  #: the runs and the fitted law; None if only a law was given
+    study: FittedRuns | None  #: the runs and the fitted law; None if only a law was given
     backtest: Mapping[str, Any] | str  #: the result of `isolaw.backtest`, or the reason why there is none
     gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
@@ -211,12 +210,12 @@ def answer(
     >>> found.n * found.B_p * found.M <= 500_000
     True
     """
-    study: Study | None = None
+    study: FittedRuns | None = None
     if (law := _as_law(source)) is None:
         runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
         keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
         keywords |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
-        study = Study.fitted_to(runs, keywords)
+        study = FittedRuns.fitted_to(runs, keywords)
         if study.law is None:
             raise Refused(study.refused)
         law = study.law
@@ -284,7 +283,7 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-def _sweep_of(law: Law, study: Study | None) -> str:
+def _sweep_of(law: Law, study: FittedRuns | None) -> str:
     """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
     runs: Runs | None = None if study is None else study.runs
     source = runs.source if runs is not None else " + ".join(law.document.sources)

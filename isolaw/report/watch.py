@@ -11,7 +11,7 @@ from typing import Any
 from isolaw import engine
 from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
-from isolaw.report.study import usual_hold
+from isolaw.report.fitted_runs import usual_hold
 from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state

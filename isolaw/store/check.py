@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from isolaw.errors import MessageLines, NotOurs
+from isolaw.errors import NotOurs, Wording
 from isolaw.store.folder import LINKS_HINT, EntryKind, Folder
 from isolaw.store.run import OWN
 from isolaw.store.states import STATE, is_own
@@ -62,7 +62,7 @@ def _refuse(directory: Folder, kinds: Callable[..., tuple[EntryKind, ...]]) -> N
         shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
         more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
         head = f"{directory.path}: {len(wrong)} entries differ from what isolaw wrote. {LINKS_HINT}"
-        raise NotOurs(MessageLines(head, *shown, *more))
+        raise NotOurs(Wording(head, *shown, *more))
 
 
 def _wrong(folder: Folder, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:

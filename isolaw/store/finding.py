@@ -6,7 +6,7 @@ import contextlib
 import glob
 from pathlib import Path
 
-from isolaw.errors import MessageLines, StoreError
+from isolaw.errors import StoreError, Wording
 from isolaw.store.run import RunStore
 from isolaw.store.sweep import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
@@ -32,7 +32,7 @@ def find_run(name: str | Path) -> RunStore:
     run = SweepStore(folder.parent.parent).run(folder.name)
     if run.folder != folder or not run.sweep.exists:
         message = f"{name}: not a run of a sweep; expected OUT/runs/<run_id>"
-        raise StoreError(MessageLines(message, *(f"  - {line}" for line in _runs_of(SweepStore(folder)))))
+        raise StoreError(Wording(message, *(f"  - {line}" for line in _runs_of(SweepStore(folder)))))
     return run
 
 

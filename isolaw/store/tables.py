@@ -11,7 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.config import RunSpec
-from isolaw.errors import Damaged, MessageLines, NoHistory, NotOurs
+from isolaw.errors import Damaged, NoHistory, NotOurs, Wording
 from isolaw.registry import traits
 from isolaw.runs import Runs, after_last_value
 from isolaw.store.check import POINTS, PROBLEMS, RECORDED
@@ -72,7 +72,7 @@ def collect(store: RecordedSweep) -> Runs:
     if not records:
         about = [*_failures(store, list(specs)), *notes]
         text = f"{store.directory}: no checkpoint has been recorded yet"
-        raise NoHistory(MessageLines(text, *(f"  - {sentence}" for sentence in about)))
+        raise NoHistory(Wording(text, *(f"  - {sentence}" for sentence in about)))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
     for first, *others in noted.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import pty
 import re
 import subprocess
@@ -12,10 +13,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
+import isolaw as library
+from isolaw.cli import cli
 from isolaw.cli.common import shown
-from isolaw.errors import DataError, MessageLines
+from isolaw.commands import option
+from isolaw.errors import DataError, Wording
 
 Call = Callable[..., tuple[int, str, str]]
 ADVICE = "\n  Next: isolaw read everything"
@@ -64,7 +69,7 @@ def test_what_is_not_shown(text: str) -> None:
 
 
 def test_what_is_shown() -> None:
-    text = MessageLines("B_p · n → 8…", "  - é\t日本")
+    text = Wording("B_p · n → 8…", "  - é\t日本")
     assert shown(text) == text == "B_p · n → 8…\n  - é\t日本"
 
 
@@ -122,11 +127,24 @@ def test_a_bare_command_prints_its_help(isolaw: Call) -> None:
     assert "\n  answer " in out + err
 
 
+def test_an_argument_is_spelled_as_its_reader_types_it(isolaw: Call, tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", column="problem_set")
+    with pytest.raises(DataError, match=r'Choose with where=\{"problem_set": "a"\}'):
+        library.fit(source, metric="acc", draws=0)
+    said = isolaw("fit", source, "--metric", "acc", "--draws", 0)[2]
+    assert "Choose with --where problem_set=a" in said
+    way = "map it with " + option("columns", "n", "k")
+    assert (str(DataError(way)), shown(way)) == ('map it with columns={"n": "k"}', "map it with --column n=k")
+    with click.Context(cli.commands["predict"], parent=click.Context(cli)):
+        assert shown(way) == "map it with isolaw read --column n=k"
+    assert shown(pickle.loads(pickle.dumps(DataError(way))).args[0]) == shown(way)  # as from a process
+
+
 def test_lines_are_data() -> None:
-    message = MessageLines("two\n are missing", MessageLines("  - a", "  - b"))
-    assert ("x\n: " + message).lines == ("x\n: two\n are missing", "  - a", "  - b")
-    assert (message + "c").lines[-1] == "  - bc"
-    assert str(DataError(message)).removeprefix("two").lines == ("\n are missing", "  - a", "  - b")
+    message = Wording("two\n are missing", Wording("  - a", "  - b"))
+    assert ("x\n: " + message).lines == (("x\n: ", "two\n are missing"), ("  - a",), ("  - b",))
+    assert (message + "c").lines[-1] == ("  - b", "c")
+    assert str(DataError(message)).removeprefix("two").lines == (("\n are missing",), ("  - a",), ("  - b",))
 
 
 def table(path: Path, metric: str = "acc", attribute: str = "a", column: str = "note") -> Path:

@@ -73,9 +73,9 @@ def test_the_interval_holds_what_a_step_takes() -> None:
         ]
         found = fit(runs, "").seconds(32, 64, 1000)
         assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 1000 * (2.8 + 4e-4 * TAU * 2048) <= found.high
+        assert found.interval is not None
+        low, high = found.interval
+        held += low <= 1000 * (2.8 + 4e-4 * TAU * 2048) <= high
     assert held >= 95
 
 
@@ -236,9 +236,9 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
             own.problems_per_batch, own.rollouts_per_problem, int(own.step[-1]), evaluations=evaluations
         )
         assert said is not None
-        assert said.low is not None
-        assert said.high is not None
-        assert said.low <= own.wall_s[-1] - own.wall_s[0] <= said.high
+        assert said.interval is not None
+        low, high = said.interval
+        assert low <= own.wall_s[-1] - own.wall_s[0] <= high
 
 
 def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder) -> None:
@@ -274,9 +274,9 @@ def test_steps_of_a_public_sweep_are_predicted_from_other_configurations() -> No
         took = float(np.median(table["step_s"][own]))
         assert said is not None
         assert said.value == pytest.approx(took, rel=0.1)
-        assert said.low is not None
-        assert said.high is not None
-        assert said.low <= took <= said.high
+        assert said.interval is not None
+        low, high = said.interval
+        assert low <= took <= high
 
 
 def test_a_tail_and_effects_come_back_and_a_line_stays_a_line() -> None:

@@ -365,7 +365,7 @@ def test_too_little_says_which_runs_to_add(synthetic: Make, name: str, method: A
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fixed_b_with_one_n_each_points_to_other_n(synthetic: Make, method: Any) -> None:
-    with pytest.raises(Refused, match="Add runs with other n, or use --hold nothing"):
+    with pytest.raises(Refused, match='Add runs with other n, or use hold="nothing"'):
         isolaw.fit(synthetic([(32, 8), (64, 8), (32, 64)]), hold="B", method=method)
 
 

@@ -297,4 +297,4 @@ def test_curves_and_levels(law: Law) -> None:
 
 
 def test_repr(law: Law) -> None:
-    assert repr(law) == "<Law: B_p, problems_per_batch = 32, n in 8..512, C in 16,384..1e6>"
+    assert repr(law) == "<Law: B_p = 32, n in 8..512, C in 16,384..1e6>"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.evidence import from_draws
 from isolaw.fits.frontier import NStarPath
 from isolaw.fits.law_document import simultaneous
-from isolaw.fits.quantity import from_draws
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -71,15 +71,15 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
             (None, None),
             [
                 "logs: found no avg@4 on validation, and 2 metrics that could replace it",
-                "--metric and --eval-set",
+                "Choose with metric and eval_set",
                 "avg@8 on aime24 (1 run, 3 checkpoints), avg@8 on math (1 run, 3 checkpoints)",
-                "--metric reward --eval-set train (1 run, 3 checkpoints)",
+                'metric="reward", eval_set="train" (1 run, 3 checkpoints)',
             ],
         ),
         (
             TRAINING,
             (None, None),
-            ["no metrics that could replace it", "measured metrics: none", "reward --eval-set train"],
+            ["no metrics that could replace it", "measured metrics: none", 'eval_set="train"'],
         ),
         ([("loss", "train")], (None, None), ["measured metrics: none", "on train: loss"]),
         ([("avg@8", "aime24")], ("avg@5", None), ["no avg@5 on validation", "avg@8 on aime24"]),

@@ -88,9 +88,7 @@ def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
 
 @pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])
 def test_what_is_suggested_is_accepted_and_is_for_that_run_alone(run: str) -> None:
-    import shlex
-
-    flag, text = shlex.split(option(only(run), "seed", 1))
+    flag, text = option(only(run), "seed", 1).words
     assert flag == "--set"
     (setting,) = parse([text])
     assert (setting.name, setting.value) == ("seed", 1)

@@ -95,7 +95,7 @@ def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert names(settings={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
     assert names(group_by="name") == ["s1", "s2"]
     text = refusal(tmp_path, group_by="nam")
-    for word in ("--group-by nam", "did you mean 'name'?", "expected file, directory or a key"):
+    for word in ('group_by="nam"', "did you mean 'name'?", "expected file, directory or a key"):
         assert word in text
 
 
@@ -109,7 +109,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
         "none of 2 logs can be fitted",
         "a: B_p unknown (known: n = 8 (toy.n in toy.yaml))",
         "b: n and B_p unknown",
-        "Add --set 'B_p=<number>' --set 'b:n=<number>'",
+        'Add settings=["B_p=<number>", "b:n=<number>"]',
     ):
         assert word in text
     toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
@@ -119,7 +119,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     }  # fmt: skip
     runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])
     assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
-    assert "--set 'n=<number>' --set 'B_p=<number>'" in refusal(tmp_path / "b")
+    assert 'settings=["n=<number>", "B_p=<number>"]' in refusal(tmp_path / "b")
 
 
 def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None:
@@ -157,7 +157,7 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     text = refusal(a, b)
     for word in (
         "a, b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
-        "--set b:seed=1",
+        'settings=["b:seed=1"]',
     ):
         assert word in text
     assert "identical" not in text
@@ -196,7 +196,7 @@ def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Pat
     toy(tmp_path / "run" / "1.out", toy_curve(range(1, 13)), "first", KNOWN)
     toy(tmp_path / "run" / "2.out", toy_curve(range(10, 41)), "second", KNOWN)
     text = refusal(tmp_path)
-    assert "If one continues the other: --group-by directory" in text
+    assert 'If one continues the other: group_by="directory"' in text
     assert "identical" not in text
     (provenance,) = survey([tmp_path], group_by="directory").ready
     assert provenance.steps == (1, 40)
@@ -208,7 +208,7 @@ def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
     zeros = [{"at": s, "toy/eval/aime24/avg@8": 0.0} for s in range(10)]
     for name in "ab":
         toy(tmp_path / name, zeros, name, KNOWN)
-    assert "--set b:seed=1" in refusal(tmp_path)
+    assert 'settings=["b:seed=1"]' in refusal(tmp_path)
 
 
 def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     for word in (
         "no known framework uses its names: my_reward, my_loss",
         "Toy",
-        "--set 'framework=<name>'",
+        'settings=["framework=<name>"]',
     ):
         assert word in text
     assert "--write-mapping" not in text  # which takes tables

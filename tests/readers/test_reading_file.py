@@ -84,9 +84,9 @@ def test_options_win_over_the_file_and_isolaw_says_so(isolaw: Call, logs: Path) 
     runs = library.read(logs, settings={"seed": 7, "B_p": 16})
     assert set(runs.points["seed"]) == {7}  # although the file is about this run alone
     assert set(runs.points["problems_per_batch"]) == {16}
-    assert runs.notes[0] == f"isolaw reads with the options in {file}; settings wins over them"
+    assert runs.notes[0] == f"isolaw reads with the options in {file}; the given settings wins over them"
     err = isolaw("read", logs, "--only", "*n32", "--set", "B_p=16")[2]
-    assert f"{file}; --only, --set win over them" in err
+    assert f"{file}; the given only, settings win over them" in err
 
 
 def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(

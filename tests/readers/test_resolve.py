@@ -122,7 +122,7 @@ def test_what_was_left_aside_is_said(run: Any) -> None:
     given = {"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64, "toy.seed": 1}
     notes = run(given, settings=("n=8", "B_p=16", "seed=2")).notes
     for note in (
-        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced, since --set contradicts it",
+        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced, since your values contradict it",
         "n = 8 (--set), but the log has 4 (toy.n in toy.yaml); isolaw replaced the log's value",
         "seed = 2 (--set), but the log has 1 (toy.seed in toy.yaml); isolaw replaced the log's value",
     ):
@@ -131,7 +131,7 @@ def test_what_was_left_aside_is_said(run: Any) -> None:
 
 def test_parts_that_differ(run: Any) -> None:
     (problem,) = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}).problems
-    for word in ("its parts differ in rollouts_per_problem: 8", "and 16", "--group-by file", "n=<value>"):
+    for word in ("its parts differ in rollouts_per_problem: 8", "and 16", 'group_by="file"', "n=<value>"):
         assert word in problem
     agreed = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}, settings=("n=16",))
     assert agreed.problems == []

@@ -12,8 +12,8 @@ import pytest
 
 import isolaw
 from isolaw.errors import InputError, Refused
+from isolaw.evidence import Quantity
 from isolaw.fits.gain import gain
-from isolaw.fits.quantity import Quantity
 from isolaw.report.answer import Answer
 from isolaw.report.text import prediction as words
 

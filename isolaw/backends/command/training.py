@@ -44,7 +44,7 @@ from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
-from isolaw.errors import MessageLines, RunError
+from isolaw.errors import RunError, Wording
 from isolaw.readers import frameworks
 from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
@@ -429,7 +429,7 @@ class _Process:
         text += "".join(f"; {note.text}" for note in [*notes, *lost])
         if not self.lines:
             return RunError(f"{text}; it printed nothing")
-        return RunError(MessageLines(text, "  its last lines:", *(f"  | {line}" for line in self.lines)))
+        return RunError(Wording(text, "  its last lines:", *(f"  | {line}" for line in self.lines)))
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Read the command's output in a thread until its end; a full pipe would block the command."""

@@ -36,7 +36,7 @@ class Encoded:
 def encoded(value: Any) -> Any:
     """Return a value as JSON-able data.
 
-    >>> from isolaw.fits.quantity import Quantity
+    >>> from isolaw.evidence import Quantity
     >>> encoded((Quantity(64.0, (32.0, None), "lower_bound"),))
     [{'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}]
     """
@@ -61,7 +61,7 @@ def decoded(cls: type[T], data: Any) -> T:
     Malformed
         a field is missing or has the wrong type.
 
-    >>> from isolaw.fits.quantity import Quantity
+    >>> from isolaw.evidence import Quantity
     >>> decoded(Quantity, {"value": 64, "interval": None, "status": "ok"})
     Quantity(value=64.0, interval=None, status='ok')
     >>> decoded(Quantity, {"value": "64", "interval": None, "status": "ok"})

@@ -19,10 +19,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import LEVEL
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, RuleLoss
 from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 

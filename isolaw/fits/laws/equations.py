@@ -66,7 +66,7 @@ class LawForm:
     equation, parameters
         the equation with names for θ, and ``{x}`` and ``{x2}`` for x and its square; the names of θ.
     words
-        the form in words, with ``{x}`` for log C or M.
+        the form in words, with ``{x}`` for log C or M and ``{n}`` for n or B_p.
     natural
         functions that convert fitted parameters to the values that isolaw shows.
     label
@@ -127,19 +127,19 @@ def _in_log2_n(terms: int) -> Callable[[Floats, NStarPath, Floats], Floats]:
 LAWS: dict[str, LawForm] = {
     "constant": LawForm(
         lambda x, t: np.repeat(t[:, :1], x.size, axis=1), _in_log2_n(1),
-        "n* = n0", ("n0",), "a constant n", {"n0": lambda v: 2**v}, contains=(),
+        "n* = n0", ("n0",), "a constant {n}", {"n0": lambda v: 2**v}, contains=(),
     ),
     "power": LawForm(
         lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x), _in_log2_n(2),
-        "log2 n* = α + β {x}", ("α", "β"), "n doubling at a constant rate in {x}", rises=True,
+        "log2 n* = α + β {x}", ("α", "β"), "{n} doubling at a constant rate in {x}", rises=True,
     ),
     "linear": LawForm(
         lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)), _linear_of,
-        "n* = α + β {x}", ("α", "β"), "n linear in {x}", rises=True,
+        "n* = α + β {x}", ("α", "β"), "{n} linear in {x}", rises=True,
     ),
     "non-monotone": LawForm(
         lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _in_log2_n(3),
-        "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log n quadratic in {x}",
+        "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log {n} quadratic in {x}",
         label="quadratic", contains=("constant", "power"), turns=True,  # the label does not imply a fall
     ),
     "logistic": LawForm(

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, Refused, wrong_argument
+from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.laws.equations import fit_logistic, logistic
-from isolaw.fits.quantity import Quantity
 
 if TYPE_CHECKING:
     from lmfit.model import ModelResult

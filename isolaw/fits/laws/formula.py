@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 
+from isolaw.evidence import interval
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import interval
 
 
 def signed(value: float) -> str:

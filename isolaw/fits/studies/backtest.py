@@ -22,11 +22,11 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
+from isolaw.evidence import number
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import read_reward
 from isolaw.fits.pipeline import fit
 from isolaw.fits.predict import Prediction
-from isolaw.fits.quantity import number
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate

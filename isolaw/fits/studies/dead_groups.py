@@ -31,8 +31,8 @@ from scipy.special import betaln, expit, gammaln
 
 from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError
+from isolaw.evidence import Quantity, from_draws
 from isolaw.fits.document.codec import Encoded
-from isolaw.fits.quantity import Quantity, from_draws
 from isolaw.fits.selection import Floats
 from isolaw.metrics import per_problem
 from isolaw.registry import Shown

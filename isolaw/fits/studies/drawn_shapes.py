@@ -8,10 +8,10 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.errors import InputError, Refused
+from isolaw.evidence import number
 from isolaw.fits.allocations import FAR, REACH
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.quantity import number
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.pool import ModelPool, anchors
@@ -118,13 +118,14 @@ def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
     """
     if cost is None:
         raise InputError("hours: a comparison in hours requires the cost of a step")
-    times = [cost.seconds(*shape, 1) for shape in drawn.shapes]
-    unknown = [Cell(*s).label for s, time in zip(drawn.shapes, times, strict=True) if time is None]
+    steps = [cost.seconds(*shape, 1) for shape in drawn.shapes]
+    unknown = [Cell(*s).label for s, step in zip(drawn.shapes, steps, strict=True) if step is None]
     if unknown:
         raise Refused(f"cost: found no step time for {'; '.join(unknown)}; time a step of each configuration")
-    known = [time for time in times if time is not None]
-    value = np.array([time.value for time in known])
-    wide = np.array([0.0 if time.high is None else math.log(time.high / time.value) / 1.96 for time in known])
+    known = [step for step in steps if step is not None]
+    value = np.array([float(step) for step in known])
+    highest = [float(step) if step.interval is None else step.interval[1] for step in known]
+    wide = np.log(np.array(highest) / value) / 1.96
     z = np.random.default_rng((drawn.surface.seed, 7)).standard_normal((drawn.surface.of_draw.size, 3))
     noise = wide * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
     return np.asarray(np.vstack([value, value * np.exp(noise)]))

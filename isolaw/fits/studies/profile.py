@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
-from isolaw.fits.quantity import LEVEL, Quantity, Status
+from isolaw.evidence import LEVEL, Quantity, Status
 from isolaw.fits.selection import Floats
 
 Combination = Mapping[str, float]  # a linear combination of parameters, by their names

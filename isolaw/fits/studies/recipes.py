@@ -24,14 +24,13 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
 from isolaw.errors import DataError, Refused
-from isolaw.evidence import Simulated
+from isolaw.evidence import Quantity, Simulated, Status, estimated
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.pipeline import DRAWS
-from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample

@@ -171,7 +171,7 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     """
     if group.duplicated([name, "seed", "step"]).any():
         way = option("where", "NAME", Placeholder("value"))
-        raise DataError(f"runs with {label} differ in more than {name}; choose among them with {way}")
+        raise DataError(f"runs with {label} differ in more than {name}; choose among them with " + way)
     seeds = group["seed"].nunique()
     if seeds < 2:
         raise Refused(

@@ -36,6 +36,7 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
+from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
 from isolaw.fits.cell import Cell
@@ -45,7 +46,6 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import read_reward
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.predict import seconds_of
-from isolaw.fits.quantity import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds

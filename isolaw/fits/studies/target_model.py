@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_ndtr, logsumexp
 
 from isolaw.config.run import EXPONENTS
-from isolaw.fits.quantity import Quantity
+from isolaw.evidence import Quantity
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.profile import Profile
 

@@ -27,10 +27,10 @@ from isolaw.arguments import checked
 from isolaw.commands import option
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.evidence import LEVEL, Quantity
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
-from isolaw.fits.quantity import LEVEL, Quantity
 from isolaw.fits.selection import Floats, differing, measured_points, rows_with
 from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
@@ -214,7 +214,7 @@ def _recipes(table: pd.DataFrame, source: str) -> list[str]:
         if table[name].astype(str).nunique() > _MOST_BLOCKS:
             raise DataError(
                 f"{source}: the runs have {table[name].nunique()} values of {name}; expected at most "
-                f"{_MOST_BLOCKS} recipes. Choose with {option('fixed', name, plain(table[name].iloc[0]))}"
+                f"{_MOST_BLOCKS} recipes. Choose with " + option("where", name, plain(table[name].iloc[0]))
             )
     return names
 

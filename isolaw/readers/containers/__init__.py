@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from isolaw import commands
-from isolaw.errors import InputError, at_command_line, unknown
+from isolaw.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from isolaw.readers.raw_log import Container
@@ -45,8 +45,9 @@ def missing(name: str) -> str:
 def get(name: str) -> Container:
     """Return the container called ``name``; raise an `InputError` that lists all names if there is none."""
     if name not in CONTAINERS:
-        key = "--format" if at_command_line.get() else "format"
-        raise InputError(f"{key}: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
+        raise InputError(
+            commands.argument("format") + f": {unknown('format', name, ['auto', *CONTAINERS], 'expected')}"
+        )
     container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER
     return container
 

@@ -75,4 +75,4 @@ def named(name: str) -> Framework:
     for own in known():
         if own.name.lower() == name.lower():
             return own
-    raise InputError(f"--set framework: {unknown('framework', name, FRAMEWORKS, 'expected')}")
+    raise InputError(f"framework: {unknown('framework', name, FRAMEWORKS, 'expected')}")

@@ -28,13 +28,11 @@ from isolaw.report.figures.style import (
     plain,
     save,
 )
-from isolaw.report.study import Study
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text import law as text
 from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import at_the_end
-from isolaw.runs import SYMBOLS, Runs
-
-_SYMBOLS = {name: symbol for symbol, name in SYMBOLS.items()}
+from isolaw.runs import SYMBOL_OF, Runs
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
@@ -140,7 +138,7 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
-    study = Study.of(law, runs)
+    study = FittedRuns.of(law, runs)
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0")
     for entry in law.document.grid:
@@ -167,6 +165,6 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
 
 
 def _title(document: LawDocument, title: str) -> str:
-    fixed = ", ".join(f"{_SYMBOLS.get(name, name)} = {value}" for name, value in document.fixed.items())
+    fixed = ", ".join(f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in document.fixed.items())
     title = document.simulated.title(title)
     return plain(f"{title} ({fixed})") if fixed else title

@@ -26,7 +26,7 @@ from isolaw.fits.pipeline import fit
 from isolaw.report.figures.law import draw_frontier, draw_n_star, draw_stars, frontier_figure, law_figure
 from isolaw.report.figures.series import n_ends, stars
 from isolaw.report.figures.style import BLUE, COLUMN, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
-from isolaw.report.study import PLACE, Study
+from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import predicted
@@ -140,9 +140,9 @@ def _chosen(law: Law) -> tuple[list[float], list[int]]:
     return budgets, chosen
 
 
-def _study(material: Material) -> Study:
+def _study(material: Material) -> FittedRuns:
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
-    return Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+    return FittedRuns(material.runs, metric, eval_set, fixed=dict(material.fixed))
 
 
 def _best_worst(material: Material) -> Figure:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.quantity import Quantity
 from isolaw.fits.surface.slices import slices
 from isolaw.report.text.law import preferred
 

@@ -1,6 +1,6 @@
 """Pages: HTML files that open from disk and make no network requests.
 
-`render` creates the report of a `Study`, and `render_document` the page of a `Document`, which has no
+`render` creates the report of `FittedRuns`, and `render_document` the page of a `Document`, which has no
 script. The templates, style sheet and script are in ``assets``, third-party scripts
 (plotly.js for charts, sortable for tables) in ``vendor``; a page embeds what it needs of them. Values from
 data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives tags
@@ -28,10 +28,10 @@ from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.registry import __version__
 from isolaw.report.document import Document
+from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
 from isolaw.report.page.chart import palette
-from isolaw.report.study import Study, is_of
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
@@ -95,10 +95,10 @@ def write_report(
         raise DataError("the law was fitted to other runs")
     predicted = budgets(law, compute, cost=cost, price=price)
     facts = PageContent(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
-    return write(render(Study.of(law, runs), facts), path)
+    return write(render(FittedRuns.of(law, runs), facts), path)
 
 
-def render(study: Study, facts: PageContent) -> str:
+def render(study: FittedRuns, facts: PageContent) -> str:
     """Return the page about the runs and their law as HTML."""
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())

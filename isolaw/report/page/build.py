@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.design.decisions import Decision
-from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code
 from isolaw.fits.health import health
 from isolaw.report.document import Table
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
-from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.answer import backtest_failed, backtest_line
 from isolaw.report.text.numbers import number
 from isolaw.report.text.runs_to_add import RunsToAdd, advice
+from isolaw.runs import SYMBOL_OF
 from isolaw.store.responses import Kept
 
 
@@ -53,7 +53,7 @@ class PageSection:
     small: bool = False
 
 
-def content(study: Study, facts: PageContent, plotly: str) -> dict[str, Any]:
+def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any]:
     """Return everything that the template shows and the script draws."""
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
@@ -109,17 +109,17 @@ def _warnings(document: LawDocument) -> list[str]:
     return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
 
 
-def _law(study: Study, facts: PageContent) -> PageSection | str:
+def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
     d, budgets = study.document, facts.budgets
     if d is None:
         return f"n*(C): {study.refused}"
-    lines = [about(line, d.axis) for line in (law_text.verdict(d), law_text.saturation(d)) if line]
+    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
     charts, shown = [], [] if budgets is None else budgets.recommended
     found: list[Table | None] = [tables.laws(d), tables.configurations(d)]
     if budgets is not None and shown:
         charts = [law_charts.n_star(study, budgets)]
         found.insert(0, tables.frontier(shown, d))
-    title = about("The best n for a budget", d.axis)
+    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
     return PageSection("law", title, lines, charts, [table for table in found if table is not None])
 
 
@@ -141,7 +141,7 @@ def _responses(facts: PageContent) -> list[PageSection]:
     return [PageSection("responses", "Responses", lines, tables=[responses.table(shown)])]
 
 
-def _best_and_worst(study: Study) -> PageSection | str:
+def _best_and_worst(study: FittedRuns) -> PageSection | str:
     names = study.best_and_worst()
     if not names:
         why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
@@ -155,7 +155,7 @@ def _best_and_worst(study: Study) -> PageSection | str:
     return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
 
 
-def _landscape(study: Study) -> PageSection | str:
+def _landscape(study: FittedRuns) -> PageSection | str:
     charts = landscape.landscape(study)
     if not charts:
         return "pass@1 landscape: the runs did not record results of single problems"
@@ -169,7 +169,7 @@ def _landscape(study: Study) -> PageSection | str:
     return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 
 
-def _health(study: Study, facts: PageContent) -> PageSection:
+def _health(study: FittedRuns, facts: PageContent) -> PageSection:
     judged = health(study.runs, study.metric, study.eval_set)
     lines = sweep_text.health(judged, len(facts.failed), study.document)
     table = tables.health(judged, study, facts.failed)
@@ -185,7 +185,7 @@ def _backtest(facts: PageContent) -> PageSection | str:
     return PageSection("backtest", title, [], charts, losses)
 
 
-def _facts(study: Study) -> list[tuple[str, str]]:
+def _facts(study: FittedRuns) -> list[tuple[str, str]]:
     points = study.rows()
     return [
         ("reward", f"{study.metric} on {study.eval_set}"),
@@ -203,14 +203,14 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(f"{v:,}" for v in values)
 
 
-def _advice(study: Study, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
+def _advice(study: FittedRuns, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
     if study.document is None:
         return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
     return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
 
 
-def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
+def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
     """Return the facts needed to reproduce the page, as (name, lines) pairs."""
     d = study.document
     data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
@@ -227,7 +227,7 @@ def _how(study: Study, facts: PageContent, plotly: str) -> list[tuple[str, list[
     return [(name, lines) for name, lines in how.items() if lines]
 
 
-def _names(study: Study, run_ids: Sequence[str]) -> list[str]:
+def _names(study: FittedRuns, run_ids: Sequence[str]) -> list[str]:
     """Return the hover text of each run."""
     facts = study.runs.points.drop_duplicates("run_id").set_index("run_id")
     names = tables.labels(run_ids)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page.chart import Chart, line, log_axis, n_colour, rounded
-from isolaw.report.study import Study
 from isolaw.report.text.numbers import number
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
@@ -20,7 +20,7 @@ _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "
 _engineering = EngFormatter(sep="")
 
 
-def landscape(study: Study) -> list[Chart]:
+def landscape(study: FittedRuns) -> list[Chart]:
     """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
     b, levels = study.one_batch(), study.levels
     shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})
@@ -32,7 +32,7 @@ def landscape(study: Study) -> list[Chart]:
     return [*charts, _zero(rows, study, b)] if len(rows) else charts
 
 
-def _shares(study: Study, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
+def _shares(study: FittedRuns, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
     """Return the share of problems by bin of pass@1 (rows) and compute (columns), and its source."""
     points = study.held.points
     own = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
@@ -72,7 +72,7 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
     return Chart(f"landscape-n{n}", f"n = {n:,}", caption, data, layout, height=300)
 
 
-def _zero(rows: pd.DataFrame, study: Study, b: int) -> Chart:
+def _zero(rows: pd.DataFrame, study: FittedRuns, b: int) -> Chart:
     data = []
     for group, own in rows.groupby("rollouts_per_problem"):
         n, mean = int(str(group)), own.groupby("compute")["value"].mean()

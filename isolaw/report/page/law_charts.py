@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.cell import about
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.prediction import Prediction
 from isolaw.report.figures.series import fitted_curves, law_line, n_ends, star_line, steps_scale
+from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import (
     SILENT,
@@ -26,9 +26,9 @@ from isolaw.report.page.chart import (
     rounded,
     text,
 )
-from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, interval, number
+from isolaw.runs import SYMBOL_OF
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_POINTS = 30  # points of each run
@@ -36,7 +36,7 @@ _CURVE = 60
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
 
-def buys(study: Study, budgets: Budgets) -> Chart:
+def buys(study: FittedRuns, budgets: Budgets) -> Chart:
     """Return a chart of the frontier: the recommended allocation's reward, with its band, by budget.
 
     The chart marks today's compute; the page's script marks the slider's budget.
@@ -101,7 +101,7 @@ def _frontier(shown: Sequence[Prediction], document: LawDocument, with_band: boo
     return data
 
 
-def reward(study: Study, run_ids: Sequence[str], budgets: Budgets | None = None) -> Chart:
+def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = None) -> Chart:
     """Return a chart of reward against compute: runs, fitted rewards and the frontier.
 
     Each point contains the index of its run in ``run_ids``.
@@ -143,7 +143,7 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([some(own) for _, own in rows.groupby("run_id", sort=False)])
 
 
-def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, int]) -> dict[str, Any]:
+def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[str, int]) -> dict[str, Any]:
     """Return all runs of a configuration as one line with gaps. Each point contains its run and step."""
     pieces = [own for _, own in rows.groupby("run_id", sort=False)]
     known = [[[labels[str(own["run_id"].iloc[0])], int(step)] for step in own["step"]] for own in pieces]
@@ -161,7 +161,7 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
     }  # fmt: skip
 
 
-def n_star(study: Study, budgets: Budgets) -> Chart:
+def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
     """Return a chart of n*(C) with its band at the slider's budgets, the law, and the ends of the grid."""
     law, document = study.law, study.document
     assert law is not None
@@ -207,7 +207,7 @@ def n_star(study: Study, budgets: Budgets) -> Chart:
         "shapes": [*shapes, *_today(budgets, document)],
         "showlegend": True,
     }
-    title = about("The best n for a budget", document.axis)
+    title = f"The best {SYMBOL_OF[document.axis]} for a budget"
     alt = " ".join([f"{title}.", law_text.ends(document), law_text.saturation(document)])
     return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=420)
 
@@ -223,7 +223,7 @@ def _named(name: str, rank: int) -> dict[str, Any]:
 _DRAWS = _named("95 % of draws", 2)  # the legend entry of a band
 
 
-def _reward_caption(study: Study, thinned: bool) -> str:
+def _reward_caption(study: FittedRuns, thinned: bool) -> str:
     """Return the caption of the chart of reward against compute, which explains how to read it."""
     lines = ["Thin lines are runs, in stronger colours for larger n."]
     if study.document is not None:
@@ -236,7 +236,7 @@ def _reward_caption(study: Study, thinned: bool) -> str:
     return " ".join(lines)
 
 
-def _reward_alt(study: Study) -> str:
+def _reward_alt(study: FittedRuns) -> str:
     """Return the text alternative of the chart of reward against compute: its range of rewards."""
     rows = study.fitted()
     return (
@@ -247,14 +247,15 @@ def _reward_alt(study: Study) -> str:
 
 def n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
+    n = SYMBOL_OF[document.axis]
     lines = [
-        "The line is n*, where the fitted reward is highest among all n, smoothed over a tenth of a decade "
-        "of C. The band is its 95 % interval, which ends at the axis where the interval is open."
+        f"The line is {n}*, where the fitted reward is highest among all {n}, smoothed over a tenth of a "
+        "decade of C. The band is its 95 % interval, which ends at the axis where the interval is open."
     ]
     if not document.bootstrap.draws:
-        lines = ["The line is n*, where the fitted reward is highest. Without draws, there is no band."]
-    lines.append("The recommended n is the round or measured n next to the line that loses least.")
+        lines = [f"The line is {n}*, where the fitted reward is highest. Without draws, there is no band."]
+    lines.append(f"The recommended {n} is the round or measured {n} next to the line that loses least.")
     if document.method == "surface" and (law := law_text.preferred(document)):
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
-    lines.append("Near n* the reward is flat, so the loss of an n matters more than the n itself.")
-    return about(" ".join(lines), document.axis)
+    lines.append(f"Near {n}* the reward is flat, so a loss in reward matters more than the {n} itself.")
+    return " ".join(lines)

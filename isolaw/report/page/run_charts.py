@@ -13,6 +13,7 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.figures.series import n_ends
+from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
@@ -25,7 +26,6 @@ from isolaw.report.page.chart import (
     rounded,
     text,
 )
-from isolaw.report.study import PLACE, Study
 from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
@@ -35,7 +35,7 @@ _NEAR_END = 0.8  # rewards before this share of the largest compute do not count
 _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
-def grid(study: Study) -> Chart:
+def grid(study: FittedRuns) -> Chart:
     """Return the reward of every (B_p, n) at one compute, as a map, or as a line if B_p is constant.
 
     The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
@@ -64,7 +64,7 @@ def _place(option: Option) -> tuple[int, int]:
     return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
 
 
-def _recommended(study: Study, compute: float) -> Prediction | None:
+def _recommended(study: FittedRuns, compute: float) -> Prediction | None:
     """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
@@ -145,7 +145,7 @@ def _by_n(
     return Chart(name, title, caption, [data], layout, height=height)
 
 
-def best_and_worst(study: Study) -> list[Chart]:
+def best_and_worst(study: FittedRuns) -> list[Chart]:
     """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
     b = study.one_batch()
     charts = []
@@ -175,7 +175,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
     return Chart("backtest", "Loss by budget", _backtest_caption(result), data, layout, height=340)
 
 
-def _grid_caption(study: Study, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
+def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
     """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
     missing = study.rows().groupby(PLACE).ngroups - len(table)
     end = study.rows()["compute"].max()

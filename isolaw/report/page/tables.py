@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.quantity import Quantity
 from isolaw.report.document import Table, TableCell
-from isolaw.report.study import PLACE, Study, common_compute, final_rewards
+from isolaw.report.fitted_runs import PLACE, FittedRuns, common_compute, final_rewards
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.studies import choices
@@ -62,7 +62,7 @@ def configurations(document: LawDocument) -> Table | None:
     return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
 
-def rewards_at_one_compute(study: Study) -> Table:
+def rewards_at_one_compute(study: FittedRuns) -> Table:
     """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
     names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
     compute = common_compute(study.rows())
@@ -119,7 +119,7 @@ def laws(document: LawDocument) -> Table | None:
     )
 
 
-def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:
+def health(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of all runs with their health, failed runs included."""
     ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
     reward = study.rows().sort_values("step").groupby("run_id")["value"].last()

@@ -12,10 +12,10 @@ from isolaw.report.text import prediction as words
 from isolaw.report.text.numbers import in_reward, interval, number
 
 if TYPE_CHECKING:
+    from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.gain import Gain
     from isolaw.fits.prediction import Prediction
-    from isolaw.fits.quantity import Quantity
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0

@@ -13,7 +13,8 @@ from isolaw.step_cost import HOUR_S, CostOrigin
 
 if TYPE_CHECKING:
     from isolaw.costs.sweeps import Remaining
-    from isolaw.step_cost import Cost, Estimate, Spent
+    from isolaw.evidence import Quantity
+    from isolaw.step_cost import Cost, Spent
 
 
 def spent(own: Spent | None, cost: Cost) -> str:
@@ -113,14 +114,14 @@ def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) ->
         if own is None:
             rows.append([label, "not known", *[""] * (len(rows[0]) - 2)])
             continue
-        hours, gpu_hours = own.times(1 / HOUR_S), cost.in_gpu_hours(own)
+        hours, gpu_hours = own / HOUR_S, cost.in_gpu_hours(own)
         more = [_ends(gpu_hours)] if gpu_hours else []
-        rows.append([label, _ends(hours), *more, number(own.value / steps)])
+        rows.append([label, _ends(hours), *more, number(float(own) / steps)])
     a, b = found
     first = (
         "The step time of A or of B is unknown."
         if a is None or b is None
-        else f"{count(steps, 'step')} of A take {number(a.value / b.value)} times as long as "
+        else f"{count(steps, 'step')} of A take {number(float(a) / float(b))} times as long as "
         f"{count(steps, 'step')} of B."
     )
     lines: list[Stanza] = [first, Table.of(rows), f"Step times are from {origin(cost)}.", *validation(cost)]
@@ -135,9 +136,8 @@ def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]
     return [Caution(f"the cost of {far} is extrapolated: no such step was timed.")] if far else []
 
 
-def _ends(own: Estimate) -> str:
-    ends = "" if own.low is None else f" ({interval((own.low, own.high))})"
-    return number(own.value) + ends
+def _ends(own: Quantity) -> str:
+    return number(own.value) + ("" if own.interval is None else f" ({interval(own.interval)})")
 
 
 def time_by_part(seconds: Mapping[str, float]) -> str:
@@ -161,6 +161,6 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
     return f"{number(own['hours'])} hours of run time so far ({time_by_part(own['seconds'])})"
 
 
-def _interval(own: Estimate, unit: str) -> str:
+def _interval(own: Quantity, unit: str) -> str:
     value, *ends = _ends(own).split(" ", 1)
     return " ".join([value, unit, *ends])

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from isolaw.fits.cell import about
+from isolaw.evidence import Quantity
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
-from isolaw.fits.quantity import Quantity
 from isolaw.report.text.numbers import count, in_reward, interval, number
-from isolaw.runs import SYMBOLS
+from isolaw.runs import SYMBOL_OF
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -71,21 +70,23 @@ def symbol(document: LawDocument) -> str:
 
 def law_summary(document: LawDocument) -> list[str]:
     """Return the findings of a fit, line by line: the law, the fitted data, and how n* changes."""
-    law, *lines = (
-        about(line, document.axis)
-        for line in (verdict(document), ends(document), *crossovers(document), saturation(document))
+    lines = (
+        verdict(document),
+        data_line(document),
+        ends(document),
+        *crossovers(document),
+        saturation(document),
     )
-    return [line for line in (law, data_line(document), *lines) if line]
+    return [line for line in lines if line]
 
 
 def data_line(document: LawDocument) -> str:
     """Return one line about the fitted data: metric, runs, n, fixed values and learning curve."""
     n = sorted({g.level(document.axis) for g in document.grid})
-    symbols = {name: symbol for symbol, name in SYMBOLS.items()}
-    fixed = ", ".join(f"{symbols.get(k, k)} = {v}" for k, v in document.fixed.items())
+    fixed = ", ".join(f"{SYMBOL_OF.get(k, k)} = {v}" for k, v in document.fixed.items())
     return (
         f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
-        + about(f"n = {', '.join(map(str, n))}", document.axis)
+        + f"{SYMBOL_OF[document.axis]} = {', '.join(map(str, n))}"
         + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed; "
         + f"the learning curve is {document.curve}."
     )
@@ -102,7 +103,8 @@ def ends(document: LawDocument) -> str:
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
     at = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
-    return f"n*, the n with the highest reward, is {' and '.join(at)}."
+    n = SYMBOL_OF[document.axis]
+    return f"{n}*, the {n} with the highest reward, is {' and '.join(at)}."
 
 
 def star(q: Quantity) -> str:
@@ -121,13 +123,13 @@ def crossovers(document: LawDocument) -> list[str]:
     """Return the budgets at which one n overtakes another, for consecutive n along the frontier."""
     path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
     neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}
-    out = []
+    n, out = SYMBOL_OF[document.axis], []
     for c in document.crossovers:
         if (c.from_, c.to) not in neighbours:
             continue
-        text = f"n = {c.to} overtakes n = {c.from_} at {symbol(document)} = {number(c.x)}"
+        text = f"{n} = {c.to} overtakes {n} = {c.from_} at {symbol(document)} = {number(c.x)}"
         if not c.supported:
-            text += ", which no data support: it is outside the range measured for both n"
+            text += f", which no data support: it is outside the range measured for both {n}"
         elif c.interval is not None:
             text += f" ({interval(c.interval)})"
         elif c.status == "not_identified":
@@ -138,15 +140,15 @@ def crossovers(document: LawDocument) -> list[str]:
 
 def saturation(document: LawDocument) -> str:
     """State whether n* levels off; empty if that is not known."""
-    q = document.params["saturation"]
+    q, n = document.params["saturation"], SYMBOL_OF[document.axis]
     reasons = [own.text for own in having(document.flags, Code.NO_SATURATION)[:1]]
     why = "".join(f"isolaw states no saturation level, since {reason}" for reason in reasons)
     if q.status == "ok":
-        return f"n* levels off at {q}."
+        return f"{n}* levels off at {q}."
     if q.status == "refused":
         return f"{why}." if why else ""
     level = f"; the level would be {q}" if q.status == "lower_bound" else ""
-    return f"{why or 'n* does not level off within the measured n'}{level}."
+    return f"{why or f'{n}* does not level off within the measured {n}'}{level}."
 
 
 def law_name(law: str) -> str:
@@ -160,7 +162,7 @@ def law_name(law: str) -> str:
 
 def form(law: str, document: LawDocument) -> str:
     """Return the form of a law in words, such as ``a constant n``."""
-    text = LAWS[law].words.format(x="log C" if document.x.log10 else "M")
+    text = LAWS[law].words.format(x="log C" if document.x.log10 else "M", n=SYMBOL_OF[document.axis])
     return f"a power law, {text}" if law == "power" and document.x.log10 else text
 
 
@@ -180,14 +182,14 @@ def verdict(document: LawDocument) -> str:
         return " ".join(["Without draws, isolaw prefers no law.", *_constant(document)])
     if c.preferred is None:
         return " ".join(["The draws prefer no law.", *_constant(document)])
-    own, found, name = c.laws[c.preferred], equation(document), form(c.preferred, document)
-    text = f"isolaw prefers the law {found}, {name}. " if found else f"isolaw prefers this law: {name}. "
-    lost = f"{in_reward(own.mean_loss, document.tolerance)} in {document.metric}"
-    text += f"On average over C, its n loses {lost} against the best n"
+    n, law, name = SYMBOL_OF[document.axis], equation(document), form(c.preferred, document)
+    text = f"isolaw prefers the law {law}, {name}. " if law else f"isolaw prefers this law: {name}. "
+    lost = f"{in_reward(c.laws[c.preferred].mean_loss, document.tolerance)} in {document.metric}"
+    text += f"On average over C, its {n} loses {lost} against the best {n}"
     if c.preferred == "constant":
         return f"{text}, and no other law loses less in 95 % of draws."
     constant = in_reward(c.laws["constant"].mean_loss, document.tolerance)
-    text += f"; the best constant n loses {constant}. "
+    text += f"; the best constant {n} loses {constant}. "
     return " ".join([f"{text}No other law loses less in 95 % of draws.", *_constant(document)])
 
 
@@ -197,23 +199,26 @@ def _constant(document: LawDocument) -> list[str]:
     if c.verdict != "constant" or c.constant is None:
         return []
     most = in_reward(c.constant.max_loss, document.tolerance, 3)
-    return [f"On the fitted surface, n = {c.constant.n} loses at most {most} at any budget."]
+    n = SYMBOL_OF[document.axis]
+    return [f"On the fitted surface, {n} = {c.constant.n} loses at most {most} at any budget."]
 
 
 def _verdict_on_curves(document: LawDocument) -> str:
     """Return the verdict of the paper's method, which compares laws on the fitted curves."""
-    c, tolerance = document.comparison, document.tolerance
+    c, tolerance, n = document.comparison, document.tolerance, SYMBOL_OF[document.axis]
     constant, logistic = c.constant, c.logistic
     if c.verdict == "constant" and constant is not None:
         most = in_reward(constant.max_loss, tolerance, 3)
-        return f"On the fitted curves, n = {constant.n} loses at most {most} at any budget."
+        return f"On the fitted curves, {n} = {constant.n} loses at most {most} at any budget."
     if c.verdict == "no law":
-        return "isolaw prefers no law: on the fitted curves, the logistic does no better than a constant n."
+        return (
+            f"isolaw prefers no law: on the fitted curves, the logistic does no better than a constant {n}."
+        )
     if constant is None or logistic is None:
         return ""
     return (
         f"On the fitted curves, the law loses {in_reward(logistic.mean_loss, tolerance)} in reward "
-        f"on average along the frontier; a constant n = {constant.n} would lose "
+        f"on average along the frontier; a constant {n} = {constant.n} would lose "
         f"{in_reward(constant.mean_loss, tolerance)}."
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from isolaw.evidence import in_reward, interval, number
 from isolaw.fits.laws.formula import signed
-from isolaw.fits.quantity import in_reward, interval, number
 
 __all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "share", "signed"]
 

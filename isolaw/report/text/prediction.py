@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
 from isolaw.fits.allocations import INTERVALS, comparable, reached
-from isolaw.fits.cell import about
 from isolaw.fits.flags import Code, having
 from isolaw.report.document import Document
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.runs_to_add import next_line
+from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import parse_hours
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
             [*(f"{own.text[0].upper()}{own.text[1:]}." for own in flat),
              *(f"{_named(prediction)} is {own.text}." for own in far)]
         )  # fmt: skip
-    best = prediction.options[0]
+    best, symbol = prediction.options[0], SYMBOL_OF[document.axis]
     among = ""
     if prediction.compared is not None:
         low, high = prediction.compared
-        among = f" with n from {number(low)} to {number(high)}" if low < high else f" with n = {number(low)}"
-        among = about(among, document.axis)
+        among = f"from {number(low)} to {number(high)}" if low < high else f"= {number(low)}"
+        among = f" with {symbol} {among}"
         if prediction.compared_batches is not None:
             least, most = prediction.compared_batches
             among += f" and B_p from {number(least)} to {number(most)}"
@@ -73,10 +73,8 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     if prediction.compared_batches is not None:
         side = "outside" if best.beyond else "within"
         return f"{text}. No run has n = {n} at B_p = {b}, which is {side} the measured range."
-    if document.axis == "problems_per_batch":
-        n = b
-    where = "beyond the measured n" if best.beyond else "between measured n"
-    return f"{text}.{about(f' No run has n = {n}, which is {where}.', document.axis)}"
+    where = f"beyond the measured {symbol}" if best.beyond else f"between measured {symbol}"
+    return f"{text}. No run has {symbol} = {getattr(best.allocation, document.axis)}, which is {where}."
 
 
 def predicted(law: Law, budget: float | str, **limits: Any) -> Prediction | None:
@@ -187,10 +185,9 @@ def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
     if not prediction.options:
         return loss(prediction, document)
     a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
-    reached = about("the largest compute that three n reached", document.axis)
     return (
-        f"At {_named(prediction)}, {reached}, isolaw recommends n = {a.rollouts_per_problem}, "
-        f"B_p = {a.problems_per_batch}. "
+        f"At {_named(prediction)}, the largest compute that three {SYMBOL_OF[document.axis]} reached, "
+        f"isolaw recommends n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}. "
         f"The expected loss is {in_reward(lost, document.tolerance)} in {document.metric}."
     )
 

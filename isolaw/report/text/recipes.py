@@ -11,7 +11,7 @@ from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.numbers import number
 
 if TYPE_CHECKING:
-    from isolaw.fits.quantity import Quantity
+    from isolaw.evidence import Quantity
     from isolaw.fits.studies.recipes import Contrast, RecipeComparison
 
 TwoNames = tuple[str, str]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from isolaw import commands
 from isolaw.design.decisions import Ending
 from isolaw.fits.allocations import INTERVALS, past_divergence, reached, times_beyond
-from isolaw.fits.cell import AxisName, Cell, about, axis_of
+from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text
 from isolaw.report.text import race as race_text
 from isolaw.report.text.numbers import count, in_reward, number
-from isolaw.runs import listed
+from isolaw.runs import SYMBOL_OF, listed
 
 if TYPE_CHECKING:
     from isolaw.design.decisions import Decision
@@ -48,12 +48,11 @@ def run_first(prediction: Prediction, document: LawDocument) -> str:
     """Name the n beyond the measured n to run before spending the budget; empty if there are none."""
     if not prediction.run_first:
         return ""
-    listed = ", ".join(str(n) for n in prediction.run_first)
+    n, levels = SYMBOL_OF[document.axis], ", ".join(map(str, prediction.run_first))
     reach = f"C = {number(min(reached(document.grid), _most(prediction)))}" + (
         "" if document.x.unit == "steps" else f" {document.x.unit}"
     )
-    text = f"Run n = {listed} first, to {reach} each: the best n may be beyond the measured n."
-    return about(text, document.axis)
+    return f"Run {n} = {levels} first, to {reach} each: the best {n} may be beyond the measured {n}."
 
 
 def _most(prediction: Prediction | None) -> float:
@@ -161,11 +160,11 @@ def _large_loss(
 ) -> list[RunsToAdd]:
     """Recommend the n in between if no measured n is near the best, or more seeds if the best n loses."""
     best = prediction.options[0]
-    n = getattr(best.allocation, axis)
-    if not any(option.measured for option in prediction.options) and n not in levels:
+    level, n = getattr(best.allocation, axis), SYMBOL_OF[axis]
+    if not any(option.measured for option in prediction.options) and level not in levels:
         most = f"{prediction.tolerance:g}"
-        why = f"isolaw recommends this n, but no run has it. Every measured n loses more than {most}."
-        return [_add_n(n, levels, why, axis)]
+        why = f"isolaw recommends this {n}, but no run has it. Every measured {n} loses more than {most}."
+        return [_add_n(level, levels, why, axis)]
     if fewest < _SEEDS or best.expected_loss <= prediction.tolerance:
         return []
     lost = in_reward(best.expected_loss, prediction.tolerance, 3)
@@ -174,8 +173,7 @@ def _large_loss(
 
 
 def _add_n(n: int, levels: Sequence[int], why: str, axis: AxisName) -> RunsToAdd:
-    what, why = about(f"Add n = {n:,}.", axis), about(why, axis)
-    return RunsToAdd(what, why, (f"grid.{axis}={sorted([*levels, n])}",))
+    return RunsToAdd(f"Add {SYMBOL_OF[axis]} = {n:,}.", why, (f"grid.{axis}={sorted([*levels, n])}",))
 
 
 def _beyond(document: LawDocument, prediction: Prediction | None, levels: Sequence[int]) -> list[RunsToAdd]:
@@ -195,7 +193,8 @@ def _grid_edge(document: LawDocument, levels: Sequence[int], most: int | None) -
     top = last.n_star.status == "lower_bound"
     n = levels[-1] * 2 if top else levels[0] // 2
     at = f"{law_text.symbol(document)} = {number(last.x)}"
-    why = f"At {at}, the {'largest' if top else 'smallest'} measured n is the best, so n* is only a bound."
+    end, symbol = "largest" if top else "smallest", SYMBOL_OF[document.axis]
+    why = f"At {at}, the {end} measured {symbol} is the best, so {symbol}* is only a bound."
     ended = all(past_divergence(document, *_with(g, document.axis, n)) for g in document.grid)
     return [_add_n(n, levels, why, document.axis)] if 2 <= n <= (most or n) and not ended else []
 
@@ -228,16 +227,15 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[RunsT
     if prediction is None or times_beyond(prediction.compute, grid) <= INTERVALS:
         return []
     goal = math.ceil(prediction.compute / INTERVALS)
-    ends: dict[int, float] = {}
+    n, ends = SYMBOL_OF[axis_of(grid)], dict[int, float]()
     for g in grid:
-        n = g.level(axis_of(grid))
-        ends[n] = max(ends.get(n, 0.0), g.measured[1] + g.step_cost)
-    short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
-    why = "For n* to be more than a bound, three n must reach a third of the budget."
+        level = g.level(axis_of(grid))
+        ends[level] = max(ends.get(level, 0.0), g.measured[1] + g.step_cost)
+    short = ", ".join(f"{level:,}" for level, end in sorted(ends.items()) if end < goal)
+    why = f"For {n}* to be more than a bound, three {n} must reach a third of the budget."
     if not prediction.options:
-        why = f"A recommendation requires that three n reach a tenth of the budget. {why}"
-    what = f"Run n = {short} to C = {number(goal)}, a third of the budget."
-    what, why = about(what, axis_of(grid)), about(why, axis_of(grid))
+        why = f"A recommendation requires that three {n} reach a tenth of the budget. {why}"
+    what = f"Run {n} = {short} to C = {number(goal)}, a third of the budget."
     return [RunsToAdd(what, why, (f"sweep.compute={goal}",))]
 
 
@@ -249,6 +247,6 @@ def _short(grid: Sequence[GridEntry], most: float) -> list[RunsToAdd]:
     names = sorted({g.level(axis) for g in grid if g.measured[1] + g.step_cost < 0.9 * goal})
     if not names:
         return []
-    what = about(f"Run n = {', '.join(map(str, names))} to C = {number(goal)}.", axis)
+    what = f"Run {SYMBOL_OF[axis]} = {', '.join(map(str, names))} to C = {number(goal)}."
     why = "Their runs ended earlier, so their rewards at larger budgets are extrapolated."
     return [RunsToAdd(what, why, (f"sweep.compute={int(end)}",) if goal == end else ())]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.evidence import interval
 from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code
-from isolaw.fits.quantity import interval
 from isolaw.report.document import Document, Stanza, Table, cautions
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import count, number, share
 
 if TYPE_CHECKING:
-    from isolaw.fits.quantity import Quantity
+    from isolaw.evidence import Quantity
     from isolaw.fits.studies.shapes import ShapeComparison
     from isolaw.step_cost import Cost
 

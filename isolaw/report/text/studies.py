@@ -12,8 +12,8 @@ from isolaw.report.text.law import data_line, saturation, symbol, verdict
 from isolaw.report.text.numbers import in_reward, number
 
 if TYPE_CHECKING:
+    from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument, PointsDocument
-    from isolaw.fits.quantity import Quantity
     from isolaw.fits.studies.model_size.law import SizeLaw
 
 _TIMES = {1: "once", 2: "twice"}

@@ -8,7 +8,7 @@ from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text.numbers import number, signed
 
 if TYPE_CHECKING:
-    from isolaw.fits.quantity import Quantity
+    from isolaw.evidence import Quantity
     from isolaw.fits.studies.target_laws import LrLaw
     from isolaw.fits.studies.targets import TargetRow, TargetStudy
 

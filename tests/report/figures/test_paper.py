@@ -15,7 +15,7 @@ from isolaw.errors import Refused
 from isolaw.report.figures import paper
 from isolaw.report.figures.paper import FIGURES, Material, paper_figures
 from isolaw.report.figures.series import stars
-from isolaw.report.study import common_compute, final_rewards
+from isolaw.report.fitted_runs import common_compute, final_rewards
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]

@@ -19,8 +19,8 @@ import pytest
 from golden.outputs import few_budgets
 
 from isolaw.cli import run
+from isolaw.evidence import Quantity
 from isolaw.fits.flags import Flag
-from isolaw.fits.quantity import Quantity
 from isolaw.report.text import law as law_text
 from isolaw.runs import Runs
 
@@ -151,7 +151,9 @@ def test_responses_stay_text_and_are_searched(
         )
         for i in range(4)
     ]
-    monkeypatch.setattr("isolaw.report.study.Study.backtest", lambda *_: "it takes longest, and is not read")
+    monkeypatch.setattr(
+        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_: "it takes longest, and is not read"
+    )
     monkeypatch.setattr(responses, "kept", lambda store: iter([responses.Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
     assert run(["report", str(made.sweep), "-o", str(out), "--hold", "nothing", "--draws", "20"]) == 0

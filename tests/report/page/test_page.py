@@ -20,11 +20,11 @@ import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.report.figures.law import frontier_figure, law_figure
 from isolaw.report.figures.series import fitted_curves
+from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of, usual_hold
 from isolaw.report.page import PageContent, as_script, check_replaceable, law_charts, render, tables, write
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
-from isolaw.report.study import Study, common_compute, is_of, usual_hold
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
 from isolaw.runs import Runs
@@ -68,9 +68,9 @@ def data(text: str) -> Any:
     return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
 
 
-def study(runs: Runs, **options: Any) -> Study:
+def study(runs: Runs, **options: Any) -> FittedRuns:
     law = isolaw.fit(runs, hold=usual_hold(runs), **({"draws": 8} | options))
-    return Study(runs, "avg@4", "validation", law)
+    return FittedRuns(runs, "avg@4", "validation", law)
 
 
 def few(law: Any, compute: float | None, **limits: Any) -> Budgets:
@@ -79,10 +79,10 @@ def few(law: Any, compute: float | None, **limits: Any) -> Budgets:
         return budgets(law, compute, **limits)
 
 
-_BUDGETS: dict[int, tuple[Study, Budgets]] = {}
+_BUDGETS: dict[int, tuple[FittedRuns, Budgets]] = {}
 
 
-def facts(own: Study, **more: Any) -> PageContent:
+def facts(own: FittedRuns, **more: Any) -> PageContent:
     """What a page says of a study; the predictions, which take seconds, once for all pages of a study."""
     if own.law and id(own) not in _BUDGETS:
         _BUDGETS[id(own)] = own, few(own.law, None)
@@ -90,12 +90,12 @@ def facts(own: Study, **more: Any) -> PageContent:
 
 
 @pytest.fixture(scope="module")
-def joint(synthetic: Make) -> Study:
+def joint(synthetic: Make) -> FittedRuns:
     return study(synthetic([(b, n) for b in (16, 32) for n in LEVELS], noise=0.004))
 
 
 @pytest.fixture(scope="module")
-def text(joint: Study) -> str:
+def text(joint: FittedRuns) -> str:
     return render(joint, facts(joint, command="isolaw report x -o y.html", title="runs/easy"))
 
 
@@ -126,7 +126,7 @@ def test_only_these_scripts_may_run_and_nothing_is_fetched(text: str) -> None:
         assert str(own.get("href", "#")).startswith("#")
 
 
-def test_the_same_data_give_the_same_page(joint: Study, text: str) -> None:
+def test_the_same_data_give_the_same_page(joint: FittedRuns, text: str) -> None:
     again = render(joint, facts(joint, command="isolaw report x -o y.html", title="runs/easy"))
     assert again == text
 
@@ -166,7 +166,7 @@ def test_no_number_of_the_page_is_missing_or_infinite(text: str) -> None:
 
 def test_without_a_law(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in (8, 32)])
-    own = Study(runs, "avg@4", "validation", None, "too few <n>")
+    own = FittedRuns(runs, "avg@4", "validation", None, "too few <n>")
     page = render(own, PageContent(None, "there is no law"))
     assert seen(page).sections == ["reward", "grid", "health", "next", "how"]
     assert (
@@ -184,7 +184,7 @@ def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
          "compute": 2 * k * t, "value": 0.5}
         for k in n for t in steps
     ]  # fmt: skip
-    own = Study(Runs(pd.DataFrame(rows)), "avg@4", "validation", None, "too little")
+    own = FittedRuns(Runs(pd.DataFrame(rows)), "avg@4", "validation", None, "too little")
     assert seen(render(own, PageContent(None, "there is no law"))).sections == [
         "reward",
         "grid",
@@ -200,7 +200,7 @@ def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
 def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) -> None:
     places = [(1024 // n, n) for n in LEVELS] if "hold" in options else [(32, n) for n in LEVELS]
     runs = synthetic(places, noise=0.004, zero=False)
-    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"draws": 8} | options)))
+    own = FittedRuns(runs, "avg@4", "validation", isolaw.fit(runs, **({"draws": 8} | options)))
     page = render(own, facts(own))
     assert {"budget", "law"} <= set(seen(page).sections)
     chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
@@ -264,7 +264,7 @@ def test_one_best_n_at_one_budget(synthetic: Make, hold: str) -> None:
         assert f"recommended at C = {numbers.number(today.compute)}: n = {m}" in labels
 
 
-def test_no_fitted_reward_is_above_the_frontier(joint: Study) -> None:
+def test_no_fitted_reward_is_above_the_frontier(joint: FittedRuns) -> None:
     """What is recommended has the highest fitted reward, up to the noise of 2,000 draws."""
     curves = {
         (g.problems_per_batch, g.rollouts_per_problem): curve
@@ -325,7 +325,7 @@ def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
     assert "from 4 samples of each problem" in page
 
 
-def test_failed_runs_stand_first(joint: Study) -> None:
+def test_failed_runs_stand_first(joint: FittedRuns) -> None:
     run_id = joint.runs.points["run_id"].iloc[0]
     place = {"problems_per_batch": 16, "rollouts_per_problem": 8, "seed": 7}
     failed = [
@@ -383,7 +383,7 @@ def test_stops_are_round_and_even() -> None:
     assert steps.max() < 0.105
 
 
-def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
+def test_the_slider_says_what_the_law_predicts(joint: FittedRuns) -> None:
     own = few(joint.law, None, max_batch_rollouts=4096, n_train_problems=500)
     largest = max(g.measured[1] for g in joint.document.grid)
     assert own.answer.compute <= largest * 1.01 < own.predictions[own.first + 1].compute
@@ -397,7 +397,7 @@ def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
         assert said["flags"] == [law_text.flag(flag) for flag in expected.flags]
 
 
-def test_the_slider_opens_with_the_budget_asked_for(joint: Study) -> None:
+def test_the_slider_opens_with_the_budget_asked_for(joint: FittedRuns) -> None:
     with mock.patch("isolaw.report.page.budgets._E12", (1.0,)):
         own = budgets(joint.law, 123_456)
     assert own.answer.compute == 123_456
@@ -465,7 +465,7 @@ def test_long_runs_are_thinned_and_keep_their_ends(synthetic: Make) -> None:
                       "step": steps, "compute": n * steps, "value": np.sin(steps)})
         for n in (2, 4, 8)
     ]  # fmt: skip
-    own = Study(Runs(pd.concat(parts)), "reward", "train")
+    own = FittedRuns(Runs(pd.concat(parts)), "reward", "train")
     chart = reward(own, ["n2", "n4", "n8"])
     assert [len(trace["x"]) <= 10_001 for trace in chart.data] == [True] * 3
     assert sum(len(trace["x"]) for trace in chart.data) > 1_000
@@ -564,7 +564,7 @@ def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS] + [(64, 2048)])
-    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, draws=0))
+    own = FittedRuns(runs, "avg@4", "validation", isolaw.fit(runs, draws=0))
     page = render(own, facts(own))
     assert re.findall(r'data-key="(.)" data-value="(\d+)"', page) == [("n", str(n)) for n in LEVELS]
     assert "--n4: #" in page  # the scale is that of all n
@@ -576,6 +576,6 @@ def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:
     lr = {r: {"lr": 1.0} for r in runs.points["run_id"]} | {r: {"lr": 2.0} for r in other["run_id"]}
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
     law = isolaw.fit(both, where={"lr": 1.0}, draws=0)
-    own = Study(both, "avg@4", "validation", law)
+    own = FittedRuns(both, "avg@4", "validation", law)
     assert own.rows()["value"].max() < 0.9
     assert len(own.runs) == 2 * len(own.held)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.fits.quantity import REFUSED, Quantity
+from isolaw.evidence import REFUSED, Quantity
 from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, side
 from isolaw.report.text.recipes import verdict
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import isolaw
+from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
-from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report.figures.series import law_line
 from isolaw.report.page import law_charts, tables

@@ -80,9 +80,6 @@ class Function(Reward):
         return [0.0 if reply is None else reply for reply in replies]
 
 
-REWARD = Function
-
-
 def is_batched(function: Callable[..., Any]) -> bool:
     """Return whether a function accepts lists, judging by the names of its parameters.
 

@@ -27,16 +27,10 @@ class Math(Reward):
 
     pool: processes.WorkerPool
 
-    def __init__(
-        self,
-        name: str = "math",
-        workers: int = 2,
-        limit: float | None = None,
-        _folder: str | None = None,
-    ) -> None:
+    def __init__(self, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or LIMIT_S
         command = processes.command(f"from {__name__} import serve; serve({limit})")
-        self.pool = processes.WorkerPool(command, workers, limit, f"{name} reward")
+        self.pool = processes.WorkerPool(command, workers, limit, "math reward")
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -51,9 +45,6 @@ class Math(Reward):
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
         self.failures += sum(found[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(found[pair] is True) for pair in pairs]
-
-
-REWARD = Math
 
 
 def serve(limit: float) -> None:

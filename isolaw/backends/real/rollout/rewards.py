@@ -91,8 +91,12 @@ def get(
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
-    kind = "math_reward" if name == "math" else "function_reward"
-    reward: Reward = importlib.import_module(f"{__package__}.{kind}").REWARD(name, workers, limit, folder)
+    reward: Reward
+    if name == "math":
+        reward = importlib.import_module(f"{__package__}.math_reward").Math(workers, limit)
+    else:
+        function_reward = importlib.import_module(f"{__package__}.function_reward")
+        reward = function_reward.Function(name, workers, limit, folder)
     return reward
 
 

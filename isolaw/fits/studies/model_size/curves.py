@@ -113,7 +113,9 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
         if name not in table.columns:
             asked = "reward or loss" if name == "reward" else name
             text = unknown("column", asked, map(str, table.columns))
-            raise DataError(f"{source}: {text}; map it with {option('columns', name, Placeholder('column'))}")
+            raise DataError(
+                f"{source}: {text}; map it with " + option("columns", name, Placeholder("column"))
+            )
     out = table[needed].apply(pd.to_numeric, errors="coerce").astype(np.float64)
     for name in needed:
         good, expected = out[name].between(0.0, np.inf, "left"), "a number, not negative"
@@ -136,7 +138,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
         n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
         raise DataError(
             f"{source}: N = {n:g} has several rows of step {step:g}; if they are from different runs, name "
-            f"the column of the runs: {option('columns', 'run', Placeholder('column'))}"
+            "the column of the runs: " + option("columns", "run", Placeholder("column"))
         )
     return out[out[x] > 0]  # log X does not exist before the first step
 

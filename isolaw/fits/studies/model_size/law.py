@@ -21,9 +21,9 @@ import numpy as np
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
+from isolaw.evidence import Quantity, estimated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents

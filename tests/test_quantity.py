@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.evidence import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.document.codec import decoded
-from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -1,4 +1,4 @@
-"""`Study`: the runs with their law, or the reason why there is none; the input of figures and pages."""
+"""`FittedRuns`: the runs with their law, or the reason why there is none; the input of figures and pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORTEST = 16  # configurations that end before a sixteenth of the largest comp
 
 
 @dataclass(frozen=True)
-class Study:
+class FittedRuns:
     """The subject of a report: all runs, the metric used as reward, and the law."""
 
     runs: Runs
@@ -43,13 +43,13 @@ class Study:
     fixed: dict[str, Any] = field(default_factory=dict)  # values shared by all runs that are drawn
 
     @classmethod
-    def of(cls, law: Law, runs: Runs) -> Study:
-        """Return the study of a law and the runs that it was fitted to."""
+    def of(cls, law: Law, runs: Runs) -> FittedRuns:
+        """Return a law with the runs that it was fitted to."""
         return cls(runs, law.document.metric, law.document.eval_set, law)
 
     @classmethod
-    def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> Study:
-        """Fit a law to runs and return their study, which contains the law or the reason why there is none.
+    def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> FittedRuns:
+        """Fit a law to runs and return both, or the reason why there is no law.
 
         ``keywords`` are for `isolaw.fit`; if ``hold`` is None, `usual_hold` chooses it.
         """
