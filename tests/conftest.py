@@ -85,14 +85,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test fits and predicts with few draws, unless it is marked ``numbers``; in nightly runs none does.
+    """A test fits and predicts with few draws, unless it is marked ``numbers``; doctests and nightly runs do not.
 
     It uses one thread, since tests go side by side.
     """
     with pytest.MonkeyPatch.context() as patch:
         if item.path.name != "test_blas.py":
             in_turn(patch)
-        if _PROFILE != "nightly" and not item.get_closest_marker("numbers"):
+        doctest = not item.path.is_relative_to(Path(__file__).parent)
+        if not (doctest or _PROFILE == "nightly" or item.get_closest_marker("numbers")):
             few_draws.apply(patch.setattr, patch.setitem)
         return (yield)
 

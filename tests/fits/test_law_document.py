@@ -13,7 +13,7 @@ from isolaw.fits.frontier import NStarPath
 from isolaw.fits.law_document import simultaneous
 from isolaw.fits.quantity import from_draws
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 LEVELS = np.array([8, 16, 32, 64, 128])
 

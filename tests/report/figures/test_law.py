@@ -63,7 +63,7 @@ def case(request: pytest.FixtureRequest, synthetic: Make, shared: SharedLaws) ->
     if name in SHARED:
         return name, shared.law(SHARED[name]), shared.runs(SHARED[name])
     data, options = CASES[name]
-    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, checkpoints=15, **data)
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, **data)
     return name, isolaw.fit(runs, **({"draws": 8} | options)), runs
 
 
