@@ -85,9 +85,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test fits and predicts with few draws, unless it is marked ``numbers``; doctests and nightly runs do not.
+    """Fit and predict with few draws in tests that are not marked ``numbers``, but not in doctests or nightly.
 
-    It uses one thread, since tests go side by side.
+    One thread suffices, since tests go side by side.
     """
     with pytest.MonkeyPatch.context() as patch:
         if item.path.name != "test_blas.py":
@@ -136,6 +136,7 @@ import jinja2, matplotlib.backends.backend_agg, rich.progress, scipy.optimize, s
 for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
     if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
         importlib.import_module(module.name)
+sys.modules["isolaw.report.page.budgets"]._E12 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
 {_COMPILING[0]}
 """
 
