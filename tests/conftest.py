@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Fit and predict with few draws in tests that are not marked ``numbers``, but not in doctests or nightly.
+    """Fit and predict with few draws in tests not marked ``numbers``, but not in doctests or nightly runs.
 
     One thread suffices, since tests go side by side.
     """
