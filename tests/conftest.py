@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import few_draws
 import pandas as pd
 import psutil
 import pytest
+from golden.outputs import in_turn
 from hypothesis import HealthCheck, settings
 from preloaded import locked
+from shared_laws import SharedLaws
 
 from isolaw.backends.real import environment
 from isolaw.config import SweepSpec
@@ -33,7 +36,8 @@ for _name, _examples in (("isolaw", 50), ("nightly", 200)):
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "isolaw"))
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "isolaw")
+settings.load_profile(_PROFILE)
 
 
 _COMPILING = (
@@ -79,6 +83,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fit and predict with few draws in tests not marked ``numbers``, but not in doctests or nightly runs.
+
+    One thread suffices, since tests go side by side.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if item.path.name != "test_blas.py":
+            in_turn(patch)
+        doctest = not item.path.is_relative_to(Path(__file__).parent)
+        if not (doctest or _PROFILE == "nightly" or item.get_closest_marker("numbers")):
+            few_draws.apply(patch.setattr, patch.setitem)
+        return (yield)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """In CI a skipped test is a failure, unless it needs a GPU."""
@@ -118,7 +137,6 @@ for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
     if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
         importlib.import_module(module.name)
 sys.modules["isolaw.report.page.budgets"]._E12 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
-sys.modules["isolaw.report.figures.paper"]._BUDGETS = 6  # so are these
 {_COMPILING[0]}
 """
 
@@ -337,6 +355,14 @@ def synthetic() -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def shared(synthetic: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> SharedLaws:
+    """Laws that tests share; the folder is one for all workers of a test run."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return SharedLaws(folder / "laws", synthetic)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray cluster of this machine posing as two, with a core each."""
@@ -359,25 +385,6 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def few_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from golden.outputs import few_budgets
-
-    few_budgets(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def rough_predictions() -> Iterator[None]:
-    """Predictions of few draws and, beyond the runs, of short chains: for tests of all but their numbers."""
-    from golden.outputs import rough_predictions
-
-    if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        rough_predictions(patch)
-        yield
-
-
 @pytest.fixture(scope="session")
 def preset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preset with the constants of isolaw's population."""

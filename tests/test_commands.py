@@ -35,7 +35,6 @@ from isolaw.readers import resolve
 
 Call = Callable[..., tuple[int, str, str]]
 PACKAGE = Path(library.__file__).parent
-pytestmark = pytest.mark.usefixtures("rough_predictions")
 SETTING = ["--set", "evaluation.points=20", "--set", "problems.n_train=50", "--set", "executor.kind=inline"]
 
 
@@ -428,7 +427,6 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.usefixtures("few_budgets", "few_draws")
 @pytest.mark.parametrize(("name", "situation"), cases())
 def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     function = commands.PRINTED[name]

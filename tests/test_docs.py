@@ -59,7 +59,6 @@ def test_blocks_run(
             assert missing == [], done.stdout
 
 
-@pytest.mark.usefixtures("few_budgets", "rough_predictions")
 def test_the_dataframe_tutorial_runs_and_nests_no_dictionary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

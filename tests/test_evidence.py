@@ -18,7 +18,6 @@ from isolaw.report.figures.law import frontier_figure, law_figure
 from isolaw.runs import COLUMNS, Runs
 
 Call = Callable[..., tuple[int, str, str]]
-pytestmark = pytest.mark.usefixtures("rough_predictions")
 REAL = "examples/data/real-arithmetic.parquet"
 DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
@@ -93,7 +92,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, simulated: dict[str, Path
     return made(folder, runs, rates)
 
 
-@pytest.mark.usefixtures("few_budgets")
 @pytest.mark.parametrize("command", WRITTEN)
 def test_simulated(
     isolaw: Call,
@@ -102,7 +100,6 @@ def test_simulated(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
     words = [word.format(**simulated, new=tmp_path / "new") for word in WRITTEN[command]]
     _, out, err = isolaw(*command.split()[:1], *words)
     assert out.startswith("Simulated runs."), out + err
@@ -115,7 +112,6 @@ def test_simulated(
         assert "<title>simulated runs: " in file.read_text()
 
 
-@pytest.mark.usefixtures("few_budgets")
 @pytest.mark.parametrize("command", RECORDED)
 def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, command: str) -> None:
     words = [word.format(**recorded, new=tmp_path / "new") for word in RECORDED[command]]
@@ -182,7 +178,6 @@ def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_p
     assert json.loads(out)["simulated"] == "partly"
 
 
-@pytest.mark.usefixtures("few_budgets")
 def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
     runs, law = package.read(simulated["sweep"]), package.Law.load(simulated["law"])
     assert runs.simulated is Simulated.YES

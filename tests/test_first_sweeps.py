@@ -87,7 +87,6 @@ def test_a_race_costs_the_part_of_its_grid_that_it_may_spend(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("rough_predictions")
 def test_all_three_run_on_the_simulator_and_are_fitted(
     isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

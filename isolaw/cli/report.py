@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 # Options of the page or its law, which are rejected if only figures are drawn.
-_OF_A_PAGE = {
-    *("law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below", "x"),
-    "hold",
-}
+_OF_A_PAGE = (
+    "law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below",
+)  # fmt: skip
 
 
 @click.command(cls=ShortHelp)
@@ -37,7 +36,7 @@ _OF_A_PAGE = {
 @click.option("--out", "-o", type=Destination(), help="Write the page to this HTML file.")
 @click.option(
     "--figures", type=Destination(), metavar="FOLDER",
-    help="Write the figures of arXiv 2603.12151, drawn from the runs, to FOLDER.",
+    help="Write figures for a paper to FOLDER: frontier, law, rewards.",
 )  # fmt: skip
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
@@ -71,10 +70,9 @@ def report(
     isolaw uses the sweep's law.json if that law was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --hold nothing if B_p varies.
 
-    With --figures, isolaw draws the figures of the paper that the runs support, as PNG, SVG and PDF. It names
-    the other figures with the reason. The figures are frontier and law (at one B_p), fixed-b (n trades with
-    B_p at one B), joint (both vary), best-worst (best@k and worst@k by n), tokens, and d-sweep (n*(C) for
-    each number of training problems). Without --out, isolaw writes no page.
+    With --figures, isolaw draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards at
+    one compute. It names those that the runs do not support, with the reason. Without --out, isolaw writes no
+    page.
     """
     if out is None and figures is None:
         raise click.UsageError("expected --out FILE.html, --figures FOLDER, or both")
@@ -85,7 +83,7 @@ def report(
             if name in _OF_A_PAGE:
                 raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
         reading = shared.read_to_fit(sources, options)
-        files, reasons = _drawn(reading.runs, str(figures), options)
+        files, reasons = _drawn(_fitted(reading.runs, options), str(figures))
         drawn = {"simulated": reading.runs.simulated.json, "figures": files, "not_drawn": reasons}
         print_result(drawn, _figure_lines(files))
         _say_why(reasons)
@@ -116,7 +114,7 @@ def report(
         facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
         status.update("drawing")
         path = write(render(study, facts), out)
-    files, reasons = ([], {}) if figures is None else _drawn(reading.runs, figures, options)
+    files, reasons = ([], {}) if figures is None else _drawn(study, figures)
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
@@ -132,11 +130,11 @@ def report(
     _say_why(reasons)
 
 
-def _drawn(runs: Runs, folder: str, options: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Draw the paper's figures; return the files, and the reason for each figure that was not drawn."""
-    from isolaw.report.figures.paper import paper_figures
+def _drawn(study: FittedRuns, folder: str) -> tuple[list[str], dict[str, str]]:
+    """Draw the figures; return the files, and the reason for each figure that was not drawn."""
+    from isolaw.report.figures.law import write_figures_of
 
-    files, reasons = paper_figures(runs, folder, **shared.law_keywords(options))
+    files, reasons = write_figures_of(study, folder)
     return [str(file) for file in files], reasons
 
 

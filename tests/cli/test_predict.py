@@ -11,20 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared_laws import SharedLaws
 
 import isolaw as library
 from isolaw.fits.document.files import save
 from isolaw.fits.law import Law
-from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]
-LEVELS = [8, 32, 128, 512]
 
 
 @pytest.fixture(scope="module")
-def law(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, attributes={"n_train_problems": 2000})
-    return library.fit(runs, draws=12).save(tmp_path_factory.mktemp("law") / "law.json")
+def law(shared: SharedLaws) -> Path:
+    return shared.path("surface B_p")
 
 
 def strict(text: str) -> Any:

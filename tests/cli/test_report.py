@@ -15,7 +15,6 @@ from isolaw.runs import Runs
 Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
-pytestmark = pytest.mark.usefixtures("few_budgets")
 TAN = "examples/data/tan_rollout_n_base"
 
 
@@ -127,16 +126,15 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
     assert page.read_text() == before
 
 
-def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
+def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 8)
     code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)
     assert {Path(file).name for file in said["figures"]} == {
-        f"{own}.{kind}" for own in ("frontier", "law") for kind in ("png", "svg")
-    }
-    assert len(said["not_drawn"]) == 6
+        "frontier.svg", "law.svg", "rewards.svg",
+    }  # fmt: skip
+    assert said["not_drawn"] == {}
 
 
 def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
@@ -150,6 +148,6 @@ def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None
     code, _, err = isolaw("report", tmp_path / "one.parquet")
     assert code == 2
     assert "expected --out FILE.html, --figures FOLDER, or both" in err
-    code, _, err = isolaw("report", tmp_path / "one.parquet", "--hold", "B", "--figures", tmp_path / "f")
+    code, _, err = isolaw("report", tmp_path / "one.parquet", "--price", 2, "--figures", tmp_path / "f")
     assert code == 2
-    assert "--hold applies to the page, and requires --out" in err
+    assert "--price applies to the page, and requires --out" in err

@@ -113,7 +113,6 @@ def test_the_cost_of_a_simulated_sweep_is_refused(isolaw: Callable[..., Any], tm
     assert "backend real" in said
 
 
-@pytest.mark.usefixtures("rough_predictions", "few_budgets")
 def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
     recorded = ROOT / "examples" / "data" / "real-arithmetic.parquet"
     chosen = ("--where", "problem_set=easy", "--where", "lr=1e-3", "--draws", "20", "--fit-below", "2e4")

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from golden.outputs import in_turn
 
 from isolaw.fits.selection import Configuration, Hold, select
 from isolaw.runs import Runs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _in_turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread each, but where threads are the matter."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.path.name != "test_blas.py":
-            in_turn(patch)
-        yield
 
 
 def smooth(b: Any, n: Any, compute: Any) -> Any:

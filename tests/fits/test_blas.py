@@ -16,6 +16,8 @@ from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.surface.estimate import estimate
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 
 def threads() -> set[int]:
     """The number of threads of every BLAS in the process."""

@@ -16,6 +16,8 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.selection import Configuration, select
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 Make = Callable[..., Runs]
 GRID = [(32, n) for n in (8, 16, 32, 64)]
 

@@ -12,8 +12,6 @@ import isolaw
 from isolaw.fits.flags import Code, having
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.usefixtures("rough_predictions")
-
 Make = Callable[..., Runs]
 GRID = [(32, n) for n in (4, 8, 16, 32)]
 LEVELS = pytest.mark.parametrize("level", [0.0, 0.3, -2.0])

@@ -24,8 +24,6 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.usefixtures("rough_predictions")
-
 Make = Callable[..., Runs]
 Reward = Callable[[int, int, Any], Any]
 LEVELS = [8, 32, 128, 512]

@@ -15,6 +15,8 @@ from isolaw.fits.health import health
 from isolaw.report.text.runs_to_add import advice
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
 

@@ -14,6 +14,8 @@ from isolaw.errors import Refused
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 BATCHES = (8, 16, 32, 64, 128, 256)
 
 

@@ -27,7 +27,7 @@ from isolaw.fits.frontier import (
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 
 def configuration(b: int, n: int, low: float, high: float) -> Configuration:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from isolaw.fits.instability import EXPLOSION, LEAST_EVALUATIONS, TRUNCATED, sign
 
+pytestmark = pytest.mark.numbers
+
 STEPS = np.arange(60.0)
 
 

@@ -19,10 +19,7 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::RuntimeWarning"),
-    pytest.mark.usefixtures("rough_predictions"),
-]
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]

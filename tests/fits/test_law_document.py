@@ -13,7 +13,7 @@ from isolaw.evidence import from_draws
 from isolaw.fits.frontier import NStarPath
 from isolaw.fits.law_document import simultaneous
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 LEVELS = np.array([8, 16, 32, 64, 128])
 

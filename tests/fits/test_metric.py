@@ -13,6 +13,8 @@ from isolaw.errors import DataError, InputError
 from isolaw.fits.metric import choose
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 
 def runs(*series: tuple[str, str], steps: int = 3) -> Runs:
     rows = [

@@ -18,7 +18,7 @@ from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Make = Callable[..., Runs]
 METHODS = ("surface", "paper")

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.outputs import rough_predictions
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from shared_laws import LEVELS, METHODS, NAMES, NOISE, REACH, SharedLaws, rewards
 
 import isolaw
 from isolaw.errors import InputError
@@ -29,53 +27,28 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 Make = Callable[..., Runs]
 Places = list[tuple[int, int]]
-LEVELS = [8, 32, 128, 512]
 BETWEEN = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
 WIDER = [2, 3, 4, 6, *BETWEEN, 768, 1024, 1536, 2048]  # what competes beyond the runs
-NOISE = {"noise": 0.004, "between": 0.004}
-
-
-def rewards(b: int, n: int, compute: Any) -> Any:
-    """Larger n are better, later; B_p = 16 costs 0.02, B_p = 32 costs 0.002."""
-    ceiling = 0.5 + 0.03 * math.log2(n / 8) - {16: 0.02, 32: 0.002}.get(b, 0.0)
-    return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
-
-
-GRIDS: dict[str, tuple[Places, dict[str, Any]]] = {
-    "B_p": ([(32, n) for n in LEVELS], {**NOISE, "attributes": {"n_train_problems": 2000}}),
-    "B": ([(1024 // n, n) for n in LEVELS], NOISE),
-    "nothing": ([(b, n) for b in (16, 32, 64) for n in LEVELS], NOISE),
-}
-METHODS = ("surface", "paper")
-CASES = [f"{method} {hold}" for method in METHODS for hold in (*GRIDS, "equal")]
+HOLDS = ("B_p", "B", "nothing")
+CASES = [name for name in NAMES if "equal" not in name]
+# From a few steps to where nothing is recommended; half of them within the runs.
+TWELVE = [1300.0, 3e4, 1e5, 1.5e5, 4e5, 9e5, 2e6, 2.9e6, 3.3e6, 7e6, 9.5e6, 3e9]
 
 
 @pytest.fixture(scope="module")
-def laws(synthetic: Make) -> dict[str, Law]:
-    """One law of each method and hold, and one of rewards that never change."""
-    out = {}
-    equal = synthetic([(32, n) for n in LEVELS], lambda b, n, c: 0.1 + 0.2 + 0 * c, noise=0)
-    for method in METHODS:
-        for hold, (pairs, options) in GRIDS.items():
-            runs = synthetic(pairs, rewards, **options)
-            out[f"{method} {hold}"] = isolaw.fit(runs, hold=hold, method=method, draws=50)
-        out[f"{method} equal"] = isolaw.fit(equal, method=method, records="off", draws=50)
-    return out
+def predicted(shared: SharedLaws) -> Callable[..., Prediction]:
+    """The prediction of each law, budget and cap, made once."""
+    return functools.cache(
+        lambda name, budget, cap=None: shared.law(name).predict(budget, max_batch_rollouts=cap)
+    )
 
 
-budgets = st.floats(3.1, 9.5).map(lambda e: 10**e)
-REACH = 1e6  # where the runs of all laws end
-
-
-@settings(max_examples=settings().max_examples // 4)
-@given(st.sampled_from(CASES), budgets, st.none() | st.integers(1024, 40_000))
-def test_the_budget_is_kept(laws: dict[str, Law], case: str, budget: float, cap: int | None) -> None:
-    law = laws[case]
-    p = law.predict(budget, max_batch_rollouts=cap)
+def check_budget(law: Law, name: str, p: Prediction, budget: float, cap: int | None) -> None:
+    """The budget is kept, and what is listed competes."""
     json.dumps(p.to_dict(), allow_nan=False)
     a = p.allocation
     if a is None or p.unspent is None:
-        assert budget > 9.9 * REACH or "equal" in case
+        assert budget > 9.9 * REACH or "equal" in name
         return
     assert a.problems_per_batch * a.rollouts_per_problem * a.steps + p.unspent == int(budget) == p.compute
     assert 0 <= p.unspent < a.batch_rollouts
@@ -87,245 +60,21 @@ def test_the_budget_is_kept(laws: dict[str, Law], case: str, budget: float, cap:
         assert o.allocation.compute <= budget
         assert cap is None or o.allocation.batch_rollouts <= cap
         assert o.measured == ((b, n) in measured)
-        assert n in (WIDER if "surface" in case else LEVELS)
-        assert n in BETWEEN or (p.models is not None and o.allocation.steps >= 20)
-        beside = (
-            {8, 128} if "nothing" in case and p.models is not None and o.allocation.steps >= 20 else set()
-        )
-        assert b in {own for own, _ in measured} | beside or "B" in case.split()
-    if "B" in case.split():
+        assert n in (WIDER if "surface" in name else LEVELS)
+        beyond = p.models is not None and o.allocation.steps >= 20
+        assert n in BETWEEN or beyond
+        further = {8, 128} if "nothing" in name and beyond else set()
+        assert b in {known for known, _ in measured} | further or "B" in name.split()
+    if "B" in name.split():
         assert a.batch_rollouts == 1024
-    if "B_p" in case.split():
+    if "B_p" in name.split():
         assert a.problems_per_batch == 32
 
 
-def by_hand(law: Law, budget: float) -> tuple[Places, np.ndarray, np.ndarray, np.ndarray]:
-    """Affordable configurations, their rewards (K, D), the best there is (D,) and its n (D,).
-
-    For the surface its draws themselves, or the pool's, over the grid that holds all that may be recommended.
-    """
-    places = [(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid]
-    places = [p for p in places if p[0] * p[1] <= budget]
-    if law.surface is None:
-        curves = np.array([law.curves(b, n)(int(budget))[1:, 0] for b, n in places])
-        n = np.array([n for _, n in places])
-        return places, curves, curves.max(axis=0), n[curves.argmax(axis=0)]
-    fixed_b, beyond = law.document.hold == "B", law.predict(budget).models is not None
-    joint = law.document.hold == "nothing"  # there only powers of two compete beyond the runs
-    if joint and beyond:
-        wider = [n for n in [*BETWEEN, *WIDER] if n in BETWEEN or n & (n - 1) == 0]
-        places += [(b, n) for b in (8, 128) for n in wider if b * n * 20 <= budget and 16 <= b * n <= 2**18]
-    for b in sorted({b for b, _ in places} - ({8, 128} if joint else set())):
-        own = [n for m, n in places if fixed_b or m == b]
-        more = [n for n in BETWEEN if min(own) <= n <= max(own)]
-        more += [
-            n for n in WIDER
-            if beyond and n not in BETWEEN and (1024 if fixed_b else b * n) * 20 <= budget
-            and not (joint and n & (n - 1))
-        ]  # fmt: skip
-        places += [(1024 // n if fixed_b else b, n) for n in more if 1024 % n == 0 or not fixed_b]
-    places = sorted(set(places))
-    cut = cut_of(law, law.pool if beyond else law.surface.drawn(), budget, places)
-    reward = cut.reward[1:, 0]
-    at = [np.argmin(np.abs(cut.log2_n - np.log2(n)) + np.abs(cut.log2_b - np.log2(b))) for b, n in places]
-    return places, reward[:, at].T, reward.max(axis=1), np.exp2(cut.log2_n[reward.argmax(axis=1)])
-
-
-@pytest.fixture(scope="module")
-def hand(laws: dict[str, Law]) -> Callable[[str, float], tuple[Places, np.ndarray, np.ndarray, np.ndarray]]:
-    """`by_hand`, of each law and budget once."""
-    return functools.cache(lambda case, budget: by_hand(laws[case], budget))
-
-
-def cut_of(law: Law, model: RewardModel, budget: float, places: Places) -> Slices:
-    """The model at the budget, over what is between these places."""
-    u, v = (np.log2([p[i] for p in places]) for i in (1, 0))
-
-    def allowed(log2_n: Any, log2_b: Any) -> Any:
-        inside = (log2_n >= u.min() - 1e-6) & (log2_n <= u.max() + 1e-6)
-        inside &= (log2_b >= v.min() - 1e-6) & (log2_b <= v.max() + 1e-6)
-        return inside & (log2_n + log2_b <= (u + v).max() + 1e-6)
-
-    measured = {(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid}
-    more = np.log2([(n, b) for b, n in places if (b, n) not in measured]) if set(places) - measured else None
-    return slices(model, np.array([float(int(budget))]), allowed, more)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
-@pytest.mark.parametrize("budget", [3e4, 4e5, 9e5])
-def test_regret_by_hand(laws: dict[str, Law], hand: Any, case: str, budget: float) -> None:
-    """Mean loss over draws, and how often it is within tolerance; what loses more is not listed."""
-    law = laws[case]
-    places, reward, best, _ = hand(case, budget)
-    loss = np.maximum(best - reward, 0)
-    if loss.shape[1] == 0:  # runs without noise: the estimate alone
-        return
-    expected = {p: (own.mean(), np.mean(own <= TOLERANCE)) for p, own in zip(places, loss, strict=True)}
-    p = law.predict(budget)
-    listed = {}
-    for o in p.options:
-        place = (o.allocation.problems_per_batch, o.allocation.rollouts_per_problem)
-        listed[place] = o.expected_loss
-        assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
-        assert o.probability == pytest.approx(expected[place][1], abs=0.021)
-    risk = {n: 0.0005 * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
-    of_batch = {8: 0.0005, 128: 0.0005} if law.document.hold == "nothing" else {}
-    least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
-    first = p.options[0]
-    assert first.expected_loss + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
-    assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
-    assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
-    losses = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
-    assert np.all(np.diff(losses) >= -1e-12)
-    assert min(losses) >= 0
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
-@pytest.mark.parametrize("budget", [1.5e5, 4e5, 9e5])
-def test_n_star_by_hand(laws: dict[str, Law], hand: Any, case: str, budget: float) -> None:
-    law = laws[case]
-    places, _, _, n = hand(case, budget)
-    q = law.predict(budget).n_star
-    low, high = min(m for _, m in places), max(m for _, m in places)
-    draws = np.where(n >= high, np.inf, np.where(n <= low, -np.inf, n))
-    if q.status == "ok":
-        assert low < q.value < high
-    if q.interval is None:
-        return
-    ends = np.quantile(draws, [0.025, 0.05, 0.95, 0.975], method="inverted_cdf")
-    if q.interval[0] is not None and math.isfinite(ends[0]):
-        assert q.interval[0] <= ends[1] * 1.1
-    if q.interval[1] is not None and math.isfinite(ends[-1]):
-        assert q.interval[1] >= ends[2] * 0.9
-    if law.document.method == "paper":
-        assert {end for end in q.interval if end is not None} <= set(LEVELS)
-
-
-@pytest.mark.parametrize("hold", GRIDS)
-@pytest.mark.parametrize("budget", [5e4, 2e5, 9e5])
-def test_what_is_recommended_is_good(laws: dict[str, Law], hold: str, budget: float) -> None:
-    """By the truth: it loses 0.01 at most, and its reward is in its interval, or near."""
-    p = laws[f"surface {hold}"].predict(budget)
-    assert p.allocation is not None
-    own = {"B_p": lambda n: [32], "B": lambda n: [1024 // n], "nothing": lambda n: [16, 32, 64]}
-    best = max(float(rewards(b, n, budget)) for n in WIDER for b in own[hold](n) if b * n * 20 <= budget)
-    truth = float(rewards(p.allocation.problems_per_batch, p.allocation.rollouts_per_problem, budget))
-    assert best - truth < 0.01
-    assert p.reward.interval is not None
-    low, high = p.reward.interval
-    assert low - 0.01 < truth < high + 0.01
-
-
-def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
-    """B_p = 16 costs 0.02; 32 costs 0.002, which is within tolerance of 64."""
-    for method in METHODS:
-        p = laws[f"{method} nothing"].predict(1e6)
-        assert p.allocation.problems_per_batch in (32, 64)
-        beyond = {128} if method == "surface" else set()  # not measured, so it may be as good as 64
-        assert {o.allocation.problems_per_batch for o in p.options} <= {32, 64} | beyond
-
-
-@pytest.fixture
-def roughly(monkeypatch: pytest.MonkeyPatch) -> None:
-    rough_predictions(monkeypatch)
-
-
-@pytest.mark.usefixtures("roughly")
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("best", "told"),
-    [
-        (16, ["the best B_p may be smaller than 16, the smallest measured B_p"]),
-        (32, []),
-        (64, ["the best B_p may be larger than 64, the largest measured B_p"]),
-    ],
-)
-def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
-    def reward(b: int, n: int, compute: Any) -> Any:
-        ceiling = 0.5 + 0.03 * math.log2(n / 8) - 0.02 * abs(math.log2(b / best))
-        return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
-
-    runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS], reward, **NOISE)
-    p = isolaw.fit(runs, hold="nothing", method=method, draws=16).predict(1e6)
-    assert p.allocation.problems_per_batch == best
-    assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_fixed_b_trades_n_for_problems(laws: dict[str, Law], method: str) -> None:
-    seen = {laws[f"{method} B"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
-    assert len({a.rollouts_per_problem for a in seen}) > 1
-    assert all(a.problems_per_batch * a.rollouts_per_problem == 1024 for a in seen)
-
-
-# n*, B_p* and M*
-
-
-@pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
-def test_at_a_fixed_b_p_m_star_follows_from_n_star(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface B_p"].predict(budget)
-    assert (p.b_star.value, p.b_star.interval, p.b_star.status) == (32, None, "ok")
-    assert p.m_star.value == pytest.approx(budget / (32 * p.n_star.value))
-    flipped = {"ok": "ok", "lower_bound": "upper_bound", "upper_bound": "lower_bound"}
-    assert p.m_star.status == flipped[p.n_star.status]
-    assert p.n_star.interval is not None
-    assert p.m_star.interval is not None
-    for own, other in zip(p.n_star.interval, p.m_star.interval[::-1], strict=True):
-        assert (own is None) == (other is None)
-        if own is not None and other is not None:
-            assert other == pytest.approx(budget / (32 * own), rel=0.02)
-
-
-@pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
-def test_at_a_fixed_b_b_p_star_is_b_over_n_star(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface B"].predict(budget)
-    assert p.b_star.value == pytest.approx(1024 / p.n_star.value)
-    assert (p.m_star.value, p.m_star.interval, p.m_star.status) == (pytest.approx(budget / 1024), None, "ok")
-
-
-@pytest.mark.parametrize("budget", [1e5, 3e5, 9e5])
-def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: float) -> None:
-    p = laws["surface nothing"].predict(budget)
-    assert p.n_star.value * p.b_star.value * p.m_star.value == pytest.approx(budget)
-    assert 16 <= p.b_star.value <= 64
-    for q in (p.n_star, p.b_star, p.m_star):
-        if q.interval is None:
-            continue
-        low, high = q.interval
-        assert low is None or low <= q.value
-        assert high is None or q.value <= high
-
-
-def test_runs_of_one_batch_size_say_nothing_of_others(synthetic: Make) -> None:
-    runs = synthetic([(32, n) for n in LEVELS], rewards, **NOISE)
-    p = isolaw.fit(runs, hold="nothing", draws=20).predict(3e5)
-    assert p.n_star.value is not None
-    assert {q.status for q in (p.b_star, p.m_star)} == {"refused"}
-
-
-def test_in_other_units_there_is_no_m_star(synthetic: Make) -> None:
-    """A step of another n costs other tokens, so that steps do not follow from n*."""
-    table = synthetic([(32, n) for n in LEVELS], rewards, **NOISE).to_pandas()
-    law = isolaw.fit(Runs(table.assign(tokens=table["compute"] * 100)), x="tokens", draws=20)
-    p = law.predict(3e7)
-    assert p.unit == "tokens"
-    assert p.m_star.status == "refused"
-    assert p.n_star.value is not None
-    assert p.allocation.steps == int(3e7 // (3200 * p.allocation.rollouts_per_problem))
-    assert 0 <= p.unspent < 3200 * p.allocation.rollouts_per_problem
-
-
-# How far runs carry
-
-
-@settings(max_examples=settings().max_examples // 4)
-@given(st.sampled_from([c for c in CASES if "equal" not in c]), budgets)
-def test_how_far_it_goes(laws: dict[str, Law], case: str, budget: float) -> None:
+def check_reach(law: Law, p: Prediction, budget: float) -> None:
     """Intervals up to ten times the compute to which three n ran, then nothing; paper: bounds from three."""
-    law = laws[case]
     reach = comparable(law.document.grid)
     assert reach == pytest.approx(REACH, rel=0.05)
-    p = law.predict(budget)
     data = p.to_dict()
     assert p.comparable == pytest.approx(10 * reach, rel=1e-6)
     codes = {flag.code for flag in p.flags}
@@ -350,12 +99,8 @@ def test_how_far_it_goes(laws: dict[str, Law], case: str, budget: float) -> None
     assert p.reward.value is not None
 
 
-@settings(max_examples=settings().max_examples // 4)
-@given(st.sampled_from([c for c in CASES if "equal" not in c]), st.floats(3.5, 6.4))
-def test_bounds_are_flagged(laws: dict[str, Law], case: str, log10: float) -> None:
+def check_bounds(law: Law, p: Prediction, budget: float) -> None:
     """n* at an end of what competes is a bound on that side; beyond the measured n, a flag says so."""
-    law, budget = laws[case], 10**log10
-    p = law.predict(budget)
     q = p.n_star
     edge = [flag.text for flag in having(p.flags, Code.GRID_EDGE)]
     fits = [g.rollouts_per_problem for g in law.document.grid if g.step_cost <= budget]
@@ -373,6 +118,234 @@ def test_bounds_are_flagged(laws: dict[str, Law], case: str, log10: float) -> No
     elif q.status == "ok":  # or some of its draws lie there
         beyond = q.value >= max(fits) - 1e-9 or q.value <= min(fits) + 1e-9
         assert not edge or beyond or "the largest measured n, or more" in edge[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_properties_over_twelve_budgets(shared: SharedLaws, predicted: Any, name: str) -> None:
+    """Those of a plane, where a prediction takes longest, over every second one."""
+    law = shared.law(name)
+    for budget in TWELVE[:: 2 if name == "surface nothing" else 1]:
+        p = predicted(name, budget)
+        check_budget(law, name, p, budget, None)
+        if "equal" not in name:
+            check_reach(law, p, budget)
+            check_bounds(law, p, budget)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cap_is_kept(shared: SharedLaws, predicted: Any, name: str) -> None:
+    for budget, cap in ((4e5, 1024), (7e6, 1500)):
+        check_budget(shared.law(name), name, predicted(name, budget, cap), budget, cap)
+
+
+def by_hand(law: Law, p: Prediction, budget: float) -> tuple[Places, np.ndarray, np.ndarray, np.ndarray]:
+    """Affordable configurations, their rewards (K, D), the best there is (D,) and its n (D,).
+
+    For the surface its draws themselves, or the pool's, over the grid that holds all that may be recommended.
+    """
+    places = [(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid]
+    places = [p for p in places if p[0] * p[1] <= budget]
+    if law.surface is None:
+        curves = np.array([law.curves(b, n)(int(budget))[1:, 0] for b, n in places])
+        n = np.array([n for _, n in places])
+        return places, curves, curves.max(axis=0), n[curves.argmax(axis=0)]
+    fixed_b, beyond = law.document.hold == "B", p.models is not None
+    joint = law.document.hold == "nothing"  # there only powers of two compete beyond the runs
+    if joint and beyond:
+        wider = [n for n in [*BETWEEN, *WIDER] if n in BETWEEN or n & (n - 1) == 0]
+        places += [(b, n) for b in (8, 128) for n in wider if b * n * 20 <= budget and 16 <= b * n <= 2**18]
+    for b in sorted({b for b, _ in places} - ({8, 128} if joint else set())):
+        own = [n for m, n in places if fixed_b or m == b]
+        more = [n for n in BETWEEN if min(own) <= n <= max(own)]
+        more += [
+            n for n in WIDER
+            if beyond and n not in BETWEEN and (1024 if fixed_b else b * n) * 20 <= budget
+            and not (joint and n & (n - 1))
+        ]  # fmt: skip
+        places += [(1024 // n if fixed_b else b, n) for n in more if 1024 % n == 0 or not fixed_b]
+    places = sorted(set(places))
+    cut = cut_of(law, law.pool if beyond else law.surface.drawn(), budget, places)
+    reward = cut.reward[1:, 0]
+    at = [np.argmin(np.abs(cut.log2_n - np.log2(n)) + np.abs(cut.log2_b - np.log2(b))) for b, n in places]
+    return places, reward[:, at].T, reward.max(axis=1), np.exp2(cut.log2_n[reward.argmax(axis=1)])
+
+
+@pytest.fixture(scope="module")
+def hand(shared: SharedLaws, predicted: Any) -> Callable[[str, float], Any]:
+    """`by_hand`, of each law and budget once."""
+    return functools.cache(lambda name, budget: by_hand(shared.law(name), predicted(name, budget), budget))
+
+
+def cut_of(law: Law, model: RewardModel, budget: float, places: Places) -> Slices:
+    """The model at the budget, over what is between these places."""
+    u, v = (np.log2([p[i] for p in places]) for i in (1, 0))
+
+    def allowed(log2_n: Any, log2_b: Any) -> Any:
+        inside = (log2_n >= u.min() - 1e-6) & (log2_n <= u.max() + 1e-6)
+        inside &= (log2_b >= v.min() - 1e-6) & (log2_b <= v.max() + 1e-6)
+        return inside & (log2_n + log2_b <= (u + v).max() + 1e-6)
+
+    measured = {(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid}
+    more = np.log2([(n, b) for b, n in places if (b, n) not in measured]) if set(places) - measured else None
+    return slices(model, np.array([float(int(budget))]), allowed, more)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("budget", [3e4, 4e5])
+def test_expected_loss_by_hand(
+    shared: SharedLaws, predicted: Any, hand: Any, name: str, budget: float
+) -> None:
+    """Mean loss over draws, and how often it is within tolerance; what loses more is not listed."""
+    places, reward, best, _ = hand(name, budget)
+    loss = np.maximum(best - reward, 0)
+    expected = {p: (lost.mean(), np.mean(lost <= TOLERANCE)) for p, lost in zip(places, loss, strict=True)}
+    p = predicted(name, budget)
+    listed = {}
+    for o in p.options:
+        place = (o.allocation.problems_per_batch, o.allocation.rollouts_per_problem)
+        listed[place] = o.expected_loss
+        assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
+        assert o.probability == pytest.approx(expected[place][1], abs=0.021)
+    risk = {n: 0.0005 * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
+    of_batch = {8: 0.0005, 128: 0.0005} if "nothing" in name else {}
+    least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
+    first = p.options[0]
+    assert first.expected_loss + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
+    assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
+    assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
+    losses = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
+    assert np.all(np.diff(losses) >= -1e-12)
+    assert min(losses) >= 0
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("budget", [4e5, 9e5])
+def test_n_star_by_hand(shared: SharedLaws, predicted: Any, hand: Any, name: str, budget: float) -> None:
+    places, _, _, n = hand(name, budget)
+    q = predicted(name, budget).n_star
+    low, high = min(m for _, m in places), max(m for _, m in places)
+    draws = np.where(n >= high, np.inf, np.where(n <= low, -np.inf, n))
+    if q.status == "ok":
+        assert low < q.value < high
+    if q.interval is None:
+        return
+    ends = np.quantile(draws, [0.025, 0.05, 0.95, 0.975], method="inverted_cdf")
+    if q.interval[0] is not None and math.isfinite(ends[0]):
+        assert q.interval[0] <= ends[1] * 1.1
+    if q.interval[1] is not None and math.isfinite(ends[-1]):
+        assert q.interval[1] >= ends[2] * 0.9
+    if "paper" in name:
+        assert {end for end in q.interval if end is not None} <= set(LEVELS)
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_what_is_recommended_is_good(predicted: Any, hold: str) -> None:
+    """By the truth: it loses 0.01 at most, and its reward is in its interval, or near."""
+    batches = {"B_p": lambda n: [32], "B": lambda n: [1024 // n], "nothing": lambda n: [16, 32, 64]}[hold]
+    for budget in (2e5, 9e5):
+        p = predicted(f"surface {hold}", budget)
+        assert p.allocation is not None
+        best = max(float(rewards(b, n, budget)) for n in WIDER for b in batches(n) if b * n * 20 <= budget)
+        truth = float(rewards(p.allocation.problems_per_batch, p.allocation.rollouts_per_problem, budget))
+        assert best - truth < 0.01
+        assert p.reward.interval is not None
+        low, high = p.reward.interval
+        assert low - 0.01 < truth < high + 0.01
+
+
+def test_joint_finds_the_best_batch(predicted: Any) -> None:
+    """B_p = 16 costs 0.02; 32 costs 0.002, which is within tolerance of 64."""
+    for method in METHODS:
+        p = predicted(f"{method} nothing", 9e5)
+        assert p.allocation.problems_per_batch in (32, 64)
+        beyond = {128} if method == "surface" else set()  # not measured, so it may be as good as 64
+        assert {o.allocation.problems_per_batch for o in p.options} <= {32, 64} | beyond
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("best", "told"),
+    [
+        (16, ["the best B_p may be smaller than 16, the smallest measured B_p"]),
+        (32, []),
+        (64, ["the best B_p may be larger than 64, the largest measured B_p"]),
+    ],
+)
+def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
+    def reward(b: int, n: int, compute: Any) -> Any:
+        ceiling = 0.5 + 0.03 * math.log2(n / 8) - 0.02 * abs(math.log2(b / best))
+        return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
+
+    runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS[1:]], reward, checkpoints=12, **NOISE)
+    p = isolaw.fit(runs, hold="nothing", method=method, draws=16).predict(9e5)
+    assert p.allocation.problems_per_batch == best
+    assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fixed_b_trades_n_for_problems(predicted: Any, method: str) -> None:
+    seen = {predicted(f"{method} B", c).allocation for c in (3e4, 1.5e5, 9e5)}
+    assert len({a.rollouts_per_problem for a in seen}) > 1
+    assert all(a.problems_per_batch * a.rollouts_per_problem == 1024 for a in seen)
+
+
+# n*, B_p* and M*
+
+
+@pytest.mark.parametrize("budget", [1e5, 4e5, 9e5])
+def test_at_a_fixed_b_p_m_star_follows_from_n_star(predicted: Any, budget: float) -> None:
+    p = predicted("surface B_p", budget)
+    assert (p.b_star.value, p.b_star.interval, p.b_star.status) == (32, None, "ok")
+    assert p.m_star.value == pytest.approx(budget / (32 * p.n_star.value))
+    flipped = {"ok": "ok", "lower_bound": "upper_bound", "upper_bound": "lower_bound"}
+    assert p.m_star.status == flipped[p.n_star.status]
+    assert p.n_star.interval is not None
+    assert p.m_star.interval is not None
+    for own, other in zip(p.n_star.interval, p.m_star.interval[::-1], strict=True):
+        assert (own is None) == (other is None)
+        if own is not None and other is not None:
+            assert other == pytest.approx(budget / (32 * own), rel=0.02)
+
+
+@pytest.mark.parametrize("budget", [1e5, 4e5, 9e5])
+def test_at_a_fixed_b_b_p_star_is_b_over_n_star(predicted: Any, budget: float) -> None:
+    p = predicted("surface B", budget)
+    assert p.b_star.value == pytest.approx(1024 / p.n_star.value)
+    assert (p.m_star.value, p.m_star.interval, p.m_star.status) == (pytest.approx(budget / 1024), None, "ok")
+
+
+@pytest.mark.parametrize("budget", [1e5, 4e5, 9e5])
+def test_over_a_plane_the_three_spend_the_budget(predicted: Any, budget: float) -> None:
+    p = predicted("surface nothing", budget)
+    assert p.n_star.value * p.b_star.value * p.m_star.value == pytest.approx(budget)
+    assert 8 <= p.b_star.value <= 128
+    for q in (p.n_star, p.b_star, p.m_star):
+        if q.interval is None:
+            continue
+        low, high = q.interval
+        assert low is None or low <= q.value
+        assert high is None or q.value <= high
+
+
+def test_runs_of_one_batch_size_say_nothing_of_others(shared: SharedLaws) -> None:
+    p = isolaw.fit(shared.runs("surface B_p"), hold="nothing", draws=20).predict(3e5)
+    assert p.n_star.value is not None
+    assert {q.status for q in (p.b_star, p.m_star)} == {"refused"}
+
+
+def test_in_other_units_there_is_no_m_star(shared: SharedLaws) -> None:
+    """A step of another n costs other tokens, so that steps do not follow from n*."""
+    table = shared.runs("surface B_p").to_pandas()
+    law = isolaw.fit(Runs(table.assign(tokens=table["compute"] * 100)), x="tokens", draws=20)
+    p = law.predict(3e7)
+    assert p.unit == "tokens"
+    assert p.m_star.status == "refused"
+    assert p.n_star.value is not None
+    assert p.allocation.steps == int(3e7 // (3200 * p.allocation.rollouts_per_problem))
+    assert 0 <= p.unspent < 3200 * p.allocation.rollouts_per_problem
+
+
+# How far runs carry
 
 
 def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
@@ -522,8 +495,8 @@ def told(law: Law, budget: float, code: Code) -> str:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_flags(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} B_p"]
+def test_flags(shared: SharedLaws, method: str) -> None:
+    law = shared.law(f"{method} B_p")
     assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith(
@@ -541,8 +514,8 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} B_p"]
+def test_the_cap_is_flagged_where_it_binds(shared: SharedLaws, method: str) -> None:
+    law = shared.law(f"{method} B_p")
     free, capped = law.predict(8e6), law.predict(8e6, max_batch_rollouts=4096)
     assert free.allocation.rollouts_per_problem > 128 >= capped.allocation.rollouts_per_problem
     assert having(capped.flags, Code.LIMITED)
@@ -555,8 +528,8 @@ def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law], method: str) ->
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_epochs(laws: dict[str, Law], method: str) -> None:
-    law = laws[f"{method} B_p"]
+def test_epochs(shared: SharedLaws, method: str) -> None:
+    law = shared.law(f"{method} B_p")
     assert law.document.epochs_seen == pytest.approx(32 * (1_000_000 // 256) / 2000)
     p = law.predict(5e5)
     assert p.epochs == pytest.approx(p.allocation.problems_per_batch * p.allocation.steps / 2000)
@@ -565,20 +538,20 @@ def test_epochs(laws: dict[str, Law], method: str) -> None:
     assert few.epochs == pytest.approx(p.epochs * 200)
     assert having(few.flags, Code.EPOCHS)
     assert having(few.flags, Code.FEWER_PROBLEMS)
-    unknown = laws[f"{method} nothing"].predict(5e5)
+    unknown = shared.law(f"{method} nothing").predict(5e5)
     assert unknown.epochs is None
     assert unknown.to_dict()["epochs"] is None
-    assert having(laws[f"{method} nothing"].predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
+    assert having(shared.law(f"{method} nothing").predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
 
 
 @pytest.mark.parametrize("budget", [math.nan, math.inf, 0, 0.5, -1e6])
-def test_no_budget(laws: dict[str, Law], budget: float) -> None:
+def test_no_budget(shared: SharedLaws, budget: float) -> None:
     with pytest.raises(InputError, match="expected a number of rollouts from 1 to 1e"):
-        laws["surface B_p"].predict(budget)
+        shared.law("surface B_p").predict(budget)
 
 
-def test_what_cannot_be_afforded(laws: dict[str, Law]) -> None:
-    law = laws["surface B_p"]
+def test_what_cannot_be_afforded(shared: SharedLaws) -> None:
+    law = shared.law("surface B_p")
     with pytest.raises(InputError, match=r"a budget of 255 .* 256 rollouts"):
         law.predict(255)
     with pytest.raises(InputError, match=r"max_batch_rollouts = 255 .* 256 rollouts"):
@@ -589,18 +562,18 @@ def test_what_cannot_be_afforded(laws: dict[str, Law]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_of_equals_none_is_taken(laws: dict[str, Law], method: str) -> None:
+def test_of_equals_none_is_taken(shared: SharedLaws, method: str) -> None:
     """The reward never changes, up to rounding: no allocation is better, and n* is not stated."""
-    p = laws[f"{method} equal"].predict(5e5)
+    p = shared.law(f"{method} equal").predict(5e5)
     assert p.options == []
     assert {q.status for q in (p.n_star, p.b_star, p.m_star)} == {"refused"}
     assert having(p.flags, Code.FLAT)
     assert p.law_n.status == "refused"
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "equal" not in c])
-def test_the_shape_of_the_json(laws: dict[str, Law], case: str) -> None:
-    p = laws[case].predict(4e5, n_train_problems=6000)
+@pytest.mark.parametrize("case", CASES)
+def test_the_shape_of_the_json(shared: SharedLaws, case: str) -> None:
+    p = shared.law(case).predict(4e5, n_train_problems=6000)
     data = p.to_dict()
     assert data["compute"] == 400_000
     assert data["unit"] == "rollouts"
@@ -633,11 +606,9 @@ def cost_of(step_s: float, rollout_s: float, **more: Any) -> Cost:
 
 
 @pytest.mark.parametrize("case", ["paper B_p", "paper nothing", "surface B", "surface nothing"])
-def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(
-    laws: dict[str, Law], case: str
-) -> None:
+def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(shared: SharedLaws, case: str) -> None:
     cost = cost_of(0.0, 0.0036)
-    hours, plain = laws[case].predict("1.6gpuh", cost=cost), laws[case].predict(200_000)
+    hours, plain = shared.law(case).predict("1.6gpuh", cost=cost), shared.law(case).predict(200_000)
     assert (hours.compute, hours.unit, hours.asked) == (720, "seconds", "1.6gpuh")
     if case.startswith("paper"):
         assert [o.to_dict() for o in hours.options] == [o.to_dict() for o in plain.options]
@@ -645,12 +616,12 @@ def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(
     assert plain.allocation is not None
     assert hours.allocation.batch_rollouts == plain.allocation.batch_rollouts
     assert hours.allocation.steps == plain.allocation.steps
-    assert hours.n_star.value == pytest.approx(plain.n_star.value, rel=0.3)
-    assert hours.m_star.value == pytest.approx(plain.m_star.value, rel=0.3)
+    for in_hours, in_rollouts in ((hours.n_star, plain.n_star), (hours.m_star, plain.m_star)):
+        assert 0.5 < in_hours.value / in_rollouts.value < 2  # a step of few draws' grid over a plane
 
 
-def test_a_step_of_any_size_that_takes_time_favours_large_batches(laws: dict[str, Law]) -> None:
-    law, seconds = laws["surface nothing"], 3600.0
+def test_a_step_of_any_size_that_takes_time_favours_large_batches(shared: SharedLaws) -> None:
+    law, seconds = shared.law("surface nothing"), 3600.0
     cheap, dear = cost_of(0.0, 0.02), cost_of(20.0, 0.002)
     for cost in (cheap, dear):
         p = law.predict("1h", cost=cost, price=2.5)
@@ -673,8 +644,8 @@ def test_a_step_of_any_size_that_takes_time_favours_large_batches(laws: dict[str
     assert many.batch_rollouts > few.batch_rollouts
 
 
-def test_budgets_in_hours_that_cannot_be_answered(laws: dict[str, Law]) -> None:
-    law = laws["surface B_p"]
+def test_budgets_in_hours_that_cannot_be_answered(shared: SharedLaws) -> None:
+    law = shared.law("surface B_p")
     with pytest.raises(InputError, match="requires the cost of a step"):
         law.predict("8gpuh")
     with pytest.raises(InputError, match="384gpuh"):

@@ -15,7 +15,7 @@ import pytest
 from isolaw import engine
 from isolaw.config import SweepSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.numbers]
 
 DATA = Path(__file__).parents[2] / "examples" / "data"
 # "generic" and the tunables stand for a processor without AVX2 and FMA, in Numba's code and in libm.

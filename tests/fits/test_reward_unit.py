@@ -21,7 +21,6 @@ from isolaw.report.text.answer import backtest_failed
 from isolaw.report.text.prediction import prediction_summary
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.usefixtures("rough_predictions")
 BUDGETS = 2e5, 1e6  # within the runs, and beyond them, where the pool predicts
 
 

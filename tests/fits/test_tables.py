@@ -15,6 +15,8 @@ from isolaw.errors import InputError
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 LEVELS = [8, 32, 128, 512]
 
 

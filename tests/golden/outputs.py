@@ -54,16 +54,6 @@ def in_turn(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "each", each)
 
 
-def rough_predictions(patch: pytest.MonkeyPatch) -> None:
-    """Predictions of few draws and, beyond the runs, of short chains."""
-    from isolaw.fits.surface import estimate, saturating
-
-    in_turn(patch)
-    patch.setattr(estimate, "_PREDICTED", 300)
-    patch.setattr(saturating, "_BURN", 25)
-    patch.setattr(saturating, "_KEPT", 50)
-
-
 def printed(command: str) -> str:
     """One command's exit code, standard output and standard error, as they are stored."""
     out, err = io.StringIO(), io.StringIO()
@@ -91,7 +81,7 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         few_budgets(patch)
         in_turn(patch)
-        patch.setattr("isolaw.report.figures.paper.KINDS", ("svg",))
+        patch.setattr("isolaw.report.figures.law._KINDS", ("svg",))
         patch.setattr(os, "fsync", lambda _: None)
         patch.setenv("COLUMNS", "100")
         inputs.write(folder, group)

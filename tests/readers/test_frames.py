@@ -224,7 +224,6 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
         assert law.document.frontier == expected
 
 
-@pytest.mark.usefixtures("few_budgets", "rough_predictions")
 def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     runs = isolaw.read(own, metric="val_acc")

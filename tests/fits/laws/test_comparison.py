@@ -31,7 +31,7 @@ from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import Slices
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Make = Callable[..., Runs]
 N = [8, 16, 32, 64, 128, 256, 512]

@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 X = np.linspace(5.0, 7.0, 50)
 

@@ -14,7 +14,7 @@ from isolaw.fits.laws.paper_comparison import falls, nearest_level
 from isolaw.fits.laws.paper_comparison import rules as rules_with
 
 rules = partial(rules_with, seeds=3)
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 levels_of = st.lists(st.sampled_from([2**i for i in range(1, 12)]), min_size=1, max_size=8, unique=True).map(
     lambda values: np.array(sorted(values))

@@ -17,6 +17,8 @@ from isolaw.fits.studies.recipes import compare, side
 from isolaw.runs import Runs
 from isolaw.store.tables import attributes_of
 
+pytestmark = pytest.mark.numbers
+
 Make = Callable[..., Runs]
 
 

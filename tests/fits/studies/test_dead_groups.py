@@ -12,6 +12,8 @@ import pytest
 from isolaw.errors import DataError, InputError
 from isolaw.fits.studies.dead_groups import dead_groups, read_counts
 
+pytestmark = pytest.mark.numbers
+
 ROOT = Path(__file__).parents[3]
 K = 16
 TRUTHS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {

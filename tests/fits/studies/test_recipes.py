@@ -17,7 +17,7 @@ from isolaw.fits.studies.recipes import compare
 from isolaw.report.text.recipes import verdict
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Make = Callable[..., Runs]
 OLD = {"A": 0.62, "C_mid": 1e5, "B": 1.2}

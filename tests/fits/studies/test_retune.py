@@ -13,6 +13,8 @@ from isolaw.errors import DataError, Refused
 from isolaw.fits.studies.retune import retune
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 LRS, NS, SEEDS = (0.01, 0.02, 0.04), (8, 32), 4
 LOOKS = 12
 

@@ -16,6 +16,8 @@ from isolaw.report.text.shapes import document
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
+pytestmark = pytest.mark.numbers
+
 LEVELS = (4, 8, 16, 32, 64)
 
 

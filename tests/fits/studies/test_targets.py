@@ -19,6 +19,8 @@ from isolaw.fits.studies.targets import crossing, to_target
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
+pytestmark = pytest.mark.numbers
+
 CRITICAL, LEAST, LR = 100.0, 20_000.0, 1e-6
 BATCHES = (4, 16, 64, 256, 1024)
 

@@ -19,7 +19,7 @@ from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.bootstrap import effects, hat, resample
 from isolaw.runs import Runs
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Make = Callable[..., Runs]
 N = [8, 16, 32, 64]

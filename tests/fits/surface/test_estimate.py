@@ -16,7 +16,7 @@ from isolaw.fits.surface.observations import observe
 from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.slices import slices
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Measured = Callable[..., list[Configuration]]
 Truth = Callable[[Any, Any, Any], Any]

@@ -16,6 +16,8 @@ from isolaw.fits.law import Law
 from isolaw.fits.surface.pool import ModelPool, anchors
 from isolaw.runs import Runs
 
+pytestmark = pytest.mark.numbers
+
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
 PLACES = [(32, n) for n in LEVELS]

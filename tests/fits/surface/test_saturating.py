@@ -13,6 +13,8 @@ import isolaw
 from isolaw.fits.curves.learning_curves import SATURATING, SaturatingFamily
 from isolaw.fits.surface.saturating import Likelihood, Saturating, curve
 
+pytestmark = pytest.mark.numbers
+
 U = np.arange(3.0, 12.0)
 TRUE = np.array([-1.5, 1.0, -0.5, -0.7, -6.0, 11.0, 0.25, -0.2, 0.02])
 

@@ -16,7 +16,7 @@ from isolaw.fits.surface.observations import observe
 from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.slices import FLAT, Slices, highest, slices
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 Measured = Callable[..., list[Configuration]]
 LEVELS = [4, 8, 16, 24, 64, 128, 512]

@@ -1,4 +1,4 @@
-"""The two figures, for every hold and for laws that were refused."""
+"""The figures, for every hold and for laws that were refused."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from shared_laws import LEVELS, SharedLaws
 
 import isolaw
-from isolaw.errors import DataError
+from isolaw.errors import DataError, Refused
 from isolaw.fits.allocations import reached
 from isolaw.fits.law import Law
-from isolaw.report.figures.law import frontier_figure, law_figure, write_figures
+from isolaw.report.figures.law import (
+    frontier_figure,
+    law_figure,
+    paper_figures,
+    rewards_figure,
+    write_figures,
+)
 from isolaw.report.figures.style import save
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
-LEVELS = [8, 32, 128, 512]
 
 
 @pytest.fixture(autouse=True)
@@ -38,25 +45,26 @@ def worse_with_n(_b: int, n: int, compute: Any) -> Any:
     return 0.3 + (0.3 - 0.01 * np.log2(n)) * (1 - np.exp(-compute / 1e5))
 
 
-CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] = {
-    "B_p": ([(32, n) for n in LEVELS], {}, {}),
-    "B": ([(1024 // n, n) for n in LEVELS], {}, {"hold": "B"}),
-    "nothing": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"hold": "nothing"}),
-    "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
-    "paper": ([(32, n) for n in LEVELS], {}, {"method": "paper"}),
-    "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
-    "paper, refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {"method": "paper"}),
-    "no draws": ([(32, n) for n in LEVELS], {}, {"draws": 0}),
-    "narrow": ([(32, n) for n in LEVELS], {"zero": False, "start": 6e5}, {"draws": 60}),
-    "not from zero": ([(32, n) for n in LEVELS], {"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
+SHARED = {name.partition(" ")[2]: name for name in ("surface B_p", "surface B", "surface nothing")}
+SHARED["paper"] = "paper B_p"
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "hill": ({}, {"curve": "hill"}),
+    "refused": ({"reward": worse_with_n}, {}),
+    "paper, refused": ({"reward": worse_with_n}, {"method": "paper"}),
+    "no draws": ({}, {"draws": 0}),
+    "narrow": ({"zero": False, "start": 6e5}, {"draws": 60}),
+    "not from zero": ({"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law, Runs]:
-    pairs, data, options = CASES[request.param]
-    runs = synthetic(pairs, noise=0.004, **data)
-    return request.param, isolaw.fit(runs, **({"draws": 8} | options)), runs
+@pytest.fixture(scope="module", params=[*SHARED, *CASES])
+def case(request: pytest.FixtureRequest, synthetic: Make, shared: SharedLaws) -> tuple[str, Law, Runs]:
+    name = request.param
+    if name in SHARED:
+        return name, shared.law(SHARED[name]), shared.runs(SHARED[name])
+    data, options = CASES[name]
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, **data)
+    return name, isolaw.fit(runs, **({"draws": 8} | options)), runs
 
 
 @pytest.fixture(scope="module")
@@ -190,21 +198,21 @@ def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
             assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_same_law_gives_the_same_files(synthetic: Make, tmp_path: Path) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
+def test_the_same_law_gives_the_same_files(shared: SharedLaws, tmp_path: Path) -> None:
+    law = shared.law("surface B_p")
     first, second = (write_figures(law, None, tmp_path / name) for name in ("a", "b"))
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_plot_is_the_law_figure(synthetic: Make) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
+def test_plot_is_the_law_figure(shared: SharedLaws) -> None:
+    law = shared.law("surface B_p")
     assert isinstance(law.plot(), Figure)
     assert texts(law.plot()) == texts(law_figure(law))
 
 
-def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
-    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), draws=5)
+def test_a_folder_that_is_a_file(shared: SharedLaws, tmp_path: Path) -> None:
+    law = shared.law("surface B_p")
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(DataError, match="taken: cannot write figures"):
         write_figures(law, None, tmp_path / "taken")
@@ -213,12 +221,12 @@ def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
 
 def test_only_the_runs_that_were_fitted_are_drawn(synthetic: Make) -> None:
     """Runs of another lr, which --where left out, are not among the points."""
-    runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, checkpoints=15)
     other = runs.points.assign(run_id=runs.points["run_id"] + "-other", value=runs.points["value"] / 2)
     lr = {run_id: {"lr": 1.0} for run_id in runs.points["run_id"].unique()}
     lr |= {run_id: {"lr": 2.0} for run_id in other["run_id"].unique()}
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
-    law = isolaw.fit(both, where={"lr": 1.0}, draws=15)
+    law = isolaw.fit(both, where={"lr": 1.0}, draws=0)
     drawn = [line for line in frontier_figure(law, both).axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in drawn) == (runs.points["compute"] > 0).sum()
 
@@ -245,3 +253,42 @@ def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make, tmp_path: Pa
     named = Runs(points, runs.attributes)
     law = isolaw.fit(named, metric=r"acc$\frac$", draws=0)
     assert len(write_figures(law, named, tmp_path)) == 4
+
+
+def test_a_paper_has_all_kinds(shared: SharedLaws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isolaw.report.figures.law._KINDS", ("png", "svg", "pdf"))
+    paths, reasons = paper_figures(shared.runs("paper nothing"), tmp_path / "new", draws=8, method="paper")
+    assert reasons == {}
+    kinds = ("png", "svg", "pdf")
+    assert {p.name for p in paths} == {f"{n}.{k}" for n in ("frontier", "law", "rewards") for k in kinds}
+    heads = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
+    for path in paths:
+        if path.suffix == ".svg":
+            assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+        else:
+            assert path.read_bytes().startswith(heads[path.suffix])
+        assert path.stat().st_size > 4_000
+
+
+def test_rewards_are_the_final_ones_over_n_and_over_b_p(shared: SharedLaws) -> None:
+    study = FittedRuns(shared.runs("surface nothing"), "avg@4", "validation")
+    figure = rewards_figure(study)
+    table = study.finals()[1].set_index(["problems_per_batch", "rollouts_per_problem"])
+    for axes, over_n in zip(figure.axes, (True, False), strict=True):
+        for drawn in axes.containers:
+            held = int(str(drawn.get_label()).split(" = ")[1])
+            for x, y in zip(*drawn.lines[0].get_data(), strict=True):
+                place = (held, int(x)) if over_n else (int(x), held)
+                assert y == pytest.approx(table.loc[place, "value"])
+        assert len(axes.containers) == table.index.get_level_values(0 if over_n else 1).nunique()
+    at_one = rewards_figure(FittedRuns(shared.runs("surface B_p"), "avg@4", "validation"))
+    assert [axes.get_xlabel() for axes in at_one.axes] == ["n, rollouts per problem"]
+
+
+def test_what_runs_do_not_support_is_named_with_the_reason(synthetic: Make, tmp_path: Path) -> None:
+    paths, reasons = paper_figures(synthetic([(32, 8), (32, 16)]), tmp_path)
+    assert {path.stem for path in paths} == {"rewards"}
+    assert reasons.keys() == {"frontier", "law"}
+    with pytest.raises(Refused, match=r"no figure: frontier: .*; rewards: all runs have n = 8"):
+        paper_figures(synthetic([(32, 8)]), tmp_path / "none")
+    assert not (tmp_path / "none").exists()

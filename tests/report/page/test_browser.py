@@ -13,10 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import few_draws
 import pandas as pd
 import pytest
-from golden.outputs import few_budgets
 
 from isolaw.cli import run
 from isolaw.evidence import Quantity
@@ -32,7 +30,7 @@ if not CHROMIUM:
     pytest.skip("no Chromium on PATH; on Debian: apt-get install chromium", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install 'isolaw[test]'")
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_budgets")]
+pytestmark = pytest.mark.slow
 EVIL = '<img src=x onerror="window.hit=1"><b>bold</b>&lt;i&gt;\'"</script>'
 
 
@@ -44,14 +42,6 @@ def browser() -> Iterator[Any]:
         started = api.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield started
         started.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few() -> Iterator[None]:
-    """What a page shows and does needs few draws."""
-    with pytest.MonkeyPatch.context() as patch:
-        few_draws.apply(patch.setattr, patch.setitem)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
     assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "20"]) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        few_budgets(patch)
-        assert run(["report", str(sweep), "-o", str(page), "--hold", "nothing", "--draws", "20"]) == 0
+    assert run(["report", str(sweep), "-o", str(page), "--hold", "nothing", "--draws", "20"]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
 

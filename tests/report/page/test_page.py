@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+from shared_laws import SharedLaws
 
 import isolaw
 from isolaw.errors import DataError, InputError
@@ -213,15 +214,9 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
-def test_one_best_n_at_one_budget(synthetic: Make, hold: str) -> None:
+def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     """The text, JSON, the page, every chart and the figures name the same n at the same C."""
-    places = {
-        "B_p": [(32, n) for n in LEVELS],
-        "B": [(1024 // n, n) for n in LEVELS],
-        "nothing": [(b, n) for b in (16, 32) for n in LEVELS],
-    }[hold]
-    own = study(synthetic(places, noise=0.004))
-    assert own.document.hold == hold
+    own = FittedRuns.of(shared.law(f"surface {hold}"), shared.runs(f"surface {hold}"))
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
@@ -279,6 +274,7 @@ def test_no_fitted_reward_is_above_the_frontier(joint: FittedRuns) -> None:
         assert max(known, default=0.0) <= p.reward.value + 2e-3
 
 
+@pytest.mark.numbers
 def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None:
     own = study(synthetic([(32, n) for n in LEVELS], noise=0.004), draws=60)
     found = budgets(own.law, None)
@@ -374,6 +370,7 @@ def test_advice_is_a_command_for_a_sweep(synthetic: Make) -> None:
 # Budgets
 
 
+@pytest.mark.numbers
 def test_stops_are_round_and_even() -> None:
     found = np.array(stops(1e3, 1e6))
     assert {1_000, 1_200, 3_300, 1_000_000} <= set(found)
