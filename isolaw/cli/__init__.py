@@ -22,7 +22,7 @@ _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
     "Run": ["sweep", "plan", "status"],
     "More": [
-        "advise", "calibrate", "compare", "backtest", "problems", "model_size", "replicate", "export",
+        "advise", "calibrate", "compare", "problems", "model_size", "replicate", "export",
         "doctor", "demo",
     ],
 }  # fmt: skip

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw import commands
 from isolaw.cli.common import as_json, interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import Destination, given
+from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.backends.real.gpu_selftest import StageProgress
@@ -40,9 +39,8 @@ _GIB = 2**30
     "speed, resume.",
 )  # fmt: skip
 @json_option
-@click.pass_context
 @interruptible()
-def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: Any) -> int:
+def doctor(imports: bool, checkup: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
@@ -52,11 +50,6 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: An
 
     if checkup:
         return _checkup(**of_checkup)
-    for name, value in of_checkup.items():
-        if name in given(ctx):
-            values = value if isinstance(value, tuple) else (value,)
-            words = [word for own in values for word in (f"--{name}", str(own))]
-            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*words)}")
     machine = examine()
     findings = diagnose(machine)
     if imports:

@@ -77,8 +77,6 @@ def model_size(
     from isolaw.readers.table_files import load
     from isolaw.report.text.studies import size_document
 
-    if at and not sizes:
-        raise click.UsageError("--at requires --predict N=<size>")
     mapping = shared.column_mapping(options)
     table = mapping.apply(load(file), file)
     for condition in where:

@@ -214,7 +214,7 @@ def _recipes(table: pd.DataFrame, source: str) -> list[str]:
         if table[name].astype(str).nunique() > _MOST_BLOCKS:
             raise DataError(
                 f"{source}: the runs have {table[name].nunique()} values of {name}; expected at most "
-                f"{_MOST_BLOCKS} recipes. Choose with {option('fixed', name, plain(table[name].iloc[0]))}"
+                f"{_MOST_BLOCKS} recipes. Choose with {option('where', name, plain(table[name].iloc[0]))}"
             )
     return names
 
@@ -253,7 +253,7 @@ def _checked(
     wrong = [f"{own:g}" for own in out if not (math.isfinite(own) and own > start)]
     if wrong or not out:
         raise InputError(
-            f"to_target: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
+            f"targets: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
             f"the runs begin ({metric})"
         )
     return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -26,7 +25,6 @@ from isolaw.report.figures.style import (
     n_colours,
     n_ticks,
     plain,
-    save,
 )
 from isolaw.report.study import Study
 from isolaw.report.text import law as text
@@ -129,14 +127,6 @@ def _draw_recommended(axes: Axes, law: Law, of_reward: bool) -> None:
     if y is not None:
         label = f"recommended at C = {number(best.compute)}: {symbol} = {n}"
         axes.plot(best.compute / steps_scale(document), y, "o", ms=5, color=ORANGE, label=label, zorder=5)
-
-
-def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
-    """Write both figures as PNG and SVG into ``folder`` and return their paths.
-
-    Raises `DataError` if the folder cannot be written.
-    """
-    return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
