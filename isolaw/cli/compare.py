@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +55,7 @@ def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> lis
 
 @click.command(cls=ShortHelp)
 @click.argument(
-    "compared", nargs=-1, required=True, type=_SourceOrShape(), metavar="SOURCE [SOURCE|B_p=128,n=8 …]"
+    "compared", nargs=-1, required=True, type=_SourceOrShape(), metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]"
 )
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in SOURCE, e.g. without or lr.")
 @click.option(
@@ -78,7 +79,7 @@ def compare(compared: tuple[str | Shape, ...], **options: Any) -> None:
 
     \b
     isolaw compare FIRST SECOND              two recipes, each from a SOURCE
-    isolaw compare SOURCE --by without       the recipes of one source
+    isolaw compare SOURCE --by without       all recipes of a source
     isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --compute 1e6
                                              two configurations at a budget
     isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --target 0.5
@@ -98,8 +99,8 @@ def compare(compared: tuple[str | Shape, ...], **options: Any) -> None:
     known = {name for question in _QUESTIONS for name in question.accepts}
     given = {name for name in known if options[name] is not None}
     for question in _QUESTIONS:
-        counts = len(sources), len(shapes)
-        if counts == question.counts and question.requires <= given <= question.accepts:
+        counted = len(sources) in question.sources and len(shapes) == question.shapes
+        if counted and question.requires <= given <= question.accepts:
             return question.answer(sources, shapes, options)
     usages = "; ".join(question.usage for question in _QUESTIONS)
     raise click.UsageError(f"expected one of: {usages}")
@@ -213,19 +214,18 @@ class _Question(NamedTuple):
 
     usage: str
     answer: Callable[[list[str], list[Shape], dict[str, Any]], None]
-    counts: tuple[int, int]  # of sources and of configurations
+    sources: range  # accepted numbers of sources
+    shapes: int  # number of configurations
     requires: set[str]
     accepts: set[str]
 
 
 # Options that no question names apply to all.
-_TWO = "SOURCE B_p=128,n=8 B_p=64,n=16"
+_TWO, _SOME = range(2, 3), range(1, sys.maxsize)
 _QUESTIONS = (
-    _Question("FIRST SECOND", _recipes, (2, 0), set(), {"compute"}),
-    _Question("SOURCE --by NAME", _along, (1, 0), {"by"}, {"by", "compute"}),
-    _Question(f"{_TWO} --compute C [--cost FILE]", _shapes, (1, 2), {"compute"}, {"compute", "cost"}),
-    _Question(f"{_TWO} --target REWARD [--cost FILE]", _shapes, (1, 2), {"target"}, {"target", "cost"}),
-    _Question(
-        "SOURCE --target REWARD,…|auto [--cost FILE]", _to_rewards, (1, 0), {"target"}, {"target", "cost"}
-    ),
+    _Question("FIRST SECOND", _recipes, _TWO, 0, set(), {"compute"}),
+    _Question("SOURCE --by NAME", _along, _SOME, 0, {"by"}, {"by", "compute"}),
+    _Question("SOURCE n=8 n=16 --compute C", _shapes, _SOME, 2, {"compute"}, {"compute", "cost"}),
+    _Question("SOURCE n=8 n=16 --target REWARD", _shapes, _SOME, 2, {"target"}, {"target", "cost"}),
+    _Question("SOURCE --target REWARD,…|auto", _to_rewards, _SOME, 0, {"target"}, {"target", "cost"}),
 )
