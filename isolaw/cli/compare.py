@@ -174,11 +174,8 @@ def _shapes(sources: list[str], shapes: list[Shape], options: dict[str, Any]) ->
     import isolaw
     from isolaw.report.text.shapes import document
 
-    target = options["target"]
-    if target is not None:
-        if len(target) != 1:
-            raise click.UsageError("--target: expected one reward for two configurations")
-        target = target[0]
+    rewards: Any = options["target"]
+    target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
     cost = shared.cost_of(options)
     runs = _read(sources, options)
     a, b = (_completed(shape, runs) for shape in shapes)
