@@ -372,7 +372,6 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
             lambda t: t.rename(columns={"compute": "computed"}),
             ["no column 'compute'", "--column compute=computed"],
         ),
-        (lambda t: t.drop(columns="n_star"), ["no column 'n_star'"]),
         (lambda t: t.assign(n_star=0), ["n_star: point 1: found 0", "a positive number"]),
         (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
         (lambda t: t.iloc[:0], ["a header but no rows"]),
