@@ -15,6 +15,6 @@ fi
 run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \
   --set "real.model=$out/base/model" --set "problems.set=$out/base/easy" "$@"
 run isolaw status "$out/sweep"
-run isolaw fit "$out/sweep" --out "$out/law.json" --figures "$out/figures"
-run isolaw predict "$out/law.json" --compute "${COMPUTE:-5e4}"
-printf '\nLook at %s (the best n for a budget) and %s.\n' "$out/figures/law.png" "$out/figures/frontier.png"
+run isolaw fit "$out/sweep" --out "$out/sweep/law.json"
+run isolaw predict "$out/sweep/law.json" --compute "${COMPUTE:-5e4}"
+run isolaw report "$out/sweep" -o "$out/report.html"

@@ -232,10 +232,9 @@ def read_sweep(directory: object) -> Command:
 
 
 @_printed
-def fit(sources: Sequence[str], options: Sequence[str], out: str = "", figures: str = "") -> Command:
+def fit(sources: Sequence[str], options: Sequence[str], out: str = "") -> Command:
     """Return the command that fits runs with the ``options`` that they require (`isolaw.fits.choices`)."""
-    where = [*(["--out", out] if out else []), *(["--figures", figures] if figures else [])]
-    return _isolaw("fit", *sources, *options, *where)
+    return _isolaw("fit", *sources, *options, *(["--out", out] if out else []))
 
 
 @_printed

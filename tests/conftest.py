@@ -226,8 +226,8 @@ def _shell(folder: Path, draws: int, program: str, more: str = "") -> dict[str, 
     script.write_text(
         "#!/bin/sh\n"
         'case "$1 $*" in\n'
-        "  *--draws*|*--points*|*--help*) ;;\n"
-        f'  fit*|report*|backtest*|model-size*) set -- "$@" --draws {draws} ;;\n'
+        "  *--draws*|*nstar*|*--help*) ;;\n"
+        f'  fit*|report*|model-size*) set -- "$@" --draws {draws} ;;\n'
         f"{more}"
         "esac\n"
         f'exec {program} "$@"\n'

@@ -377,12 +377,6 @@ def a_split_without_its_packages(desk: Desk) -> None:
 
 
 @prints("doctor_gpu")
-def a_checkup_without_its_option(desk: Desk) -> Run:
-    desk.run("doctor", "--device", "cpu", code=2)
-    return Run(only_parsed="runs the stages of the real backend for minutes")
-
-
-@prints("doctor_gpu")
 def a_checkup_without_a_gpu(desk: Desk) -> Run:
     desk.patch.setattr("isolaw.backends.real.environment.gpus", list)
     desk.run("doctor", "--gpu", code=1)

@@ -34,14 +34,13 @@ def state(made: Path) -> Path:
 
 # Options that name what is read; all others with a path are destinations.
 READ = {
-    "predict law", "predict cost", "report law_file", "report cost", "report sources", "report settings_file",
-    "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
-    "backtest settings_file", "backtest mapping", "compare first", "compare second", "compare settings_file",
-    "compare mapping", "read sources", "read settings_file", "read mapping",
+    "predict law", "predict cost", "report sources", "report settings_file",
+    "report mapping", "fit sources", "fit settings_file", "fit mapping",
+    "compare settings_file", "compare mapping", "read sources", "read settings_file", "read mapping",
     "export run", "advise cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
-    "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
+    "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
 # What each command needs to come to its destination.
 WORDS: dict[str, list[str]] = {
@@ -179,8 +178,8 @@ def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path
         grid = {"rollouts_per_problem": [2, 4, 8]}
         engine.sweep(tiny(grid=grid, evaluation={"points": 20}), out)
         assert isolaw("read", out, "-o", tmp_path / "runs.parquet")[0] == 0
-        more = ("--out", tmp_path / "law.json", "--figures", tmp_path / "figures")
-        assert isolaw("fit", out, "--draws", 0, *more)[0] == 0
+        more = ("--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
+        assert isolaw("report", out, "--draws", 0, *more)[0] == 0
         assert isolaw("advise", "--budget", "1e6", "--write", tmp_path / "first")[0] == 0
         library = tmp_path / "library"
         library.mkdir()

@@ -13,12 +13,15 @@ import pandas as pd
 import pytest
 from scipy.optimize import curve_fit
 
+import isolaw as library
+
 Call = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[1] / "examples" / "data"
 
 
-def fitted(isolaw: Call, *arguments: object) -> dict[str, Any]:
-    code, stdout, stderr = isolaw("fit", *arguments, "--json")
+def points(isolaw: Call, name: str, column: str) -> dict[str, Any]:
+    """The law of a table of points, as the command line fits it."""
+    code, stdout, stderr = isolaw("fit", DATA / name, "--column", f"compute={column}", "--json")
     assert code == 0, stderr
     return json.loads(stdout)
 
@@ -48,7 +51,7 @@ def logistic(x: np.ndarray, b: float, rise: float, k: float, x0: float) -> np.nd
 @pytest.mark.parametrize("name", POINTS)
 def test_least_squares_on_the_published_points(isolaw: Call, name: str) -> None:
     column, size, expected, sse = POINTS[name]
-    document = fitted(isolaw, "--points", DATA / name, "--column", f"compute={column}")
+    document = points(isolaw, name, column)
     assert document["points"] == size
     for key, (value, error) in expected.items():
         assert document["params"][key]["value"] == pytest.approx(value, rel=0.01)
@@ -65,7 +68,7 @@ def test_scipy_agrees_on_the_published_points(isolaw: Call, name: str) -> None:
     x, y = np.log10(table[column].to_numpy()), np.log2(table["n_star"].to_numpy())
     order = ("b", "L", "k", "x0")
     best, covariance = curve_fit(logistic, x, y, [expected[key][0] for key in order])
-    document = fitted(isolaw, "--points", DATA / name, "--column", f"compute={column}")
+    document = points(isolaw, name, column)
     assert [document["params"][key]["value"] for key in order] == pytest.approx(best, rel=1e-4)
     errors = [document["standard_errors"][key] for key in order]
     assert errors == pytest.approx(np.sqrt(np.diag(covariance)), rel=1e-2)
@@ -84,17 +87,13 @@ def drawn() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("method", "factor"), [("paper", 1.03), ("surface", 1.4)])
-def test_drawn_curves_cross_where_they_are_drawn_to(
-    isolaw: Call, drawn: pd.DataFrame, method: str, factor: float
-) -> None:
+def test_drawn_curves_cross_where_they_are_drawn_to(drawn: pd.DataFrame, method: str, factor: float) -> None:
     """The surface knows nothing of the shape of curves, and has one of each n: a third is near."""
-    mapping = ["rollouts_per_problem=n", "problems_per_batch=B_p", "compute=compute_rollouts"]
-    document = fitted(
-        isolaw,
-        DATA / "frontier_curves_fixedBp_main_easy.csv",
-        *("--metric", "validation_reward", "--records", "off", "--draws", 20, "--method", method),
-        *itertools.chain.from_iterable(("--column", own) for own in mapping),
-    )
+    columns = {"rollouts_per_problem": "n", "problems_per_batch": "B_p", "compute": "compute_rollouts"}
+    document = library.fit(
+        DATA / "frontier_curves_fixedBp_main_easy.csv", "validation_reward",
+        columns=columns, records="off", draws=20, method=method,
+    ).to_dict()  # fmt: skip
     found = {(c["from"], c["to"]): c["x"] for c in document["crossovers"]}
     for pair in CROSSINGS:
         row = drawn.loc[pair]
@@ -121,11 +120,17 @@ def measured() -> dict[int, tuple[float, float]]:
     return {int(n): (own.min(), own.max()) for n, own in table.groupby("rollout_n")["compute"]}
 
 
-@pytest.mark.parametrize("records", [(), ("--records", "off")], ids=["records", "all"])
-def test_a_real_sweep(
-    isolaw: Call, measured: dict[int, tuple[float, float]], records: tuple[str, ...]
-) -> None:
-    document = fitted(isolaw, *TAN, *records)
+def tan(records: Any) -> dict[str, Any]:
+    """The law of the real sweep, fitted to record points or to all checkpoints."""
+    return library.fit(
+        TAN[0], "holdout_acc_raw", columns={"n": "rollout_n"}, constants={"B_p": 512},
+        derive={"C": "prompts_seen*rollout_n"}, draws=100, method="paper", records=records,
+    ).to_dict()  # fmt: skip
+
+
+@pytest.mark.parametrize("records", ["auto", "off"])
+def test_a_real_sweep(measured: dict[int, tuple[float, float]], records: str) -> None:
+    document = tan(records)
     assert document["fixed"] == {"problems_per_batch": 512}
     assert [g["measured"] for g in document["grid"]] == [list(measured[n]) for n in (4, 8, 16, 32)]
     assert {(c["from"], c["to"]) for c in document["crossovers"]} == set(
@@ -149,9 +154,9 @@ def test_a_real_sweep(
     assert document["bootstrap"]["unit"] == "block"
 
 
-def test_all_checkpoints_of_the_real_sweep_cross_where_published(isolaw: Call) -> None:
+def test_all_checkpoints_of_the_real_sweep_cross_where_published() -> None:
     """Saturating exponentials on all checkpoints cross near 1.6e5 and 2.6e5; 16 → 32 has no support."""
-    found = {(c["from"], c["to"]): c for c in fitted(isolaw, *TAN, "--records", "off")["crossovers"]}
+    found = {(c["from"], c["to"]): c for c in tan("off")["crossovers"]}
     assert found[4, 8]["supported"]
     assert found[8, 16]["supported"]
     assert found[4, 8]["x"] == pytest.approx(1.6e5, rel=0.1)
@@ -161,11 +166,11 @@ def test_all_checkpoints_of_the_real_sweep_cross_where_published(isolaw: Call) -
     assert found[16, 32]["x"] == pytest.approx(1e6, rel=0.1)
 
 
-def test_record_points_raise_the_ceilings_of_the_real_sweep(isolaw: Call) -> None:
+def test_record_points_raise_the_ceilings_of_the_real_sweep() -> None:
     """Records are selected upward: about 0.03 on this sweep."""
     at_end = []
-    for records in ((), ("--records", "off")):
-        document = fitted(isolaw, *TAN, *records)
+    for records in ("auto", "off"):
+        document = tan(records)
         at_end.append(np.array([p["reward"]["value"] for p in document["frontier"]]))
     assert 0.015 < np.mean(at_end[0] - at_end[1]) < 0.045
 

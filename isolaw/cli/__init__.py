@@ -21,7 +21,7 @@ _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
     "Run": ["sweep", "status"],
     "More": [
-        "advise", "compare", "backtest", "problems", "model_size", "export", "doctor", "demo",
+        "advise", "compare", "problems", "model_size", "export", "doctor", "demo",
     ],
 }  # fmt: skip
 

@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
     from isolaw.report.answer import Answer
 
-# Options that apply to a law.
-_OF_A_LAW = {
-    *("sources", "compute", "cost", "price", "max_batch_rollouts", "n_train_problems", "out", "as_json")
-}
+# Options that apply to a law; all others apply to the runs that a law is fitted to.
+_OF_A_LAW = {"sources", "compute", "cost", "max_batch_rollouts", "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
 @shared.compute_option
-@shared.cost_options
-@shared.budget_options
+@shared.cost_option
+@shared.batch_option
 @shared.hold_option(None)
-@shared.answer_options
+@shared.law_options
 @shared.source_options
-@click.option("--out", "-o", type=Destination(), metavar="DIR", help="Write law.json and report.html to DIR.")
+@click.option(
+    "--out", "-o", type=Destination(file_okay=False), metavar="DIR",
+    help="Write law.json and report.html to DIR.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> int:
@@ -49,29 +50,27 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     from isolaw.report.answer import law_file
 
     compute = options.pop("compute")
-    limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
-    limits["cost"] = shared.cost_of(options)
+    limits = {"max_batch_rollouts": options["max_batch_rollouts"], "cost": shared.cost_of(options)}
     files = _files(out) if out is not None else None
     reading: Reading | None = None
     if len(sources) == 1 and (law := law_file(sources[0])) is not None:
-        for name, option in shared.given(ctx).items():
-            if name not in _OF_A_LAW:
-                text = f"{option.opts[0]} cannot be combined with a law, which is already fitted"
-                raise click.UsageError(text)
-        found = isolaw.answer(law, compute, **limits)
+        shared.only(ctx, _OF_A_LAW, "a law")
+        result = isolaw.answer(law, compute, **limits)
     else:
         reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
-        own = {name: options[name] for name in (*shared.ANSWER_NAMES, "hold")}
+        keywords = shared.law_keywords(options)
         status = Console(stderr=True).status("fitting, predicting, backtesting")  # shows only on a terminal
         with status, notes_on_failure(reading.runs.notes):
-            found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
-    print_result(found.to_dict(), found.lines())
+            result = isolaw.answer(
+                reading.runs, compute, again=str(commands.this(ctx.obj)), **keywords, **limits
+            )
+    print_result(result.to_dict(), result.lines())
     if files is not None:
-        _keep(found, reading, files, str(commands.this(ctx.obj)))
+        _keep(result, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
-    return 0 if found.prediction.options else 1
+    return 0 if result.prediction.options else 1
 
 
 def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
@@ -79,7 +78,7 @@ def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], met
     from isolaw.report.text.reading import found_lines, none_fitted
 
     note(*found_lines(reading, shared.words_of(ctx, sources), metric))
-    helps = any(not own.status.settled for own in reading.candidates)
+    helps = any(not log.status.settled for log in reading.candidates)
     options = "; isolaw answer accepts the same options as isolaw read" if helps else ""
     note(f"isolaw: {none_fitted(reading)}{options}")
     return 2
@@ -91,15 +90,13 @@ def _files(out: str) -> tuple[Path, Path]:
     from isolaw.report.page import check_replaceable
 
     folder = Path(out)
-    if folder.is_file():
-        raise click.UsageError(f"--out: found {out!r}, a file; expected a directory")
     law, page = folder / "law.json", folder / "report.html"
     check_writable(law)
     check_replaceable(page)
     return law, page
 
 
-def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
+def _keep(result: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
     """Write the law and, if there are runs, their page."""
     from isolaw.cli.report import facts_of
     from isolaw.report.page import render, write
@@ -107,12 +104,12 @@ def _keep(found: Answer, reading: Reading | None, files: tuple[Path, Path], comm
 
     law, page = files
     law.parent.mkdir(parents=True, exist_ok=True)
-    found.law.save(law)
-    if reading is None or found.study is None:
+    result.law.save(law)
+    if reading is None or result.study is None:
         return
-    prediction, best = found.prediction, found.prediction.allocation
+    prediction, best = result.prediction, result.prediction.allocation
     budget: float | None = prediction.compute
     if prediction.asked:  # the slider of the page is in rollouts
         budget = None if best is None else best.compute
-    predicted = budgets(found.law, budget, **found.limits)
-    write(render(found.study, facts_of(reading, predicted, found.backtest, command)), page)
+    predicted = budgets(result.law, budget, **result.limits)
+    write(render(result.study, facts_of(reading, predicted, result.backtest, command)), page)

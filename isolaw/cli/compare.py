@@ -1,163 +1,199 @@
-"""The command ``isolaw compare``: compare two recipes, models, problem sets or configurations."""
+"""The command ``isolaw compare``: compare recipes, configurations, or the way of all runs to a reward."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, print_document, print_notes
-from isolaw.cli.help import COSTS, Further, ShortHelp
+from isolaw.cli.common import json_option, notes_on_failure, print_document, print_notes
+from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
 
+Shape = Mapping[str, int]  # B_p, n or both, by name
 
-def _shape(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, int] | None:
-    """Parse B_p=128,n=8 into {"problems_per_batch": 128, "rollouts_per_problem": 8}."""
-    if text is None:
-        return None
-    from isolaw.runs import full_names
 
-    found: dict[str, int] = {}
-    accepted = "problems_per_batch", "rollouts_per_problem"
-    for part in text.split(","):
-        name, _equals, value = (own.strip() for own in part.partition("="))
-        (full,) = full_names({name: value})
-        if full not in accepted or not value.isdecimal() or int(value) < 1 or full in found:
-            raise click.UsageError(f"{option.opts[0]}: found {part!r} in {text!r}; expected e.g. B_p=128,n=8")
-        found[full] = int(value)
-    return found
+class _SourceOrShape(click.ParamType):  # type: ignore[type-arg]
+    """A source (`str`), or a configuration such as B_p=128,n=8 (`Shape`)."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | Shape:
+        """Return a path unchanged, and a configuration as {"problems_per_batch": 128, …}."""
+        from isolaw.runs import full_names
+
+        if "=" not in value or "/" in value or os.path.lexists(value):
+            return str(value)
+        accepted = "problems_per_batch", "rollouts_per_problem"
+        shape: dict[str, int] = {}
+        for part in value.split(","):
+            name, _, text = (side.strip() for side in part.partition("="))
+            (full,) = full_names({name: text})
+            if full not in accepted or not text.isdecimal() or int(text) < 1 or full in shape:
+                self.fail(f"found {part!r} in {value!r}; expected a source, or e.g. B_p=128,n=8", param, ctx)
+            shape[full] = int(text)
+        return shape
+
+
+def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Return the listed rewards, an empty list for ``auto``, or None without the option."""
+    if text is None or text == "auto":
+        return None if text is None else []
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        expected = "rewards, e.g. 0.5 or 0.45,0.5,0.55, or auto"
+        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
 
 
 @click.command(cls=ShortHelp)
-@click.argument("first", type=click.Path(), required=False)
-@click.argument("second", type=click.Path(), required=False)
-@click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
-@click.option("--base", help="Value of --by to compare the others with.  [default: nothing]")
-@click.option("--metric", help="Reward metric.  [default: avg@4; with --a and --b as in isolaw fit]")
-@click.option("--eval-set", help="Evaluation set.  [default: validation]")
+@click.argument(
+    "compared", nargs=-1, required=True, type=_SourceOrShape(), metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]"
+)
+@click.option("--by", metavar="NAME", help="Compare the values of NAME in SOURCE, e.g. without or lr.")
 @click.option(
-    "--compute", "--budget", "compute", type=shared.ROLLOUTS,
-    help="Also compare the rewards at this budget C, in rollouts.",
+    "--compute", "--budget", "compute", type=shared.BudgetOption(hours=True),
+    help="Compare the rewards at this budget C, in rollouts. For two configurations, also in hours.",
 )  # fmt: skip
-@click.option("--a", metavar="B_p=128,n=8", callback=_shape, help="Configuration A in FIRST; requires --b.")
-@click.option("--b", metavar="B_p=64,n=16", callback=_shape, help="Configuration B in FIRST.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), cls=Further, group=COSTS,
-    help="With --a, --b and --cost: compare the hours of this many steps.",
-)  # fmt: skip
-@click.option("--target", type=float, help="With --a and --b: compare the rollouts to this reward.")
-@click.option(
-    "--hours", metavar="48h|384gpuh", cls=Further, group=COSTS,
-    help="With --a and --b: compare the rewards after this time; requires --cost.",
-)  # fmt: skip
-@shared.further_cost_options
+    "--target",
+    metavar="REWARD,…",
+    callback=_rewards,
+    help="Compare the rollouts to these rewards, or to rewards that isolaw chooses (auto).",
+)
+@shared.cost_option
+@shared.metric_option
+@shared.eval_set_option
 @shared.where_option
 @shared.source_options
 @json_option
-def compare(
-    first: str | None, second: str | None, by: str | None, base: str | None, steps: int | None, **options: Any
-) -> None:
-    """Compare the learning curves of two recipes, FIRST and SECOND.
+def compare(compared: tuple[str | Shape, ...], **options: Any) -> None:
+    """Compare recipes or configurations by their runs.
 
-    FIRST and SECOND are a SOURCE each, as in isolaw fit. The ceiling A shows which recipe ends higher. The
-    C_mid of a Hill curve (ScaleRL, arXiv 2510.13786) shows which recipe is faster. isolaw also fits the first
-    half of the compute and checks its prediction on the second half.
+    \b
+    isolaw compare FIRST SECOND              two recipes, each from a SOURCE
+    isolaw compare SOURCE --by without       all recipes of a source
+    isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --compute 1e6
+                                             two configurations at a budget
+    isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --target 0.5
+                                             two configurations to a reward
+    isolaw compare SOURCE --target 0.5,0.6   all configurations to rewards
 
-    With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.
+    The ceiling A of a Hill curve shows which recipe ends higher, and its C_mid which recipe is faster
+    (ScaleRL, arXiv 2510.13786). isolaw also fits the first half of the compute and checks its prediction on
+    the second half. With --by, each value is compared with the value nothing or, without it, with
+    the smallest value.
 
-    With --a and --b, compare two configurations (B_p, n) of one SOURCE, at --compute, after --hours or on the
-    way to --target: isolaw compare SWEEP --a B_p=128,n=8 --b B_p=64,n=16 --compute 1e6. The configurations
-    need no runs of their own. To compare only the cost of steps, omit SOURCE: isolaw compare --a B_p=128,n=8
-    --b B_p=64,n=16 --steps 100 --cost FILE.
+    Two configurations (B_p, n) need no runs of their own. On the way of all configurations to rewards, isolaw
+    also reports steps and hours, the critical batch, and how the best lr grows with B_p and n.
     """
-    if steps is not None:
-        _costs(steps, first, options)
-    elif options["a"] is not None or options["b"] is not None:
-        _shapes(first, second or by or base, options)
-    else:
-        _recipes(first, second, by, base, options)
+    sources = [each for each in compared if isinstance(each, str)]
+    shapes = [each for each in compared if not isinstance(each, str)]
+    known = {name for question in _QUESTIONS for name in question.accepts}
+    given = {name for name in known if options[name] is not None}
+    for question in _QUESTIONS:
+        counted = len(sources) in question.sources and len(shapes) == question.shapes
+        if counted and question.requires <= given <= question.accepts:
+            return question.answer(sources, shapes, options)
+    usages = "; ".join(question.usage for question in _QUESTIONS)
+    raise click.UsageError(f"expected one of: {usages}")
 
 
-def _recipes(
-    first: str | None, second: str | None, by: str | None, base: str | None, options: dict[str, Any]
-) -> None:
-    """Print the comparison of two recipes, or of all recipes along an axis."""
+def _read(sources: list[str], options: dict[str, Any]) -> Runs:
+    return shared.read_to_fit((*sources,), options, together=False).runs
+
+
+def _chosen(runs: Runs, where: dict[str, Any]) -> Runs:
+    from isolaw.fits.selection import rows_with
+
+    return runs.select(rows_with(runs.table(), where).index) if where else runs
+
+
+def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+    """Print the comparison of two recipes, each from its own source."""
     import isolaw
-    from isolaw.fits.metric import EVAL_SET, METRIC
     from isolaw.report.text.recipes import document
 
-    if given := [f"--{name}" for name in ("target", "hours", "cost", "where", "price") if options[name]]:
-        raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
-    if first is None or (by is None) == (second is None) or (base is not None and by is None):
-        raise click.UsageError("expected FIRST and SECOND, or FIRST with --by NAME (and --base)")
-    metric = options["metric"] or METRIC
-    keywords = {"eval_set": options["eval_set"] or EVAL_SET, "compute": options["compute"]}
-    if second is None:
-        assert by is not None
-        runs = shared.read_to_fit((first,), {**options, "metric": metric, "by": by}).runs
-        axis = isolaw.compare_by(runs, by, base, metric, **keywords)
-        print_document(document(axis))
-        print_notes(dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes))
-        return
+    first, second = sources
+    keywords = _of_recipes(options)
     of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the mapping is for the table
     without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
-    one, other = (
-        shared.read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
-        for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))
-    )
-    found = isolaw.compare(one, other, metric, names=_names(first, second), **keywords)
-    print_document(document(found))
-    print_notes(found.notes)
+    sides = []
+    for source in (first, second):
+        alone = without if of_a_table and Path(source).is_dir() else {}
+        runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
+        sides.append(_chosen(runs, options["where"]))
+    comparison = isolaw.compare(sides[0], sides[1], names=_names(first, second), **keywords)
+    print_document(document(comparison))
+    print_notes(comparison.notes)
 
 
-def _costs(steps: int, first: str | None, options: dict[str, Any]) -> None:
-    """Print the cost of the steps of two configurations."""
-    from isolaw.report.text import costs
+def _along(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+    """Print the comparison of the recipes of one source, along an axis."""
+    import isolaw
+    from isolaw.report.text.recipes import document
 
-    a, b = options["a"] or {}, options["b"] or {}
-    if not len(a) == len(b) == 2 or first is not None or options["cost"] is None:
-        raise click.UsageError("--steps: expected --a B_p=…,n=…, --b B_p=…,n=… and --cost, without FIRST")
+    keywords = _of_recipes(options)
+    runs = _chosen(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
+    axis = isolaw.compare_by(runs, options["by"], **keywords)
+    print_document(document(axis))
+    print_notes(dict.fromkeys(text for each in axis.comparisons.values() for text in each.notes))
+
+
+def _of_recipes(options: dict[str, Any]) -> dict[str, Any]:
+    from isolaw.fits.metric import EVAL_SET, METRIC
+
+    metric, eval_set = options["metric"] or METRIC, options["eval_set"] or EVAL_SET
+    return {"metric": metric, "eval_set": eval_set, "compute": options["compute"]}
+
+
+def _to_rewards(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+    """Print what all configurations need to reach rewards."""
+    import isolaw
+    from isolaw.report.text.law import notes
+    from isolaw.report.text.targets import document
+
     cost = shared.cost_of(options)
-    assert cost is not None
-    shapes = [(own["problems_per_batch"], own["rollouts_per_problem"]) for own in (a, b)]
-    print_document(costs.steps_document(cost, shapes, steps))
+    runs = _read(sources, options)
+    keywords = {name: options[name] for name in ("metric", "eval_set", "where")}
+    with notes_on_failure(runs.notes):
+        study = isolaw.to_target(runs, options["target"] or None, cost=cost, **keywords)
+    print_document(document(study))
+    print_notes(notes(study.flags))
 
 
-def _shapes(source: str | None, other: str | None, options: dict[str, Any]) -> None:
+def _shapes(sources: list[str], shapes: list[Shape], options: dict[str, Any]) -> None:
     """Print the comparison of two configurations of one source."""
     import isolaw
     from isolaw.report.text.shapes import document
 
-    a, b = options["a"], options["b"]
-    asked = {name: options[name] for name in ("compute", "target", "hours")}
-    given = [f"--{name}" for name, value in asked.items() if value is not None]
-    if source is None or a is None or b is None or other is not None or len(given) != 1:
-        raise click.UsageError(
-            "expected FIRST with --a, --b and one of --compute, --target and --hours; "
-            f"found {', '.join(given) or 'none of the three'}"
-        )
-    if asked["hours"] is not None and asked["hours"].replace(".", "", 1).isdecimal():
-        asked["hours"] += "h"
+    rewards: Any = options["target"]
+    target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
     cost = shared.cost_of(options)
-    runs = shared.read_to_fit((source,), options | {"by": True}).runs
-    shapes = [_completed(own, runs, flag) for own, flag in ((a, "--a"), (b, "--b"))]
-    names = {name: options[name] for name in ("metric", "eval_set", "where")}
-    found = isolaw.compare_shapes(runs, shapes[0], shapes[1], **asked, cost=cost, **names)
-    print_document(document(found, cost))
+    runs = _read(sources, options)
+    a, b = (_completed(shape, runs) for shape in shapes)
+    keywords = {name: options[name] for name in ("compute", "metric", "eval_set", "where")}
+    comparison = isolaw.compare_shapes(runs, a, b, target=target, cost=cost, **keywords)
+    print_document(document(comparison, cost))
 
 
-def _completed(shape: dict[str, int], runs: Runs, flag: str) -> tuple[int, int]:
-    """Return (B_p, n). The option can omit one of them if all runs share its value."""
+def _completed(shape: Shape, runs: Runs) -> tuple[int, int]:
+    """Return (B_p, n). The argument can omit one of them if all runs share its value."""
     out = []
     for name, symbol in (("problems_per_batch", "B_p"), ("rollouts_per_problem", "n")):
         known = sorted({int(value) for value in runs.table()[name]})
         if name not in shape and len(known) > 1:
             there = ", ".join(map(str, known))
-            raise click.UsageError(f"{flag}: {symbol} is missing; the runs have {symbol} = {there}")
+            raise click.UsageError(
+                f"{symbol} is missing in a configuration; the runs have {symbol} = {there}"
+            )
         out.append(shape.get(name, known[0]))
     return out[0], out[1]
 
@@ -168,3 +204,25 @@ def _names(first: str, second: str) -> tuple[str, str]:
     if a == b:
         return "first", "second"
     return (a.name, b.name) if a.name != b.name else (first, second)
+
+
+class _Question(NamedTuple):
+    """A question that the command answers, by its arguments and options."""
+
+    usage: str
+    answer: Callable[[list[str], list[Shape], dict[str, Any]], None]
+    sources: range  # accepted numbers of sources
+    shapes: int  # number of configurations
+    requires: set[str]
+    accepts: set[str]
+
+
+# Options that no question names apply to all.
+_TWO, _SOME = range(2, 3), range(1, sys.maxsize)
+_QUESTIONS = (
+    _Question("FIRST SECOND", _recipes, _TWO, 0, set(), {"compute"}),
+    _Question("SOURCE --by NAME", _along, _SOME, 0, {"by"}, {"by", "compute"}),
+    _Question("SOURCE n=8 n=16 --compute C", _shapes, _SOME, 2, {"compute"}, {"compute", "cost"}),
+    _Question("SOURCE n=8 n=16 --target REWARD", _shapes, _SOME, 2, {"target"}, {"target", "cost"}),
+    _Question("SOURCE --target REWARD,…|auto", _to_rewards, _SOME, 0, {"target"}, {"target", "cost"}),
+)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw import commands
 from isolaw.cli.common import as_json, interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import Destination, given
+from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.machine import Machine
@@ -34,9 +33,8 @@ _GIB = 2**30
     help="With --gpu: write the report to this file.  [default: isolaw-gpu-report.json]",
 )  # fmt: skip
 @json_option
-@click.pass_context
 @interruptible()
-def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: Any) -> int:
+def doctor(imports: bool, checkup: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
@@ -46,9 +44,6 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, **of_checkup: An
 
     if checkup:
         return _checkup(**of_checkup)
-    for name, value in of_checkup.items():
-        if name in given(ctx):
-            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(f'--{name}', str(value))}")
     machine = examine()
     findings = diagnose(machine)
     if imports:

@@ -1,4 +1,4 @@
-"""The command ``isolaw fit``: fit a law to runs or to ready-made points."""
+"""The command ``isolaw fit``: fit a law to runs or to a table of points."""
 
 from __future__ import annotations
 
@@ -20,123 +20,72 @@ from isolaw.cli.common import (
     print_notes,
     print_result,
 )
-from isolaw.cli.help import Further, ShortHelp
+from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.errors import Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
+    from isolaw.readers.mapping import ColumnMapping
     from isolaw.runs import Runs
 
-_OTHERWISE = "other units and ready-made points"
-_FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
-# Options of a law of n*, rejected with --to-target.
-_OF_A_LAW = {
-    *("x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"),
-    *("by", "retune", "points"),
-}
+# Options that apply to a table of points; all others apply to runs.
+_OF_POINTS = {"sources", "columns", "derive", "constants", "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
-@click.argument("sources", nargs=-1, type=click.Path())
-@click.option(
-    "--points", type=click.Path(), cls=Further, group=_OTHERWISE,
-    help="Fit a CSV table of (compute, n_star) points instead.",
-)  # fmt: skip
-@click.option(
-    "--x", type=click.Choice(["compute", "tokens", "wall_s", "steps"]), default="compute",
-    cls=Further, group=_OTHERWISE,
-    help="Unit of the budget. With --points: compute, or steps for a law linear in M.",
-)  # fmt: skip
+@click.argument("sources", nargs=-1, required=True, type=click.Path())
 @shared.hold_option("B_p")
 @shared.law_options
-@shared.source_options
-@click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
-@click.option("--figures", type=Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
-@click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
+@click.option(
+    "--method", type=click.Choice(["surface", "paper"]), default="surface",
+    help="surface: n* maximises a smooth reward surface over n. paper: n* has the highest learning "
+    "curve, as in arXiv 2603.12151.",
+)  # fmt: skip
+@click.option(
+    "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
+    help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
+)  # fmt: skip
 @click.option(
     "--retune", metavar="NAME",
     help="Also fit a law with NAME (lr) re-tuned for every (n, C); for lr, also its scaling rule.",
 )  # fmt: skip
-@click.option(
-    "--to-target",
-    metavar="REWARD,…",
-    callback=shared.rewards,
-    help="Instead of a law, report rollouts, steps and hours to these rewards (or auto), the critical batch, "
-    "and how the best lr grows with B_p and n.",
-)
-@shared.further_cost_options
+@shared.source_options
+@click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
 @json_option
 @click.pass_context
-def fit(ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, **options: Any) -> None:
+def fit(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> None:
     """Fit the allocation law n*(C) to runs, or B_p*(C) with --hold n.
 
-    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
+    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs. A
+    table with a column n_star, and compute or steps, contains points of a law instead of runs.
     """
-    if points is None and not sources:
-        raise click.UsageError(
-            "found no SOURCE; expected logs, a sweep's directory or a table, or --points FILE.csv"
-        )
-    for name, option in shared.given(ctx).items():
-        if points is not None and name not in _FOR_POINTS:
-            label = option.opts[0] if isinstance(option, click.Option) else "SOURCE"
-            raise click.UsageError(f"--points cannot be combined with {label}")
-    expected = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
-    if x not in expected:
-        where = "with" if points is not None else "without"
-        raise click.UsageError(f"--x: found {x}; expected {', '.join(expected)} {where} --points")
-    if options["to_target"] is not None:
-        _to_target(ctx, sources, options)
-    elif options["cost"] is not None or options["price"] is not None:
-        raise click.UsageError("--cost and --price require --to-target")
-    elif points is not None:
-        _fit_points(points, x, options)
+    from isolaw.readers.tables import is_points
+
+    if len(sources) == 1 and is_points(sources[0], mapping := shared.column_mapping(options)):
+        shared.only(ctx, _OF_POINTS, "a table of points")
+        _fit_points(sources[0], mapping, out)
     else:
-        _fit_runs(sources, {**options, "x": x})
+        _fit_runs(sources, out, options)
 
 
-def _fit_runs(sources: tuple[str, ...], options: dict[str, Any]) -> None:
+def _fit_runs(sources: tuple[str, ...], out: str | None, options: dict[str, Any]) -> None:
     from isolaw.fits.document.files import check_writable
 
-    out, by, retune = options["out"], options["by"], options["retune"]
-    if retune is not None and (by is not None or options["figures"] or options["x"] != "compute"):
-        raise click.UsageError(
-            "--retune requires --x compute, and cannot be combined with --by and --figures"
-        )
-    if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
-        raise click.UsageError(f"--figures: found {options['figures']!r}; expected a directory")
+    retune = options["retune"]
     if out is not None:
         for path in (out, _retuned(out)) if retune else (out,):
             check_writable(path)
-    runs = shared.read_to_fit(sources, options).runs
-    keywords = {**shared.law_keywords(options), "hold": options["hold"], "x": options["x"]}
+    runs = shared.read_to_fit(sources, options, together=not retune).runs
+    keywords = shared.law_keywords(options)
     with notes_on_failure(runs.notes):
         if retune is not None:
             _fit_retuned(runs, retune, keywords, out)
-        elif by is not None:
-            _fit_by(runs, by, keywords, out)
         else:
-            _fit_one(runs, keywords, out, options["figures"])
+            _fit_one(runs, keywords, out)
 
 
-def _to_target(ctx: click.Context, sources: tuple[str, ...], options: dict[str, Any]) -> None:
-    import isolaw
-    from isolaw.report.text.law import notes
-    from isolaw.report.text.targets import document
-
-    for name, option in shared.given(ctx).items():
-        if name in _OF_A_LAW:
-            raise click.UsageError(f"--to-target cannot be combined with {option.opts[0]}")
-    cost = shared.cost_of(options)
-    runs = shared.read_to_fit(sources, {**options, "retune": True}).runs
-    keywords = {name: options[name] for name in ("metric", "eval_set", "where", "price")}
-    with notes_on_failure(runs.notes):
-        found = isolaw.to_target(runs, options["to_target"] or None, cost=cost, **keywords)
-    print_document(document(found))
-    print_notes(notes(found.flags))
-
-
-def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None, figures: str | None) -> None:
+def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None) -> None:
     import isolaw
     from isolaw.report.text.fit import law_lines
     from isolaw.report.text.law import notes
@@ -144,17 +93,10 @@ def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None, figures: str
     law = isolaw.fit(runs, **keywords)
     if out:
         law.save(out)
-    drawn = []
-    if figures:
-        from isolaw.report.figures.law import write_figures
-
-        drawn = write_figures(law, runs, figures)
     print_result(law.to_dict(), [] if as_json() else law_lines(law))
     print_notes(notes(law.document.flags))
     if as_json():
         return
-    if drawn:
-        print_lines([f"Figures: {', '.join(map(str, drawn))}"])
     if out:
         print_lines([f"Saved the law to {out}.{_next(law, out)}"])
     else:
@@ -167,18 +109,6 @@ def _next(law: Law, out: str) -> str:
 
     budget = budget_beyond(law)
     return f" For a larger budget: {commands.predict(out, budget)}" if budget else ""
-
-
-def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None) -> None:
-    from isolaw.fits.studies.axis import fit_by
-    from isolaw.report.text.studies import side_by_side
-
-    found = fit_by(runs, by, keywords)
-    print_notes(f"{by} = {value}: {why}" for value, why in found.refused.items())
-    for value, law in found.laws.items() if out is not None else ():
-        path = Path(str(out))
-        law.save(path.with_stem(f"{path.stem}-{str(value).replace('/', '_')}"))
-    print_result(found.to_dict(), side_by_side(by, found.documents))
 
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None) -> None:
@@ -197,10 +127,8 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         if rule is None:
             raise
         note(f"note: no law with {name} re-tuned: {error}")
-        own = Document.of(
-            f"{name} re-tuned", lr_lines(rule), {"simulated": runs.simulated.json, "retune": name, **more}
-        )
-        print_document(own)
+        data = {"simulated": runs.simulated.json, "retune": name, **more}
+        print_document(Document.of(f"{name} re-tuned", lr_lines(rule), data))
         return
     lines = retuned_summary(name, found.value, found.documents, found.chosen)
     lines += [] if rule is None else Passage("", lr_lines(rule)).lines()
@@ -211,18 +139,17 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     print_result({**found.to_dict(), **more}, lines)
 
 
-def _fit_points(path: str, x: str, options: dict[str, Any]) -> None:
+def _fit_points(path: str, mapping: ColumnMapping, out: str | None) -> None:
     import isolaw
     from isolaw.fits.document.files import check_writable, save
     from isolaw.fits.flags import flags_of_simulated
     from isolaw.readers.tables import read_points
     from isolaw.report.text.studies import points_summary
 
-    out = options["out"]
     if out is not None:
         check_writable(out)
-    values, n_star, simulated = read_points(path, x, shared.column_mapping(options))
-    document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
+    values, n_star, x, simulated = read_points(path, mapping)
+    document, _ = isolaw.fit_points(values, n_star, x)
     flags = (*flags_of_simulated(simulated), *document.flags)
     document = replace(document, sources=(path,), flags=flags)
     lines = points_summary(document)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -94,27 +94,6 @@ def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -
     return full_names(constants(ctx, option, values))
 
 
-def _records(_: click.Context, option: click.Parameter, text: str) -> float | Literal["auto", "off"]:
-    if text in ("auto", "off"):
-        return "auto" if text == "auto" else "off"
-    try:
-        return float(text)
-    except ValueError:
-        expected = "a width such as 0.005, auto or off"
-        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
-
-
-def rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
-    """Return the listed rewards, an empty list for ``auto``, or None without the option."""
-    if text is None or text == "auto":
-        return None if text is None else []
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        expected = "rewards, e.g. 0.5 or 0.45,0.5,0.55, or auto"
-        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
-
-
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds options to a command in the given order."""
 
@@ -194,50 +173,44 @@ _OF_SOURCES = {
 }
 
 
-def _budget_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    return add_options(
-        click.option(
-            "--max-batch-rollouts", type=POSITIVE, **kind, help="Hardware limit on B_p · n, in rollouts."
-        ),
-        click.option(
-            "--n-train-problems", type=POSITIVE, **kind, help="Number of training problems D, to show epochs."
-        ),
-    )
+batch_option = click.option(
+    "--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."
+)
+budget_options = add_options(
+    batch_option,
+    click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D, to show epochs."),
+)
 
 
-budget_options = _budget_options({})
-
-
-def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    return add_options(
-        click.option(
-            "--cost", type=click.Path(), metavar="SOURCE", **kind,
-            help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw "
-            "doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
-        ),
-        click.option(
-            "--price", type=click.FloatRange(min=0, min_open=True), **kind,
-            help="Price of a GPU hour, or of an hour of run time without GPUs.",
-        ),
+def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    return click.option(
+        "--cost", type=click.Path(), metavar="SOURCE", **kind,
+        help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw "
+        "doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
     )  # fmt: skip
 
 
+def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    price = click.option(
+        "--price", type=click.FloatRange(min=0, min_open=True), **kind,
+        help="Price of a GPU hour, or of an hour of run time without GPUs.",
+    )  # fmt: skip
+    return add_options(_cost_option(kind), price)
+
+
+cost_option = _cost_option({})
 cost_options = _cost_options({})
-# For commands that list these options only in --help-all.
-further_budget_options = _budget_options({"cls": Further, "group": COSTS})
-further_cost_options = _cost_options({"cls": Further, "group": COSTS})
+further_cost_options = _cost_options({"cls": Further, "group": COSTS})  # listed only by --help-all
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
-    """Return the cost from the source in `cost_options`, and print a note about runs it leaves out."""
+    """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
     from isolaw.costs import read
     from isolaw.step_cost import checked_price
 
+    checked_price(options.get("price"))
     if options["cost"] is None:
-        if options["price"] is not None:
-            raise click.UsageError("--price requires --cost SOURCE")
         return None
-    checked_price(options["price"])
     cost = read(options["cost"])
     print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
@@ -272,54 +245,32 @@ where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
 )  # fmt: skip
-_eval_set_option = click.option(
+eval_set_option = click.option(
     "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
 )
-_LAW = {
-    "metric": click.option(
-        "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
-    ),
-    "eval_set": _eval_set_option,
-    "where": where_option,
-    "method": click.option(
-        "--method", type=click.Choice(["surface", "paper"]), default="surface",
-        help="surface: n* maximises a smooth reward surface over n. paper: n* has the highest learning "
-        "curve, as in arXiv 2603.12151.",
-    ),
-    "curve": click.option(
-        "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
-        cls=Further, group=CURVES,
-        help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
-    ),
-    "records": click.option(
-        "--records", default="auto", metavar="WIDTH|off", callback=_records, cls=Further, group=CURVES,
-        help="Bin width of record points; off fits all checkpoints. auto: off (surface) or 0.005 (paper).",
-    ),
-    "robust": click.option(
-        "--robust", is_flag=True, cls=Further, group=CURVES,
-        help="Huber loss for learning curves; downweights outlier evaluations.",
-    ),
-    "draws": draws_option,
-    "seed": seed_option,
-}  # fmt: skip
-LAW_NAMES = tuple(_LAW)
-law_options = add_options(*_LAW.values())
-
-
-# `isolaw answer` has these options and uses the defaults of the others.
-ANSWER_NAMES = ("metric", "eval_set", "where", "draws", "seed")
-answer_options = add_options(*(_LAW[name] for name in ANSWER_NAMES))
+metric_option = click.option(
+    "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
+)
+law_options = add_options(metric_option, eval_set_option, where_option, draws_option)
+LAW_NAMES = ("metric", "eval_set", "where", "method", "curve", "draws", "hold")
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of `law_options` as keyword arguments of `isolaw.fit`."""
-    return {name: options[name] for name in LAW_NAMES}
+    """Return the options of a command that are keyword arguments of `isolaw.fit`."""
+    return {name: options[name] for name in LAW_NAMES if name in options}
 
 
 def given(ctx: click.Context) -> dict[str, click.Parameter]:
     """Return the options and arguments that the user gave on the command line, by name."""
-    names = {str(own.name): own for own in ctx.command.params}
+    names = {str(parameter.name): parameter for parameter in ctx.command.params}
     return {k: v for k, v in names.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
+
+
+def only(ctx: click.Context, accepted: Collection[str], what: str) -> None:
+    """Raise `click.UsageError` if the user gave an option that does not apply to this kind of source."""
+    for name, option in given(ctx).items():
+        if name not in accepted:
+            raise click.UsageError(f"{option.opts[0]} applies to runs, and cannot be combined with {what}")
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
@@ -351,10 +302,13 @@ def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     return survey(sources, options["metric"], column_mapping(options), **given)
 
 
-def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
-    """Read the sources of a command that fits them, and print the notes."""
+def read_to_fit(sources: tuple[str, ...], options: dict[str, Any], together: bool = True) -> Reading:
+    """Read the sources of a command that fits them, and print the notes.
+
+    Without ``--where``, ``together`` restricts logs to runs that one law can describe.
+    """
     reading = read_sources(sources, options)
-    if not (options.get("where") or options.get("by") or options.get("retune")):
+    if together and not options["where"]:
         reading = reading.together()
     print_notes((*reading.notes, *(reading.warnings if reading.ready else ())))
     announce_compilation()

@@ -70,16 +70,9 @@ def _arguments(
     help="Additional samples of each problem that has no correct sample.",
 )  # fmt: skip
 @click.option(
-    "--validation", type=click.IntRange(min=1),
-    help="Validation problems of each set.  [default: 300, at most a fifth of the set]",
-)  # fmt: skip
-@click.option(
     "--sampler", cls=Further, group=_SAMPLING, type=click.Choice(["vllm", "transformers"]),
     help="Sampling engine.  [default: vllm if installed]",
 )  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, cls=Further, group=_SAMPLING, help="Sampling seed."
-)
 @click.option("--dry-run", is_flag=True, help="Print the number of rollouts without loading a model.")
 @json_option
 @interruptible()
@@ -105,8 +98,6 @@ def problems(
     FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
     if counts is not None:
-        if model or pool or out:
-            raise click.UsageError("--counts samples nothing; expected no --model, --problems and --out")
         _dead_groups(counts)
         return
     if model is None or pool is None or out is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,44 +24,28 @@ if TYPE_CHECKING:
     from isolaw.report.page.budgets import Budgets
     from isolaw.runs import Runs
 
-# Options of the page or its law, which are rejected if only figures are drawn.
-_OF_A_PAGE = (
-    "law_file", "compute", "max_batch_rollouts", "n_train_problems", "cost", "price", "fit_below",
-)  # fmt: skip
-
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", type=Destination(), help="Write the page to this HTML file.")
 @click.option(
-    "--figures", type=Destination(), metavar="FOLDER",
-    help="Write figures for a paper to FOLDER: frontier, law, rewards.",
-)  # fmt: skip
-@click.option(
-    "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
+    "--out", "-o", type=Destination(), default="report.html", help="Write the page to this HTML file."
 )
+@click.option(
+    "--figures", type=Destination(file_okay=False), metavar="FOLDER",
+    help="Also draw the figures of arXiv 2603.12151 from the runs, in FOLDER.",
+)  # fmt: skip
 @click.option(
     "--compute", "--budget", "compute", type=shared.ROLLOUTS,
     help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
-@shared.further_budget_options
-@shared.further_cost_options
-@click.option(
-    "--fit-below", type=shared.ROLLOUTS,
-    help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute, or where that "
-    "is too little, a quarter or half]",
-)  # fmt: skip
-@click.option(
-    "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute",
-    help="Unit of the budget.",
-)  # fmt: skip
+@shared.batch_option
 @shared.hold_option(None)
 @shared.law_options
 @shared.source_options
 @json_option
 @click.pass_context
 def report(
-    ctx: click.Context, /, sources: tuple[str, ...], out: str | None, figures: str | None, **options: Any
+    ctx: click.Context, /, sources: tuple[str, ...], out: str, figures: str | None, **options: Any
 ) -> None:
     """Write a page about runs and their law.
 
@@ -70,24 +53,9 @@ def report(
     isolaw uses the sweep's law.json if that law was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --hold nothing if B_p varies.
 
-    With --figures, isolaw draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards at
-    one compute. It names those that the runs do not support, with the reason. Without --out, isolaw writes no
-    page.
+    With --figures, isolaw also draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards
+    at one compute. It names those that the runs do not support, with the reason.
     """
-    if out is None and figures is None:
-        raise click.UsageError("expected --out FILE.html, --figures FOLDER, or both")
-    if figures is not None and (not figures or Path(figures).is_file()):
-        raise click.UsageError(f"--figures: found {figures!r}; expected a directory")
-    if out is None:
-        for name, option in shared.given(ctx).items():
-            if name in _OF_A_PAGE:
-                raise click.UsageError(f"{option.opts[0]} applies to the page, and requires --out")
-        reading = shared.read_to_fit(sources, options)
-        files, reasons = _drawn(_fitted(reading.runs, options), str(figures))
-        drawn = {"simulated": reading.runs.simulated.json, "figures": files, "not_drawn": reasons}
-        print_result(drawn, _figure_lines(files))
-        _say_why(reasons)
-        return
     from rich.console import Console
 
     from isolaw.report.fitted_runs import FittedRuns
@@ -96,21 +64,18 @@ def report(
     from isolaw.report.text.prediction import prediction_summary
 
     check_replaceable(out)
-    given = [name for name in ("hold", "x", *shared.LAW_NAMES) if name in shared.given(ctx)]
-    if given and options["law_file"] is not None:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --law")
+    chosen = any(name in shared.given(ctx) for name in shared.LAW_NAMES)
     with Console(stderr=True).status("reading") as status:  # shows only on a terminal
         reading = shared.read_to_fit(sources, options)
         status.update("fitting")
-        law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
+        law, origin = (None, None) if chosen else _saved_law(reading.runs, sources)
         study = _fitted(reading.runs, options) if law is None else FittedRuns.of(law, reading.runs)
         status.update("predicting")
         states = _states(reading)
-        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
-        limits["cost"] = _cost(options, states)
+        limits = {"max_batch_rollouts": options["max_batch_rollouts"], "cost": _cost(states)}
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
         status.update("backtest")
-        tested = study.backtest(options["fit_below"], shared.law_keywords(options))
+        tested = study.backtest()
         facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
         status.update("drawing")
         path = write(render(study, facts), out)
@@ -127,14 +92,15 @@ def report(
         result["prediction"] = predicted.answer.to_dict()
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
     print_result(result, [*lines, *_figure_lines(files), f"Report: {path}"])
-    _say_why(reasons)
+    for name, reason in reasons.items():
+        note(f"not drawn: {name}: {reason}")
 
 
 def _drawn(study: FittedRuns, folder: str) -> tuple[list[str], dict[str, str]]:
     """Draw the figures; return the files, and the reason for each figure that was not drawn."""
-    from isolaw.report.figures.law import write_figures_of
+    from isolaw.report.figures.law import write_figures
 
-    files, reasons = write_figures_of(study, folder)
+    files, reasons = write_figures(study, folder)
     return [str(file) for file in files], reasons
 
 
@@ -144,12 +110,7 @@ def _figure_lines(files: Sequence[str]) -> list[str]:
     for file in files:
         name, _, kind = file.rpartition(".")
         kinds.setdefault(name, []).append(kind)
-    return [f"{os.path.basename(name)}: {name} ({', '.join(own)})" for name, own in kinds.items()]
-
-
-def _say_why(reasons: Mapping[str, str]) -> None:
-    for name, reason in reasons.items():
-        note(f"not drawn: {name}: {reason}")
+    return [f"{os.path.basename(name)}: {name} ({', '.join(formats)})" for name, formats in kinds.items()]
 
 
 def _states(reading: Reading) -> list[dict[str, Any]]:
@@ -194,34 +155,31 @@ def facts_of(
     )
 
 
-def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
-    """Return the cost named by --cost or, if the source is a single real sweep, the cost of that sweep."""
+def _cost(states: list[dict[str, Any]]) -> Cost | None:
+    """Return the cost of a step if the source is a single real sweep."""
     from isolaw.costs import read
     from isolaw.errors import DataError
 
-    if options["cost"] is not None or len(states) != 1 or states[0]["spent"] is None:
-        return shared.cost_of(options)
+    if len(states) != 1 or states[0]["spent"] is None:
+        return None
     try:
         return read(states[0]["directory"])
     except DataError:  # no run has completed a step
         return None
 
 
-def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:
-    """Return the law and its path: from --law, or the sweep's law.json if it was fitted to these runs."""
-    from isolaw.errors import DataError
+def _saved_law(runs: Runs, sources: tuple[str, ...]) -> tuple[Law | None, str | None]:
+    """Return the sweep's law.json and its path, if that law was fitted to these runs."""
     from isolaw.fits.law import Law
     from isolaw.report.fitted_runs import is_of
 
-    path = file or os.path.join(sources[0], "law.json")
-    if file is None and (len(sources) > 1 or not os.path.isfile(path)):
+    path = os.path.join(sources[0], "law.json")
+    if len(sources) > 1 or not os.path.isfile(path):
         return None, None
     law = Law.load(path)
     if is_of(law, runs):
         note(f"note: using the law in {path}")
         return law, path
-    if file is not None:
-        raise DataError(f"{file}: fitted to other runs; without --law isolaw fits these runs")
     note(f"note: {path} was fitted to other runs, so isolaw fits these runs")
     return None, None
 
@@ -230,8 +188,7 @@ def _fitted(runs: Runs, options: dict[str, Any]) -> FittedRuns:
     """Return the runs with their law or the reason why there is none, and print a note about the fit."""
     from isolaw.report.fitted_runs import FittedRuns
 
-    keywords = {**shared.law_keywords(options), "x": options["x"], "hold": options["hold"]}
-    study = FittedRuns.fitted_to(runs, keywords)
+    study = FittedRuns.fitted_to(runs, shared.law_keywords(options))
     if (d := study.document) is None:
         note(f"note: there is no law: {study.refused}")
     else:

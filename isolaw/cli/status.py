@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isolaw.cli.common import as_json, handling, json_option, print_lines, print_result, shown
+from isolaw.cli.common import handling, json_option, print_lines, print_result, shown
 from isolaw.cli.help import ShortHelp
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ def status(directory: str, watch: bool) -> None:
     from isolaw import engine
     from isolaw.report.text.sweep import sweep_state
 
-    if watch and as_json():
-        raise click.UsageError("--watch cannot be combined with --json")
     if watch:
         from isolaw.report.watch import Watch
 

@@ -75,7 +75,8 @@ _KEYS = {
 )  # fmt: skip
 @click.option(
     "--spend", metavar="SHARE|ROLLOUTS",
-    help="With --adaptive: limit on the rollouts, e.g. 20% of the grid or 1e7.  [default: 35%]",
+    help="Limit on the rollouts of a race, which this option implies, e.g. 20% of the grid or 1e7.  "
+    "[default: 35%]",
 )  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True, help="Print what the sweep would run, with SLURM scripts, and write nothing."
@@ -100,20 +101,18 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     settings += _race_settings(more["adaptive"], more["spend"])
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
-    if more["cost"] is not None and not (traits(spec.sweep.backend).trains and dry_run):
-        raise click.UsageError("--cost requires --dry-run and backend real or command")
     try:
         resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
-        preview = Preview(resolved, Path(out), cost_of(more) if dry_run else None, more["price"])
+        preview = Preview(resolved, Path(out), cost_of(more), more["price"])
         notes, place = preview.outlook.notes, preview.place if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
     data = resolved.to_dict()
     simulated = Simulated.of_json(data)
     note(*simulated.lines([*text.sweep_summary(data, resolved.spec.sweep.backend), *notes]))
+    if preview.cost is not None:
+        note(costs.spent(preview.spent, preview.cost))
     if dry_run:
-        if preview.cost is not None:
-            note(costs.spent(preview.spent, preview.cost))
         lines = text.dry_run(preview)
         if not as_json():
             note(text.place_summary(place))
@@ -155,11 +154,8 @@ def _announce_compilation(spec: SweepSpec) -> None:
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
     """Return the sweep-file settings that --adaptive and --spend abbreviate."""
-    if spend is None:
-        return ("design.kind=race",) if adaptive else ()
-    if not adaptive:
-        raise click.UsageError("--spend requires --adaptive")
-    return ("design.kind=race", f"design.spend={spend}")
+    race = ("design.kind=race",) if adaptive or spend is not None else ()
+    return race if spend is None else (*race, f"design.spend={spend}")
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
@@ -187,10 +183,10 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
 
     if machine is None:
         return None
-    if not traits(spec.sweep.backend).plans_gpus:
-        raise click.UsageError("--machine requires backend real: no other backend uses GPUs")
-    if spec.executor.kind in ("inline", "processes") and not dry_run:
-        raise click.UsageError("--machine requires --dry-run if runs execute on this machine")
+    elsewhere = dry_run or spec.executor.kind not in ("inline", "processes")
+    if not (traits(spec.sweep.backend).plans_gpus and elsewhere):
+        needs = "--machine requires the backend real, and --dry-run if runs execute on this machine"
+        raise click.UsageError(needs)
     return cards(machine)
 
 
@@ -290,4 +286,4 @@ def _fit(out: str) -> list[str]:
         options = choices.options(SweepStore(out).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json', f'{out}/figures')}"]
+    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json')}"]

@@ -254,7 +254,7 @@ def _fit_all(
         if len(configurations) - len(flat) < LEAST_CURVES:
             raise Refused(
                 f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs; these do "
-                f"not: {listed}. Run them for longer, or pass --records off to fit all checkpoints"
+                f'not: {listed}. Run them for longer, or fit all checkpoints (in Python: records="off")'
             )
         text = f"isolaw fits all checkpoints of curves that hardly rise: {listed}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
@@ -270,7 +270,7 @@ def _fit_all(
     failed = {"a curve with fewer than 3 points": lost} if lost else {}
     if lost > _MOST_FAILED * usable.size:
         usable[1:] = False
-        text = "too many draws failed; add seeds or pass --records off"
+        text = 'too many draws failed; add seeds, or fit all checkpoints (in Python: records="off")'
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
         fit_curves(c.compute, reward[usable], weight[usable], family, robust)

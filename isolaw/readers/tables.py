@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ from isolaw.readers.measures import (
     words_of,
 )
 from isolaw.readers.names import METRIC_NAMES
+from isolaw.readers.raw_log import HEAD
 from isolaw.readers.table_conflicts import (
     check_compute,
     check_counters,
@@ -43,7 +44,7 @@ from isolaw.readers.table_conflicts import (
     split_batch,
     steps_of_rollouts,
 )
-from isolaw.readers.table_files import WRITTEN_NAN, load
+from isolaw.readers.table_files import PARQUET_MAGIC, WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, plain
 
@@ -316,21 +317,40 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
     return []
 
 
+def is_points(path: str | Path, mapping: ColumnMapping) -> bool:
+    """Return whether a file is a table of points of a law: it has a column ``n_star``, or one is mapped."""
+    try:
+        if not Path(path).is_file():
+            return False
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD)
+    except (OSError, ValueError):  # reported when it is read
+        return False
+    if "n_star" in mapping.names:
+        return True
+    try:
+        return (head.startswith(PARQUET_MAGIC) or b"n_star" in head) and "n_star" in load(path).columns
+    except DataError:
+        return False
+
+
 def read_points(
-    path: str | Path, x: str, mapping: ColumnMapping
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Simulated]:
-    """Return the columns ``x`` (compute or steps) and ``n_star`` of a table of ready-made points.
+    path: str | Path, mapping: ColumnMapping
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Literal["compute", "steps"], Simulated]:
+    """Return x and ``n_star`` of a table of points, the name of x, and whether a simulator made the runs.
 
-    Also returns whether, according to the table, a simulator made the runs behind the points.
-
-    Raises `DataError` if a column is missing or contains anything but numbers.
+    x is ``steps`` (M) if the table has it and no ``compute``. Raises `DataError` if a column is missing or
+    contains anything but numbers.
     """
     table = mapping.apply(load(path), str(path))
-    if x == "steps" and "step" in mapping.names:  # M
-        table[x] = table["step"]
+    if "step" in mapping.names:  # M
+        table["steps"] = table["step"]
+    x: Literal["compute", "steps"] = (
+        "steps" if "steps" in table.columns and "compute" not in table.columns else "compute"
+    )
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
-        numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
+        numeric = [name for name in columns if pd.api.types.is_numeric_dtype(table[name])]
         values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
         way = options([each for own in values for each in ("--column", word(own[0], "=", own[1]))])
         raise DataError(
@@ -348,4 +368,4 @@ def read_points(
                 f"{path}: {name} is not a number in {table.index.name} {bad[0]}: {str(table[name][bad[0]])!r}"
             )
         out.append(np.asarray(numbers, dtype=np.float64))
-    return out[0], out[1], Simulated.of_table(table)
+    return out[0], out[1], x, Simulated.of_table(table)

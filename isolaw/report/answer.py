@@ -230,7 +230,7 @@ def answer(
     prediction = law.predict(compute, **limits)
     tested: Mapping[str, Any] | str = "it requires runs, and the source is a law"
     if study is not None:
-        tested = study.backtest(None, {"seed": seed})
+        tested = study.backtest(seed)
     if again is None:
         known = isinstance(source, str | os.PathLike) and not reading and study is not None
         again = str(commands.answer([str(source)], compute)) if known else ""

@@ -62,12 +62,11 @@ class FittedRuns:
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
-    def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def backtest(self, seed: int = 0) -> Mapping[str, Any] | str:
         """Backtest these runs; return the result, or the reason why there is none.
 
-        The backtest fits checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`. By default
-        ``below`` is an eighth of the largest compute, or a quarter or a half if an eighth is not enough.
-        Errors of `isolaw.backtest` are raised only if ``below`` is given.
+        The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
+        an eighth is not enough.
         """
         d, points = self.document, self.held.points
         if d is None:
@@ -76,18 +75,16 @@ class FittedRuns:
             return f"isolaw does not backtest budgets in {d.x.unit}"
         needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the fit uses no other metric
         largest = max(g.measured[1] for g in d.grid)
-        own = {
+        keywords: dict[str, Any] = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": d.hold, "where": d.fixed,
-            "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws),
+            "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws), "seed": seed,
         }  # fmt: skip
         runs = Runs(points[needed], self.held.attributes, self.held.source)
         why = ""
-        for cut in [largest / share for share in _BACKTEST_SHARES] if below is None else [below]:
+        for share in _BACKTEST_SHARES:
             try:
-                return backtest(runs, cut, **{**keywords, **own})
+                return backtest(runs, largest / share, **keywords)
             except IsolawError as error:
-                if below is not None:
-                    raise
                 why = why or str(error)
         return why
 

@@ -71,7 +71,7 @@ def test_the_options_of_read_work() -> None:
     [
         ([], "--compute: missing"),
         (["--compute", "48h"], "requires the cost of a step: --cost SOURCE"),
-        (["--compute", "1e6", "--out", "FILE"], "a file; expected a directory"),
+        (["--compute", "1e6", "--out", "FILE"], "FILE' is a file"),
     ],
 )
 def test_wrong_usage(isolaw: Call, directory: Path, tmp_path: Path, arguments: list[str], word: str) -> None:

@@ -162,7 +162,7 @@ def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], 
 def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
     both = Runs.concat([named(library.read(path), path.stem) for path in recipes])
     both.to_parquet(tmp_path / "both.parquet")
-    words = ["compare", tmp_path / "both.parquet", "--by", "lr", "--base", "0.1"]
+    words = ["compare", tmp_path / "both.parquet", "--by", "lr"]
     code, stdout, _ = isolaw(*words)
     assert code == 0
     lines = stdout.splitlines()
@@ -176,10 +176,17 @@ def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_pa
     direct = compare(*(library.read(path) for path in recipes)).mean.rows["A"].difference
     found = data["comparisons"]["0.2"]["mean"]["A"]["difference"]
     assert found["value"] == pytest.approx(direct.value)
-    for wrong in ([recipes[0]], [*recipes, "--by", "lr"], [*recipes, "--base", "0.1"]):
+    for wrong in ([recipes[0]], [*recipes, "--cost", "x"]):
         code, _, stderr = isolaw("compare", *wrong)
         assert code == 2
-        assert "FIRST with --by NAME" in stderr
+        assert "expected one of: FIRST SECOND; SOURCE --by NAME; " in stderr
+
+
+def test_where_selects_the_runs_of_recipes(isolaw: Call, recipes: tuple[Path, Path]) -> None:
+    code, stdout, _ = isolaw("compare", *recipes, "--where", "n=8", "--json")
+    assert code == 0
+    (contrast,) = strict(stdout)["contrasts"]
+    assert contrast["configurations"] == [{"problems_per_batch": 32, "rollouts_per_problem": 8}]
 
 
 def named(runs: Runs, name: str) -> Runs:
@@ -193,28 +200,25 @@ def test_two_configurations_of_one_source(
     isolaw: Call, synthetic: Callable[..., Runs], tmp_path: Path
 ) -> None:
     synthetic([(32, 4), (32, 8), (32, 32)], noise=0.004).to_parquet(tmp_path / "runs.parquet")
-    code, stdout, stderr = isolaw(
-        "compare", tmp_path / "runs.parquet", "--a", "n=16", "--b", "B_p=32,n=4", "--compute", "5e5"
-    )
+    source = tmp_path / "runs.parquet"
+    code, stdout, stderr = isolaw("compare", source, "n=16", "B_p=32,n=4", "--compute", "5e5")
     assert (code, stderr) == (0, "")
     assert stdout.startswith("A is better at C = 5e5")
     assert "A has no runs, so the surface through 9 runs predicts its reward." in stdout
-    code, stdout, _ = isolaw(
-        "compare", tmp_path / "runs.parquet", "--a", "n=8", "--b", "n=4", "--target", "0.45", "--json"
-    )
+    code, stdout, _ = isolaw("compare", source, "n=8", "n=4", "--target", "0.45", "--json")
     assert code == 0
     data = strict(stdout)
     assert (data["shapes"], data["quantity"]) == ([[32, 8], [32, 4]], "rollouts")
     for words, message in (
-        (["--a", "n=8", "--b", "n=4"], "one of --compute, --target and --hours; found none"),
-        (["--a", "n=8", "--compute", "1e5"], "expected FIRST with --a, --b"),
-        (
-            ["--a", "k=8", "--b", "n=4", "--compute", "1e5"],
-            "--a: found 'k=8' in 'k=8'; expected e.g. B_p=128,n=8",
-        ),
-        (["--by", "lr", "--target", "0.5"], "--target: requires --a and --b"),
-        (["--a", "n=8", "--b", "n=4", "--steps", "5"], "--steps: expected --a B_p=…"),
+        (["n=8", "n=4"], "expected one of: "),
+        (["n=8", "--compute", "1e5"], "expected one of: "),
+        (["n=8", "n=4", "--compute", "1e5", "--target", "0.5"], "expected one of: "),
+        (["n=8", "n=4", "--target", "0.5,0.6"], "target: found [0.5, 0.6]; expected a finite number"),
+        (["k=8", "n=4", "--compute", "1e5"], "found 'k=8' in 'k=8'; expected a source, or e.g. B_p=128,n=8"),
+        (["n=8", "n=4", "--compute", "48h"], "requires the cost of a step: --cost SOURCE"),
+        (["--by", "lr", "--target", "0.5"], "expected one of: "),
+        (["--target", "high"], "found 'high'; expected rewards"),
     ):
-        code, _, stderr = isolaw("compare", tmp_path / "runs.parquet", *words)
+        code, _, stderr = isolaw("compare", source, *words)
         assert code == 2
         assert message in stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,9 +100,7 @@ def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
 
 def test_json_is_all_that_is_printed(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "law.json"
-    code, stdout, stderr = isolaw(
-        "fit", csv, *MAPPED, *QUICK, "--json", "--out", out, "--figures", tmp_path / "figures"
-    )
+    code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--json", "--out", out)
     assert code == 0
     assert strict(stdout) == strict(out.read_text())
     assert "\x1b" not in stdout
@@ -111,7 +108,6 @@ def test_json_is_all_that_is_printed(isolaw: Call, csv: Path, tmp_path: Path) ->
         assert set(q) == {"value", "interval", "status"}
     for flag in strict(stdout)["warnings"]:  # whether n* levels off has a line of its own without --json
         assert (f"{flag['text']}\n" in stderr) == (flag["code"] != "no_saturation")
-    assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
 def test_without_out_nothing_is_written(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree) -> None:
@@ -120,21 +116,6 @@ def test_without_out_nothing_is_written(isolaw: Call, csv: Path, tmp_path: Path,
     assert code == 0
     assert "the law is not saved; add --out law.json" in stderr
     assert tree(tmp_path) == before
-
-
-def test_figures(isolaw: Call, csv: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "figures"
-    code, stdout, _ = isolaw("fit", csv, *MAPPED, *QUICK, "--figures", folder)
-    assert code == 0
-    written = sorted(folder.iterdir())
-    assert [p.name for p in written] == ["frontier.png", "frontier.svg", "law.png", "law.svg"]
-    line = next(own for own in stdout.splitlines() if own.startswith("Figures: "))
-    for path in written:
-        assert str(path) in line
-        if path.suffix == ".png":
-            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-        else:
-            assert ET.parse(path).getroot().tag.endswith("svg")
 
 
 def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
@@ -149,11 +130,9 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
     assert plain["curve"] == min(aicc, key=aicc.__getitem__)
     paper = document("--draws", 5, "--method", "paper")
     assert (paper["method"], paper["curve"], paper["records"]) == ("paper", "exp", 0.005)
-    other = document("--draws", 7, "--curve", "hill", "--records", "0.01", "--seed", 3)
-    assert (other["curve"], other["records"]) == ("hill", 0.01)
-    assert (other["bootstrap"]["draws"], other["bootstrap"]["seed"]) == (7, 3)
-    every = document("--draws", 0, "--records", "off", "--where", "problems_per_batch=32")
-    assert every["records"] is None
+    other = document("--draws", 7, "--curve", "hill")
+    assert (other["curve"], other["bootstrap"]["draws"]) == ("hill", 7)
+    every = document("--draws", 0, "--where", "problems_per_batch=32")
     assert every["fixed"] == {"problems_per_batch": 32}
     assert every["bootstrap"]["draws"] == 0
 
@@ -216,9 +195,9 @@ def test_parquet(isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path) -
 
 def test_a_law_is_replaced(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "laws" / "law.json"
-    for seed in (1, 2):
-        assert isolaw("fit", csv, *MAPPED, *QUICK, "--seed", seed, "--out", out)[0] == 0
-        assert strict(out.read_text())["bootstrap"]["seed"] == seed
+    for draws in (5, 6):
+        assert isolaw("fit", csv, *MAPPED, "--draws", draws, "--out", out)[0] == 0
+        assert strict(out.read_text())["bootstrap"]["draws"] == draws
     assert len(list(out.parent.iterdir())) == 2
 
 
@@ -232,10 +211,7 @@ def test_anything_else_is_not(
     out = tmp_path / "notes.json"
     out.write_bytes(content)
     before = tree(tmp_path)
-    drawn = ("--figures", tmp_path / "figures")
-    source = (
-        ("--points", write_points(tmp_path.parent / "p.csv")) if points else (csv, *MAPPED, *QUICK, *drawn)
-    )
+    source = (write_points(tmp_path.parent / "p.csv"),) if points else (csv, *MAPPED, *QUICK)
     code, stdout, stderr = isolaw("fit", *source, "--out", out)
     assert (code, stdout) == (2, "")
     assert stderr.strip() == f"isolaw: {out}: exists and is not a law; it is left unchanged"
@@ -304,8 +280,7 @@ def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree
     path = tmp_path / "bad.csv"
     path.write_bytes(make(table))
     before = tree(tmp_path)
-    out, figures = tmp_path / "law.json", tmp_path / "figures"
-    code, stdout, stderr = isolaw("fit", path, *MAPPED, *QUICK, "--out", out, "--figures", figures, "--json")
+    code, stdout, stderr = isolaw("fit", path, *MAPPED, *QUICK, "--out", tmp_path / "law.json", "--json")
     assert (code, stdout) == (2, "")
     assert stderr.count("isolaw: ") == 1
     assert "Traceback" not in stderr
@@ -325,14 +300,6 @@ def test_a_refusal_is_exit_code_one(isolaw: Call, table: pd.DataFrame, tmp_path:
     assert tree(tmp_path) == before
 
 
-def test_figures_that_cannot_be_written(isolaw: Call, csv: Path, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("mine")
-    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--figures", tmp_path / "taken")
-    assert code == 2
-    assert str(tmp_path / "taken") in stderr
-    assert (tmp_path / "taken").read_text() == "mine"
-
-
 # Ready-made points
 
 
@@ -346,11 +313,11 @@ def write_points(path: Path, column: str = "compute") -> Path:
 
 def test_points(isolaw: Call, tmp_path: Path) -> None:
     path, out = write_points(tmp_path / "points.csv"), tmp_path / "points.json"
-    code, stdout, _ = isolaw("fit", "--points", path, "--out", out)
+    code, stdout, _ = isolaw("fit", path, "--out", out)
     assert code == 0
     assert stdout.startswith("20 points, SSE ")
     assert "Standard errors are conditional on independent points." in stdout
-    code, stdout, _ = isolaw("fit", "--points", path, "--json")
+    code, stdout, _ = isolaw("fit", path, "--json")
     document = strict(stdout)
     assert code == 0
     assert document == strict(out.read_text())
@@ -371,7 +338,7 @@ def test_points_in_steps(isolaw: Call, tmp_path: Path) -> None:
         path, index=False
     )
     mapping = ("--column", "steps=M", "--column", "n_star=best")
-    code, stdout, _ = isolaw("fit", "--points", path, "--x", "steps", *mapping, "--json")
+    code, stdout, _ = isolaw("fit", path, *mapping, "--json")
     assert code == 0
     document = strict(stdout)
     assert document["x"]["log10"] is False
@@ -384,7 +351,7 @@ def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
     table = pd.read_csv(path)
     table["millions"] /= 1e6
     table.to_csv(path, index=False)
-    code, stdout, _ = isolaw("fit", "--points", path, "--derive", "compute=millions*1000000", "--json")
+    code, stdout, _ = isolaw("fit", path, "--derive", "compute=millions*1000000", "--json")
     assert code == 0
     assert strict(stdout)["params"]["x0"]["value"] == pytest.approx(6.1, abs=0.05)
 
@@ -392,7 +359,7 @@ def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
 def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
     path = write_points(tmp_path / "points.csv")
     pd.read_csv(path).head(4).to_csv(path, index=False)
-    code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
+    code, stdout, stderr = isolaw("fit", path, "--out", tmp_path / "law.json")
     assert (code, stdout) == (1, "")
     assert "found 4 points at 4 different compute; a law has four parameters and needs 5" in stderr
     assert not (tmp_path / "law.json").exists()
@@ -405,7 +372,6 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
             lambda t: t.rename(columns={"compute": "computed"}),
             ["no column 'compute'", "--column compute=computed"],
         ),
-        (lambda t: t.drop(columns="n_star"), ["no column 'n_star'"]),
         (lambda t: t.assign(n_star=0), ["n_star: point 1: found 0", "a positive number"]),
         (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
         (lambda t: t.iloc[:0], ["a header but no rows"]),
@@ -414,28 +380,20 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
 def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str]) -> None:
     path = write_points(tmp_path / "points.csv")
     change(pd.read_csv(path)).to_csv(path, index=False)
-    code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
+    code, stdout, stderr = isolaw("fit", path, "--out", tmp_path / "law.json")
     assert (code, stdout) == (2, "")
     for word in words:
         assert word in stderr
     assert not (tmp_path / "law.json").exists()
 
 
-def test_points_and_sources_do_not_mix(isolaw: Call, csv: Path, tmp_path: Path) -> None:
-    code, _, stderr = isolaw("fit", csv, "--points", write_points(tmp_path / "points.csv"))
-    assert code == 2
-    assert "--points cannot be combined with SOURCE" in stderr
-
-
-def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, csv: Path, tmp_path: Path) -> None:
-    """Points have no curves to draw, and --x belongs to points."""
+def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, tmp_path: Path) -> None:
+    """Points have no curves and no logs."""
     points = write_points(tmp_path / "points.csv")
-    code, _, stderr = isolaw("fit", "--points", points, "--figures", tmp_path / "figures")
-    assert code == 2
-    assert "--figures" in stderr
-    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--x", "steps")
-    assert code == 2
-    assert "--x" in stderr
+    for option, value in (("--set", "n=8"), ("--hold", "n"), ("--draws", 5), ("--retune", "lr")):
+        code, _, stderr = isolaw("fit", points, option, value)
+        assert code == 2
+        assert f"{option} applies to runs, and cannot be combined with a table of points" in stderr
 
 
 # The console script itself

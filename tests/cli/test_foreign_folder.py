@@ -67,7 +67,7 @@ LOOKS = {
     "read": ["read runs", "read log", "read . --verbose", "read evilmod.py"],
     "fit": ["fit runs --draws 0 --out law.json", "fit log", "fit evilmod.py"],
     "predict": ["predict law.json --compute 3e4"],
-    "report": ["report runs --draws 0 --out report.html --figures figures", "report log"],
+    "report": ["report runs --draws 0 --out report.html --figures figures", "report log --out page.html"],
     "sweep": [
         "sweep real.toml --out new --dry-run", "sweep --out named --dry-run",
         "sweep --out named --dry-run --json",
@@ -78,8 +78,7 @@ LOOKS = {
     ],
     "status": ["status runs", "status named"],
     "advise": ["advise --compute 1e6 --cost runs", "advise --compute 1e6 --write first"],
-    "compare": ["compare runs --a n=4 --b n=16 --compute 1e4", "compare log law.json"],
-    "backtest": ["backtest runs --fit-below 1e4 --draws 0"],
+    "compare": ["compare runs n=4 n=16 --compute 1e4", "compare log law.json"],
     "problems": [
         "problems --model model --problems problems/train.jsonl --reward evilmod:f --out split --dry-run",
         "problems --counts evilmod.py",

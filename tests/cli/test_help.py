@@ -41,6 +41,33 @@ def test_help_lists_twelve_options_at_most_and_help_all_the_others(isolaw: Call,
         assert f"\n{title[0].upper()}{title[1:]}:\n" in whole
 
 
+COMMANDS = {
+    *("answer", "read", "fit", "predict", "report", "sweep", "status", "advise", "compare", "problems"),
+    *("model-size", "export", "doctor", "demo", "run-one"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_command_has_sixteen_options_at_most(name: str) -> None:
+    # --set and --only replace --constant and --exclude, and --column takes arithmetic in place of --derive.
+    replaced = {"exclude", "derive", "constants"}
+    every = [own for own in cli.commands[name].params if isinstance(own, click.Option) and not own.hidden]
+    assert len([own for own in every if own.name not in replaced]) <= 16
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["predict", "law.json", "--compute", "1e6", "--price", "2"], "--price requires --cost"),
+        (["doctor", "--device", "cpu"], "--device requires --gpu"),
+        (["problems", "--counts", "c.csv", "--model", "m"], "--counts cannot be combined with --model"),
+    ],
+)
+def test_a_combination_without_meaning_is_refused(isolaw: Call, words: list[str], message: str) -> None:
+    code, _, err = isolaw(*words)
+    assert (code, f"Error: {message}\n" in err) == (2, True)
+
+
 def test_every_command_that_is_not_hidden_is_in_a_group(isolaw: Call) -> None:
     text = isolaw("--help")[1]
     sections = dict(re.findall(r"^(Answer|Run|More):\n((?:  .*\n)+)", text, re.M))

@@ -224,15 +224,3 @@ def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> N
     code, _, err = isolaw("read", TAN, TAN, "--write-mapping", tmp_path / "two.toml")
     assert code == 2
     assert "expected one table" in err
-
-
-def test_reading_is_not_for_ready_made_points(isolaw: Call, tmp_path: Path) -> None:
-    for option, value in (
-        ("--set", "n=8"),
-        ("--format", "jsonl"),
-        ("--mapping", "m.toml"),
-        ("--group-by", "file"),
-    ):
-        code, _, err = isolaw("fit", "--points", TAN, option, value)
-        assert code == 2
-        assert f"--points cannot be combined with {option}" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +38,15 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     mine = tmp_path / "mine.json"
     isolaw("fit", table, "--draws", 8, "--out", mine)
-    code, out, _ = isolaw("report", table, "-o", page, "--law", mine, "--compute", 3e6, "--json")
+    code, out, _ = isolaw("report", table, "-o", page, "--draws", 8, "--compute", 3e6, "--json")
     assert code == 0
     said = json.loads(out)
     assert said["report"] == str(page)
     assert said["bytes"] == page.stat().st_size
-    assert said["law"] == str(mine)
+    assert said["law"] == "fitted"
     text = page.read_text()
-    assert f"isolaw report {table} -o {page} --law {mine} --compute" in text
-    assert "--metric avg@4 --eval-set validation --hold B_p" in text
+    assert f"isolaw report {table} -o {page} --draws 8 --compute" in text
+    assert "metric='avg@4', eval_set='validation', hold='B_p'" in html.unescape(text)
     _, predicted, _ = isolaw("predict", mine, "--compute", 3e6, "--json")
     assert {**said["prediction"], "format": "isolaw.predict/1"} == json.loads(predicted)
 
@@ -63,21 +64,15 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
     code, _, err = isolaw("report", sweep, "-o", page)
     assert code == 0
     assert f"note: using the law in {law}" in err
-    assert "--draws 11" in page.read_text()
+    assert "draws=11" in page.read_text()
     _, _, err = isolaw("report", sweep, "-o", page, "--draws", 12)  # an option of a fit: fitted anew
     assert "note: fitted" in err
-    assert "--draws 12" in page.read_text()
+    assert "draws=12" in page.read_text()
     assert isolaw("sweep", "--out", sweep, "--set", "sweep.compute=4e4")[0] == 0
     code, out, err = isolaw("report", sweep, "-o", page, "--json")
     assert code == 0
     assert "was fitted to other runs, so" in err
     assert json.loads(out)["law"] == "fitted"
-    code, _, err = isolaw("report", sweep, "-o", page, "--law", law)
-    assert code == 2
-    assert "fitted to other runs" in err
-    code, _, err = isolaw("report", sweep, "-o", page, "--law", law, "--metric", "avg@4")
-    assert code == 2
-    assert "--metric cannot be combined with --law" in err
 
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
@@ -110,25 +105,13 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
     assert code == 2
     assert "exists and is not a report; it is left unchanged" in err
     assert mine.read_text() == "mine"
-    code, _, err = isolaw("report", table)
-    assert code == 2
-    assert "--out" in err
-
-
-def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    assert isolaw("report", table, "-o", page, "--draws", 0, "--fit-below", 6e5)[0] == 0
-    assert "checkpoints up to C = 6e5" in page.read_text()
-    before = page.read_text()
-    code, _, err = isolaw("report", table, "-o", page, "--draws", 0, "--fit-below", 1)
-    assert code == 2
-    assert "fit_below: found 1; expected a measured compute" in err
-    assert page.read_text() == before
 
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 8)
-    code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
+    code, out, _ = isolaw(
+        "report", *source, "-o", tmp_path / "page.html", "--figures", tmp_path / "f", "--json"
+    )
     assert code == 0
     said = json.loads(out)
     assert {Path(file).name for file in said["figures"]} == {
@@ -139,15 +122,10 @@ def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
 
 def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
     synthetic([(32, 8)]).to_parquet(tmp_path / "one.parquet")
-    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "f")
+    source = tmp_path / "one.parquet"
+    code, _, err = isolaw("report", source, "-o", tmp_path / "page.html", "--figures", tmp_path / "f")
     assert code == 1
     assert "the runs support no figure" in err
-    code, _, err = isolaw("report", tmp_path / "one.parquet", "--figures", tmp_path / "one.parquet")
+    code, _, err = isolaw("report", source, "--figures", source)
     assert code == 2
-    assert "expected a directory" in err
-    code, _, err = isolaw("report", tmp_path / "one.parquet")
-    assert code == 2
-    assert "expected --out FILE.html, --figures FOLDER, or both" in err
-    code, _, err = isolaw("report", tmp_path / "one.parquet", "--price", 2, "--figures", tmp_path / "f")
-    assert code == 2
-    assert "--price applies to the page, and requires --out" in err
+    assert "one.parquet' is a file" in err

@@ -71,17 +71,6 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["--retune", "lrr"], 2, "no attribute 'lrr'; did you mean 'lr'?"),
-        (
-            ["--retune", "lr", "--by", "lr"],
-            2,
-            "--retune requires --x compute, and cannot be combined with --by",
-        ),
-        (
-            ["--retune", "lr", "--figures", "f"],
-            2,
-            "--retune requires --x compute, and cannot be combined with --by and --figures",
-        ),
-        (["--retune", "lr", "--x", "tokens"], 2, "--retune requires --x compute"),
         (["--retune", "lr", "--where", "lr=0.5"], 2, "--where lr=0.5: no run has it; existing values: 0.005"),
     ],
     ids=str,

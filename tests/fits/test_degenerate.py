@@ -198,7 +198,7 @@ def outcome(runs: Runs, **options: Any) -> Law | None:
     """A law that was checked; None after a refusal that says what to do."""
     law, said = fitted(runs, **options)
     if law is None:
-        assert any(word in said for word in ("Add", "Run ", "longer runs", "--records off")), said
+        assert any(word in said for word in ("Add", "Run ", "longer runs", 'records="off"')), said
         return None
     check(law)
     return law

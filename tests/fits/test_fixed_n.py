@@ -76,14 +76,6 @@ def test_other_settings_offer_it(runs: Runs, isolaw: Any, tmp_path: Path) -> Non
 def test_rollouts_to_a_target_at_the_command_line(runs: Runs, isolaw: Any, tmp_path: Path) -> None:
     path = tmp_path / "runs.parquet"
     runs.to_parquet(path)
-    code, printed, _ = isolaw("fit", path, "--to-target", "0.5,0.55")
+    code, printed, _ = isolaw("compare", path, "--target", "0.5,0.55")
     assert code == 0
     assert printed.splitlines()[2].split()[:3] == ["n", "to", "runs"]
-    for words, text in (
-        (["--to-target", "high"], "found 'high'; expected rewards"),
-        (["--to-target", "0.5", "--hold", "nothing"], "--to-target cannot be combined with --hold"),
-        (["--price", "2"], "--cost and --price require --to-target"),
-    ):
-        code, _, error = isolaw("fit", path, *words)
-        assert code == 2
-        assert text in error

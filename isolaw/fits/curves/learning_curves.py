@@ -10,7 +10,7 @@ linear given the shape (`isolaw.fits.curves.varpro`). ``power`` has a ceiling of
 
 A curve can be fitted to all checkpoints, or only to *record points*: the first checkpoint in each higher bin
 of reward (arXiv 2603.12151, section 4). This selection favours high values, so record points overestimate a
-noisy curve. ``--records off`` fits all checkpoints.
+noisy curve. ``records="off"`` fits all checkpoints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fit a law for each value of an axis of a sweep, or compare each value with a base value.
+"""Compare the recipes of one source: each value of an axis of a sweep with a base value.
 
 For the axis ``without``, which removes parts of ScaleRL, the comparison is the leave-one-out ablation of
 arXiv 2510.13786 (section 4). The intervals show whether a difference exceeds the differences between
@@ -7,25 +7,22 @@ identical runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, Refused, unknown
+from isolaw.errors import DataError, InputError, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import Encoded
-from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.law import Law
-from isolaw.fits.pipeline import DRAWS, fit
+from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import rows_with
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.registry import Shown
 from isolaw.runs import Runs, plain
 from isolaw.source import ReadKeywords, Source
 
-# The value of ``without`` in runs of the complete recipe.
-WHOLE = "nothing"
+_WHOLE = "nothing"  # the value of ``without`` in runs of the complete recipe
 
 
 @dataclass(frozen=True)
@@ -46,52 +43,6 @@ class AxisComparison(Encoded, Shown):
         return Simulated.among(comparison.simulated for comparison in self.comparisons.values())
 
 
-@dataclass(frozen=True)
-class LawsBy:
-    """The result of `fit_by`: a law for each value of an axis."""
-
-    by: str
-    laws: dict[Any, Law]  #: keyed by the values whose runs support a law
-    refused: dict[str, str]  #: the reasons for refusal, keyed by the other values
-
-    @property
-    def documents(self) -> dict[Any, LawDocument]:
-        """The document of the law for each value of the axis."""
-        return {value: law.document for value, law in self.laws.items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        simulated = Simulated.among(document.simulated for document in self.documents.values())
-        laws = {str(value): document.to_dict() for value, document in self.documents.items()}
-        return {"simulated": simulated.json, "by": self.by, "laws": laws, "refused": self.refused}
-
-
-def fit_by(runs: Runs, by: str, keywords: Mapping[str, Any]) -> LawsBy:
-    """Fit a law to the runs of each value of ``by``. ``keywords`` are passed to `isolaw.fit`.
-
-    Raises
-    ------
-    DataError
-        the column ``by`` does not exist.
-    Refused
-        no value has runs that support a law.
-    """
-    table = runs.table()
-    if by not in table.columns:
-        raise DataError(f"by: {unknown('column', by, table.columns)}")
-    laws: dict[Any, Law] = {}
-    refused: dict[str, str] = {}
-    for value in sorted({plain(v) for v in table[by].dropna()}, key=str):
-        try:
-            laws[value] = fit(runs, **{**keywords, "where": {**keywords["where"], by: value}})
-        except Refused as error:
-            refused[str(value)] = str(error)
-    if not laws:
-        why = "".join(f"; {value}: {reason}" for value, reason in refused.items())
-        raise Refused(f"no value of {by} has runs that support a law{why}")
-    return LawsBy(by, laws, refused)
-
-
 @checked
 def compare_by(
     runs: Source,
@@ -107,8 +58,8 @@ def compare_by(
 ) -> AxisComparison:
     """Compare the runs of each value of ``by``, a column or attribute, with the runs of the value ``base``.
 
-    ``base`` defaults to ``"nothing"``, which suits ``by="without"``. The other arguments are the same as in
-    `compare`.
+    ``base`` defaults to ``"nothing"`` if runs have it, as for ``by="without"``, and otherwise to the smallest
+    value. The other arguments are the same as in `compare`.
 
     Raises
     ------
@@ -134,12 +85,13 @@ def compare_by(
         raise DataError(f"by: {unknown('column', by, table.columns, 'there are')}")
     values = sorted({plain(value) for value in table[by].dropna()}, key=str)
     named = {str(value): value for value in values}
-    base = WHOLE if base is None else base
+    if base is None:
+        base = _WHOLE if _WHOLE in named else min(values, key=_order, default=_WHOLE)
     if str(base) not in named or len(values) < 2:
         there = ", ".join(named)
         raise InputError(f"base: found {base}; expected one of two or more values of {by}: {there}")
 
-    def of(value: Any) -> Any:
+    def of(value: Any) -> Runs:
         return source.select(rows_with(table, {by: value}).index)
 
     base = named[str(base)]
@@ -151,3 +103,8 @@ def compare_by(
         if value != base
     }
     return AxisComparison(by, base, comparisons)
+
+
+def _order(value: Any) -> tuple[float, str]:
+    """Sort numbers by value, before texts."""
+    return (value if isinstance(value, int | float) else math.inf, str(value))

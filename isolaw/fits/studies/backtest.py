@@ -156,7 +156,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
     if len(chosen) < len(allocations):
         raise Refused(
             f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
-            f"{number(budgets[-1])}; choose a larger --fit-below"
+            f"{number(budgets[-1])}; choose a larger fit_below"
         )
     return chosen
 
@@ -215,7 +215,7 @@ def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
     if np.isnan(loss).any():
         raise Refused(
             "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
-            "choices; run the smaller n for longer, or choose a smaller --fit-below"
+            "choices; run the smaller n for longer, or choose a smaller fit_below"
         )
     difference = (loss - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from isolaw.allocation import BatchShape
-from isolaw.errors import InputError, Refused
+from isolaw.errors import Refused
 from isolaw.evidence import number
 from isolaw.fits.allocations import FAR, REACH
 from isolaw.fits.cell import Cell
@@ -111,13 +111,11 @@ def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Confi
         raise Refused(f"{'; '.join(wrong)}. First run a configuration with this value and one seed")
 
 
-def step_seconds(drawn: DrawnShapes, cost: Cost | None) -> Floats:
+def step_seconds(drawn: DrawnShapes, cost: Cost) -> Floats:
     """Return draws of the seconds of a step for both configurations, with shape (1 + D, 2).
 
     Half of the variance of log seconds is common to both configurations.
     """
-    if cost is None:
-        raise InputError("hours: a comparison in hours requires the cost of a step")
     steps = [cost.seconds(*shape, 1) for shape in drawn.shapes]
     unknown = [Cell(*s).label for s, step in zip(drawn.shapes, steps, strict=True) if step is None]
     if unknown:

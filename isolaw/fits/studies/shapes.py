@@ -52,7 +52,7 @@ from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_secon
 from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
 from isolaw.source import ReadKeywords, Source
-from isolaw.step_cost import Cost
+from isolaw.step_cost import Cost, parse_budget
 
 _MOST_RUNS = 16  # limit on the additional runs of a configuration
 _ONE_SIDE, _TWO_SIDES = 1.645, 1.96
@@ -113,9 +113,8 @@ def compare_shapes(
     a: BatchShape,
     b: BatchShape,
     *,
-    compute: float | None = None,
+    compute: float | str | None = None,
     target: float | None = None,
-    hours: str | None = None,
     cost: Cost | None = None,
     metric: str | None = None,
     eval_set: str | None = None,
@@ -126,10 +125,9 @@ def compare_shapes(
 ) -> ShapeComparison:
     """Compare two configurations (B_p, n), given the runs of a source. Neither needs runs of its own.
 
-    Pass exactly one of ``compute``, ``hours`` and ``target``. ``compute`` is C in rollouts. ``hours`` is
-    ``48h`` of a machine or ``384gpuh``, and requires the ``cost`` of a step. ``target`` is a reward, and is
-    compared in hours if there is a ``cost``. ``where`` selects runs by column, and ``draws`` is the number of
-    draws.
+    Pass either ``compute`` or ``target``. ``compute`` is a budget in rollouts, or with the ``cost`` of a step
+    in hours (``"48h"`` of a machine, ``"384gpuh"``). ``target`` is a reward, and is compared in hours if
+    there is a ``cost``. ``where`` selects runs by column, and ``draws`` is the number of draws.
 
     Raises
     ------
@@ -147,11 +145,9 @@ def compare_shapes(
     >>> found.runs, found.probability > 0.5, found.compute
     ((0, 3), True, (400000.0, 400000.0))
     """
-    asked_by = {"compute": compute, "target": target, "hours": hours}
-    given = [name for name, value in asked_by.items() if value is not None]
-    if len(given) != 1:
-        given_words = " and ".join(given) or "none"
-        raise InputError(f"compare: found {given_words}; expected one of compute, target and hours")
+    if (compute is None) == (target is None):
+        given = "none" if compute is None else "both"
+        raise InputError(f"compare: found {given}; expected either compute or target")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {target!r}; expected a reward")
     if a == b:
@@ -172,17 +168,18 @@ def compare_shapes(
     if target is not None:
         asked = f"{metric} = {target:g}"
         return ShapeComparison(**common, asked=asked, flags=flags, **_to_target(drawn, target, cost, flags))
-    if compute is not None:
-        at = compute, compute
-        asked, rewards = f"C = {number(compute)}", drawn.rewards(at, flags)
+    assert compute is not None
+    budget = parse_budget(compute)
+    if isinstance(budget, str):
+        asked, seconds = budget, seconds_of(budget, cost)
+        assert cost is not None  # `seconds_of` raises otherwise
+        steps = step_seconds(drawn, cost)
+        computes = seconds / steps * np.array([b * n for b, n in (a, b)])
+        at = float(computes[0, 0]), float(computes[0, 1])
+        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(computes, flags)
     else:
-        assert hours is not None
-        asked, steps = hours, step_seconds(drawn, cost)
-        seconds = seconds_of(hours, cost)
-        batch = np.array([b * n for b, n in (a, b)])
-        given_words = seconds / steps * batch
-        at = float(given_words[0, 0]), float(given_words[0, 1])
-        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(given_words, flags)
+        at = budget, budget
+        asked, rewards = f"C = {number(budget)}", drawn.rewards(at, flags)
     return ShapeComparison(**common, asked=asked, flags=flags, **_of_rewards(drawn, rewards, at))
 
 

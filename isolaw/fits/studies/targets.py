@@ -253,7 +253,7 @@ def _checked(
     wrong = [f"{level:g}" for level in out if not (math.isfinite(level) and level > start)]
     if wrong or not out:
         raise InputError(
-            f"to_target: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
+            f"targets: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
             f"the runs begin ({metric})"
         )
     return out

@@ -63,10 +63,10 @@ def paper_figures(
 
     runs = as_runs(runs, options.get("metric"), **reading)
     keywords = {"metric": None, "eval_set": None, "hold": None, **options, "where": full_names(where or {})}
-    return write_figures_of(FittedRuns.fitted_to(runs, keywords), folder)
+    return write_figures(FittedRuns.fitted_to(runs, keywords), folder)
 
 
-def write_figures_of(study: FittedRuns, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
+def write_figures(study: FittedRuns, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
     """Write the figures of `paper_figures` for runs and their law, and return the same."""
     drawn, reasons = {}, {}
     if study.law is None:
@@ -196,14 +196,6 @@ def _draw_recommended(axes: Axes, law: Law, of_reward: bool) -> None:
     if y is not None:
         label = f"recommended at C = {number(best.compute)}: {symbol} = {n}"
         axes.plot(best.compute / steps_scale(document), y, "o", ms=5, color=ORANGE, label=label, zorder=5)
-
-
-def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
-    """Write both figures as PNG and SVG into ``folder`` and return their paths.
-
-    Raises `DataError` if the folder cannot be written.
-    """
-    return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:

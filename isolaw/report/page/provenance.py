@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from isolaw.commands import quoted
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.registry import __version__
@@ -65,11 +64,11 @@ def seeds(runs: Runs) -> str:
 
 
 def options(document: LawDocument) -> str:
-    """Return the options of a fit as ``isolaw fit`` accepts them."""
+    """Return the keywords of `isolaw.fit` that give this law."""
     d, records = document, "off" if document.records is None else document.records
-    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--hold", d.hold]
-    words += [word for name, value in d.fixed.items() for word in ("--where", f"{name}={value}")]
-    words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
-    words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []
-    words += ["--draws", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
-    return quoted([*words, *["--robust"] * d.robust])
+    keywords = {
+        "metric": d.metric, "eval_set": d.eval_set, "hold": d.hold, "where": d.fixed, "method": d.method,
+        "curve": d.curve, "records": records, "x": "compute" if d.x.name == "steps" else d.x.name,
+        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed, "robust": d.robust,
+    }  # fmt: skip
+    return ", ".join(f"{name}={value!r}" for name, value in keywords.items())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.costs.sweeps import gpu_hours
 from isolaw.fits.cell import Cell
-from isolaw.report.document import Caution, Document, Stanza, Table
+from isolaw.report.document import Caution
 from isolaw.report.text.numbers import columns, count, interval, number, share
-from isolaw.step_cost import HOUR_S, CostOrigin
+from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:
     from isolaw.costs.sweeps import Remaining
@@ -103,31 +103,6 @@ def validation(cost: Cost) -> list[str]:
         "intervals.",
         f"isolaw uses the model {own.model!r}. Root mean square of the log error by model: {errors}.",
     ]
-
-
-def steps_document(cost: Cost, shapes: Sequence[tuple[int, int]], steps: int) -> Document:
-    """Return a document that compares the cost of ``steps`` steps of two configurations, the ratio first."""
-    found = [cost.seconds(*shape, steps) for shape in shapes]
-    rows = [["", "hours", *(["GPU hours"] if cost.gpus else []), "seconds a step"]]
-    for name, shape, own in zip("AB", shapes, found, strict=True):
-        label = f"{name}: {Cell(*shape).label}"
-        if own is None:
-            rows.append([label, "not known", *[""] * (len(rows[0]) - 2)])
-            continue
-        hours, gpu_hours = own / HOUR_S, cost.in_gpu_hours(own)
-        more = [_ends(gpu_hours)] if gpu_hours else []
-        rows.append([label, _ends(hours), *more, number(float(own) / steps)])
-    a, b = found
-    first = (
-        "The step time of A or of B is unknown."
-        if a is None or b is None
-        else f"{count(steps, 'step')} of A take {number(float(a) / float(b))} times as long as "
-        f"{count(steps, 'step')} of B."
-    )
-    lines: list[Stanza] = [first, Table.of(rows), f"Step times are from {origin(cost)}.", *validation(cost)]
-    lines += extrapolated(cost, shapes)
-    data = {"shapes": shapes, "steps": steps, "seconds": [own and own.to_dict() for own in found]}
-    return Document.of(f"{count(steps, 'step')} of A and B", lines, data | {"cost": cost.to_dict()})
 
 
 def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]:

@@ -1,4 +1,4 @@
-"""The text of studies: backtests, laws side by side, laws of ready-made points, and model-size laws."""
+"""The text of studies: choices in a backtest, laws side by side, laws of points, and model-size laws."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw.fits.document.codec import encoded
 from isolaw.report.document import Document, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
-from isolaw.report.text.numbers import in_reward, number
+from isolaw.report.text.numbers import number
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
@@ -17,35 +17,6 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.model_size.law import SizeLaw
 
 _TIMES = {1: "once", 2: "twice"}
-
-
-def backtest_document(result: Mapping[str, Any]) -> Document:
-    """Return the loss of each rule in a backtest as a table, with the verdict."""
-    several = result["held_out"] == "seed"
-    judged = (
-        f"{result['seeds']} seeds, each held out in turn" if several else "the later checkpoints of one seed"
-    )
-    rows = [["", *(f"C = {number(c)}" for c in result["budgets"]), "mean"]]
-    for rule, found in result["rules"].items():
-        cells = [
-            f"{in_reward(lost, result['tolerance'])} (n {_span([n for _, n in places])})"
-            for lost, places in zip(found["loss"], found["allocations"], strict=True)
-        ]
-        rows.append([rule, *cells, in_reward(found["mean_loss"], result["tolerance"])])
-    mean = "Each loss is the mean over the seeds, and n shows the range of the choices."
-    lines: list[Stanza] = [
-        f"isolaw fitted the runs up to C = {number(result['fit_below'])} and judged the choices on {judged}. "
-        "Loss in reward:",
-        Table.of(rows, "<>", indent="  "),
-        *([mean] if result["seeds"] > 1 else []),
-        *backtest_verdict(result),
-    ]
-    return Document.of("backtest", lines, result)
-
-
-def _span(values: Sequence[int]) -> str:
-    """Return the least and the greatest value as text, or one value if they are equal."""
-    return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
 def choices(result: Mapping[str, Any], rule: str) -> list[str]:
@@ -69,24 +40,6 @@ def _chosen(places: list[list[int]], several: bool) -> str:
     return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
 
 
-def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
-    """Return the error of n*, and how much more or less each baseline loses than isolaw's choice."""
-    tolerance = result["tolerance"]
-    mean = " on average over the seeds" if result["seeds"] > 1 else ""
-    errors = ", ".join(f"{e:+.1f}" for e in result["rules"]["isolaw"]["n_star_error"])
-    out = [f"The error of n* was {errors} doublings{mean}."]
-    for rule, found in result["rules"].items():
-        difference, error = found["against_isolaw"].values()
-        if rule != "isolaw":
-            noise = "" if error is None else f" (standard error over seeds {in_reward(error, tolerance)})"
-            more = "more" if difference >= 0 else "less"
-            out.append(
-                f"The rule {rule!r} loses {in_reward(abs(difference), tolerance)} {more} than isolaw's "
-                f"choice{noise}."
-            )
-    return out
-
-
 def points_summary(document: PointsDocument) -> list[str]:
     """Return the law of ready-made points with its conditional standard errors."""
     errors = document.standard_errors
@@ -102,7 +55,7 @@ def points_summary(document: PointsDocument) -> list[str]:
     ]
 
 
-def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
+def _side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
     """Return n* of several laws at budgets that all of them cover."""
     low = max(d.x.range[0] for d in documents.values())
     high = min(d.x.range[1] for d in documents.values())
@@ -125,7 +78,7 @@ def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
 
 def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], chosen: Any) -> list[str]:
     """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
-    lines = side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
+    lines = _side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
     best = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
     lines.append(f"At the end of the runs, the best {name} is {best}.")
     if edge := chosen.loc[chosen["edge"], "rollouts_per_problem"].tolist():

@@ -65,13 +65,13 @@ def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:
 
 def test_hours_give_each_its_own_compute(runs: Runs) -> None:
     cost = Cost({"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8)
-    found = compare_shapes(runs, (32, 4), (32, 64), hours="1h", cost=cost, draws=100)
+    found = compare_shapes(runs, (32, 4), (32, 64), compute="1h", cost=cost, draws=100)
     assert found.compute == pytest.approx((3600 / (10 + 1.28) * 128, 3600 / (10 + 20.48) * 2048))
     timed = compare_shapes(runs, (32, 4), (32, 64), target=0.5, cost=cost, draws=100)
     assert timed.quantity == "hours"
     assert timed.a.value == pytest.approx(4e4 * np.log(2) / 128 * 11.28 / 3600, rel=0.2)
     with pytest.raises(InputError, match="requires the cost of a step"):
-        compare_shapes(runs, (32, 4), (32, 64), hours="1h", draws=0)
+        compare_shapes(runs, (32, 4), (32, 64), compute="1h", draws=0)
 
 
 def test_further_runs_are_those_of_the_closed_form() -> None:
@@ -100,7 +100,7 @@ def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
         compare_shapes(runs, (64, 8), (32, 1024), compute=1e5)
     with pytest.raises(Refused, match=r"C = 1e8 is .* times the compute of the runs"):
         compare_shapes(runs, (32, 8), (32, 4), compute=1e8, draws=50)
-    with pytest.raises(InputError, match="found compute and target; expected one"):
+    with pytest.raises(InputError, match="found both; expected either compute or target"):
         compare_shapes(runs, (32, 8), (32, 4), compute=1e5, target=0.5)
     with pytest.raises(InputError, match="the same configuration twice"):
         compare_shapes(runs, (32, 8), (32, 8), compute=1e5)

@@ -18,13 +18,7 @@ import isolaw
 from isolaw.errors import DataError, Refused
 from isolaw.fits.allocations import reached
 from isolaw.fits.law import Law
-from isolaw.report.figures.law import (
-    frontier_figure,
-    law_figure,
-    paper_figures,
-    rewards_figure,
-    write_figures,
-)
+from isolaw.report.figures.law import frontier_figure, law_figure, paper_figures, rewards_figure
 from isolaw.report.figures.style import save
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text import law as law_text
@@ -185,10 +179,15 @@ def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
         )
 
 
+def written(law: Law, runs: Runs | None, folder: Path) -> list[Path]:
+    """Both figures of a law, as files."""
+    return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
+
+
 @pytest.mark.parametrize("case", ["B_p", "refused"], indirect=True)
 def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
     _, law, runs = case
-    paths = write_figures(law, runs, tmp_path / "new" / "folder")
+    paths = written(law, runs, tmp_path / "new" / "folder")
     assert [p.name for p in paths] == ["frontier.png", "frontier.svg", "law.png", "law.svg"]
     for path in paths:
         if path.suffix == ".png":
@@ -200,7 +199,7 @@ def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
 
 def test_the_same_law_gives_the_same_files(shared: SharedLaws, tmp_path: Path) -> None:
     law = shared.law("surface B_p")
-    first, second = (write_figures(law, None, tmp_path / name) for name in ("a", "b"))
+    first, second = (written(law, None, tmp_path / name) for name in ("a", "b"))
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
@@ -215,7 +214,7 @@ def test_a_folder_that_is_a_file(shared: SharedLaws, tmp_path: Path) -> None:
     law = shared.law("surface B_p")
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(DataError, match="taken: cannot write figures"):
-        write_figures(law, None, tmp_path / "taken")
+        written(law, None, tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
 
 
@@ -252,7 +251,7 @@ def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make, tmp_path: Pa
     points = runs.points.assign(metric=r"acc$\frac$")
     named = Runs(points, runs.attributes)
     law = isolaw.fit(named, metric=r"acc$\frac$", draws=0)
-    assert len(write_figures(law, named, tmp_path)) == 4
+    assert len(written(law, named, tmp_path)) == 4
 
 
 def test_a_paper_has_all_kinds(shared: SharedLaws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     stored = ProblemSet(pool, {"": problems})
     if problems and (options.get("validation") or 0) >= len(problems):
         accepted = f"fewer than the {len(problems):,} problems"
-        issues.append(Issue("--validation", found=options.get("validation"), accepted=accepted))
+        issues.append(Issue("validation", found=options.get("validation"), accepted=accepted))
     if problems and not wrong_model and environment.installed("transformers"):
         try:
             tokenizer, key = models.tokenizer(model), "--max-response-tokens"

@@ -330,14 +330,13 @@ def test_wrong_input_is_told_at_once(
         ("loop", "not a folder's name"),
         ("nowhere", "a broken link"),
     ):
-        wrong = ["--out", tmp_path / out, "--temperature", "nan", "--validation", 68, "--dry-run"]
+        wrong = ["--out", tmp_path / out, "--temperature", "nan", "--dry-run"]
         code, _, stderr = isolaw(*sums, *wrong, "--max-response-tokens", 23, "--reward", "math_")
         assert code == 2
-        assert "isolaw: 5 issues" in stderr
+        assert "isolaw: 4 issues" in stderr
         assert "--out: " in stderr
         assert told in stderr
         assert "--temperature: found nan; expected above 0, at most 10" in stderr
-        assert "--validation: found 68; expected fewer than the 68 problems" in stderr
         assert "(32 of context − 23 of response)" in stderr
     code, _, stderr = isolaw("problems", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
     assert code == 2
