@@ -210,8 +210,8 @@ def advise(
     given |= {"n_train_problems": n_train_problems, "backend": backend, "price": price}
     asked = parse_section(_Asked, {"budget": budget, **given})
     point = starting_point(Case(**asked.model_dump(include=set(Case.model_fields))))
-    found = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
-    return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, found)
+    first = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
+    return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, first)
 
 
 def _sweeps(
@@ -247,14 +247,14 @@ def _sweeps(
             "recipe": {"lr": lr},
         },
     }
-    return tuple(FirstSweep(name, {**own, **common}, cost, price) for name, own in files.items())
+    return tuple(FirstSweep(name, {**file, **common}, cost, price) for name, file in files.items())
 
 
 def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
     """Return the B_p and the n of the search for the lr, and the compute of its runs."""
     n = levels[(len(levels) - 1) // 2]
     most = min(case.budget / (2 * _RUNS_OF_LR * _STEPS_OF_LR), case.most / 2)  # rollouts of a step
-    while b * n > most and max(b, n - 2 * LEAST_N + 1) > 1:
+    while b * n > most and (n > 2 * LEAST_N or b > 1):
         b, n = (b, n // 2) if n > 2 * LEAST_N else (b // 2, n)
     return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
 

@@ -30,7 +30,7 @@ def left(
     store = None if directory is None else SweepStore(directory)
     seconds = 0.0
     for run in runs:
-        kept = []
+        kept: list[dict[str, Any]] = []
         if store is not None and store.exists:
             stored = store.run(run.run_id)
             kept = stored.recorded().up_to(stored.last_state).checkpoints

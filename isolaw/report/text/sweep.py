@@ -175,7 +175,7 @@ def memory_table(table: Mapping[str, Any]) -> list[str]:
 
 def dry_run(preview: Preview) -> list[str]:
     """Return the needs of a sweep's execution, line by line."""
-    lines = []
+    lines: list[str] = []
     if (adaptive := preview.resolved.adaptive) is not None:
         lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
     lines += [line for table in preview.outlook.memory for line in memory_table(table)]
