@@ -103,8 +103,8 @@ def _recipes(
         print_document(document(axis))
         print_notes(dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes))
         return
-    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the mapping is for the table
-    without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
+    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the columns are for the table
+    without: dict[str, Any] = {"columns": {}, "set": ()}
     one, other = (
         shared.read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
         for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 _OTHERWISE = "other units and ready-made points"
-_FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
+_FOR_POINTS = {"points", "x", "columns", "set", "out", "as_json"}
 # Options of a law of n*, rejected with --to-target.
 _OF_A_LAW = {
     *("x", "hold", "method", "curve", "records", "robust", "draws", "seed", "out", "figures"),
@@ -221,7 +221,7 @@ def _fit_points(path: str, x: str, options: dict[str, Any]) -> None:
     out = options["out"]
     if out is not None:
         check_writable(out)
-    values, n_star, simulated = read_points(path, x, shared.column_mapping(options))
+    values, n_star, simulated = read_points(path, x, shared.how_to_read(options))
     document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
     flags = (*flags_of_simulated(simulated), *document.flags)
     document = replace(document, sources=(path,), flags=flags)

@@ -15,10 +15,10 @@ from pathlib import PurePath
 from typing import Any
 
 from isolaw import commands
-from isolaw.commands import Placeholder, Word, word
-from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
+from isolaw.commands import Placeholder
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.names import SYMBOL
+from isolaw.readers.how_to_read import Assignment, setting
+from isolaw.readers.names import ASSUMED, DEFAULTS, SPLIT, SYMBOL, WHOLE
 from isolaw.readers.raw_log import RawLog, whole
 
 _SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
@@ -113,11 +113,6 @@ def option(glob: str, name: str, value: object) -> str:
     ('--set n=8', '--set runs/a:seed=1')
     """
     return commands.quoted(["--set", setting(glob, name, value)])
-
-
-def setting(glob: str, name: str, value: object) -> Word:
-    """Return the value of a ``--set`` option for the runs that match ``glob``."""
-    return word(glob, ":", name, "=", value) if glob else word(name, "=", value)
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:

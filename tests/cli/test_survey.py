@@ -375,7 +375,7 @@ def test_python_reads_what_is_ready_and_warns(mixed: Path) -> None:
         runs = isolaw.read(mixed / "verl", mixed / "sft")
     assert len(runs) == 6
     assert {own.status.value for own in runs.left_out} == {"supervised", "duplicate"}
-    assert len(isolaw.read(mixed, only="*/verl/n*", exclude=["*-s1"])) == 3
+    assert len(isolaw.read(mixed, only=["*/verl/n*", "!*-s1"])) == 3
     with pytest.raises(isolaw.errors.DataError, match="supervised"):
         isolaw.read(mixed / "sft" / "train.jsonl")
 

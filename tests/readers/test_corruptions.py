@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from isolaw.errors import IsolawError
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 LOGS = Path(__file__).parents[2] / "examples" / "logs"
 TABLE = "step,run,B_p,n,acc\n" + "".join(
@@ -388,9 +388,9 @@ def said(folder: Path, options: dict[str, Any]) -> str:
     """Return all that reading says, and which runs are ready."""
     options = dict(options)
     constants = options.pop("constants", None)
-    columns = ColumnMapping(constants=constants) if constants else None
+    columns = HowToRead.of(set=constants) if constants else None
     try:
-        reading = survey([folder], columns=columns, **options)
+        reading = survey([folder], HowToRead.of(columns=columns, **options))
     except IsolawError as error:
         return str(error)
     lines = [*reading.notes, *reading.table_notes]

@@ -133,9 +133,7 @@ def test_columns_by_their_symbols() -> None:
 
 def test_a_reward_is_a_column_too() -> None:
     runs = isolaw.read(
-        frame().assign(best=90.0),
-        columns={"avg@4": "val_acc", "best@4": "best"},
-        constants={"eval_set": "aime24"},
+        frame().assign(best=90.0), columns={"avg@4": "val_acc", "best@4": "best"}, set={"eval_set": "aime24"}
     )
     assert runs.metrics("aime24") == ["avg@4", "best@4"]
     assert set(runs.points.loc[runs.points["metric"] == "best@4", "value"]) == {0.9}
@@ -200,10 +198,10 @@ def test_a_lazy_table_is_collected_by_its_owner() -> None:
 
 def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
     own = frame().drop(columns="B_p")
-    runs = isolaw.read(own, metric="val_acc", settings=["B_p=4"])
+    runs = isolaw.read(own, set=["B_p=4"], metric="val_acc")
     pd.testing.assert_frame_equal(runs.points, isolaw.read(frame(), metric="val_acc").points)
     with pytest.raises(InputError, match=r"no run matches 'other\*'; found a DataFrame"):
-        isolaw.read(own, metric="val_acc", settings=["B_p=4", "other*:seed=3"])
+        isolaw.read(own, set=["B_p=4", "other*:seed=3"], metric="val_acc")
     with pytest.raises(InputError, match="name_pattern applies to files; found a DataFrame"):
         isolaw.read(frame(), metric="val_acc", name_pattern="n{n}")
 
@@ -230,7 +228,7 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     runs = isolaw.read(own, metric="val_acc")
     law = isolaw.fit(own, "val_acc", draws=0)
     isolaw.write_report(own, law, tmp_path / "report.html")
-    assert isolaw.backtest(own, 8000, "val_acc", draws=0, constants={"problem_set": "math"}) == (
+    assert isolaw.backtest(own, 8000, "val_acc", set={"problem_set": "math"}, draws=0) == (
         isolaw.backtest(runs, 8000, "val_acc", draws=0)
     )
     found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", draws=0)
@@ -245,7 +243,7 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
 def test_keywords_of_reading_need_something_to_read() -> None:
     runs = isolaw.read(frame(), metric="val_acc")
     with pytest.raises(InputError, match="constants: found Runs, which are already read"):
-        isolaw.fit(runs, constants={"B_p": 4})
+        isolaw.fit(runs, set={"B_p": 4})
     with pytest.raises(TypeError, match="unexpected keyword 'constant'; to read a table: columns, derive"):
         isolaw.fit(frame(), constant={"B_p": 4})  # type: ignore[call-arg]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.assignments import applying, parse
 from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.how_to_read import applying
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
@@ -18,7 +18,7 @@ from isolaw.readers.resolve import Resolved, resolve
 def run(toy_framework: Framework) -> Any:
     def call(*configs: dict[str, Any], settings: tuple[str, ...] = ()) -> Resolved:
         parts = [RawLog(f"f{i}", "toy", "r", dict(config), "toy.yaml") for i, config in enumerate(configs)]
-        return resolve(parts, toy_framework, applying(parse(settings), "r", ["f"]))
+        return resolve(parts, toy_framework, applying([HowToRead.of(set=settings)], "r", ["f"]))
 
     return call
 
@@ -166,7 +166,7 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
     framework = Framework("Toy", lambda _key: None, more_facts=lambda _c, _f: {"problems_per_batch": hint})
     (problem,) = resolve([RawLog("f", "toy", "r")], framework, {}).problems
     assert problem == "n and B_p unknown (B_p = train_batch_size (6) · devices / n)"
-    settings = applying(parse(["n=6", "B_p=16"]), "r", [])
+    settings = applying([HowToRead.of(set=["n=6", "B_p=16"])], "r", [])
     assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []
 
 
@@ -195,7 +195,7 @@ def counting(toy_framework: Framework) -> Any:
         for step, count in enumerate(counts):
             part.add({"toy/episodes": count}, step)
         framework = replace(toy_framework, counts=("toy/episodes",))
-        return resolve([part], framework, applying(parse(settings), "r", ["f"]))
+        return resolve([part], framework, applying([HowToRead.of(set=settings)], "r", ["f"]))
 
     return call
 

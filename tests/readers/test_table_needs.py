@@ -103,7 +103,7 @@ def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
     ids=["columns", "metric"],
 )
 def test_wrong_names(how: dict[str, Any], words: list[str]) -> None:
-    text = message(pd.read_csv(TAN), constants={"B_p": 512}, **how)
+    text = message(pd.read_csv(TAN), set={"B_p": 512}, **how)
     for word in words:
         assert word in text
 
