@@ -1,6 +1,6 @@
 """Damaged documents: ``python fuzz/documents.py [--cases 1000]``.
 
-Presets, settings, a race's decisions and a calibration's rounds are cut, flipped and spliced at random. Each
+Presets, a race's decisions and a calibration's rounds are cut, flipped and spliced at random. Each
 is then read, refused with an `InputError`, or made again; nothing else may happen, and none takes 2 s.
 """
 
@@ -23,7 +23,6 @@ from isolaw.calibration import calibrate
 from isolaw.calibration.rounds import Round
 from isolaw.design import directory
 from isolaw.errors import InputError
-from isolaw.readers.settling import read_settings
 from isolaw.simulators.presets import FOLDER, read_preset
 from isolaw.store import SweepStore
 
@@ -37,7 +36,6 @@ RACE = {
     "executor": {"kind": "inline"},
 }
 SPLICED = (b"nan", b"inf", b"1e999", b"9" * 500, b"[" * 300, b"\0" * 50, b"a." * 300)
-SETTINGS = b'n = 8\n["runs/a*"]\nB_p = 16\nseed = 1\n["runs/b*"]\nseed = 2\nlr = 1e-6\n'
 
 
 def damaged(sound: bytes, rng: random.Random) -> bytes:
@@ -68,14 +66,13 @@ def kinds(folder: Path) -> dict[str, tuple[Path, bytes, Callable[[], object]]]:
     engine.sweep(RACE, folder / "race")
     store = SweepStore(folder / "race")
     decisions = folder / "race" / "decisions.jsonl"
-    rounds, preset, settings = folder / "rounds.npz", folder / "preset.toml", folder / "settings.toml"
+    rounds, preset = folder / "rounds.npz", folder / "preset.toml"
     rng = np.random.default_rng(0)
     calibrate._keep(rounds, "mark", [Round(rng.normal(size=(20, 9)), rng.random((20, 30)))])
     seen = SimpleNamespace(space=SimpleNamespace(size=9), reward=np.zeros(30))
     shipped = (FOLDER / "published-easy.toml").read_bytes()
     return {
         "preset": (preset, shipped, lambda: read_preset(preset)),
-        "settings": (settings, SETTINGS, lambda: read_settings(settings)),
         "decisions": (decisions, decisions.read_bytes(), lambda: directory.state(store)),
         "rounds": (rounds, rounds.read_bytes(), lambda: calibrate._done(rounds, "mark", seen)),  # type: ignore[arg-type]
     }

@@ -314,7 +314,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         "isolaw-toml": [
             b'format = "jsonl"\nonly = ["*n8*"]\nname_pattern = ["n{n}-*"]\n[set]\nB_p = 128\n',
             b'[set."*n8*"]\nseed = 1\nlr = 1e-6\n[set."runs/*"]\nn = 8\n',
-            b'[columns]\nn = "g"\n[derive]\nC = "a * b"\n[constants]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
+            b'[columns]\nn = "g"\nC = "a * b"\n[set]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
             b"[sweep]\ncompute = 1e7\nseeds = 2\n[grid]\nrollouts_per_problem = [8, 16]\n",
             b"".join(b"[t%d]\nk%d = 1\n" % (i, i) for i in range(500)),
         ],

@@ -108,7 +108,7 @@ def test_drawn_curves_cross_where_they_are_drawn_to(
 TAN = (
     DATA / "tan_rollout_n_base.csv",
     *("--metric", "holdout_acc_raw", "--column", "rollouts_per_problem=rollout_n"),
-    *("--constant", "problems_per_batch=512", "--derive", "compute=prompts_seen*rollout_n"),
+    *("--set", "problems_per_batch=512", "--column", "compute=prompts_seen*rollout_n"),
     *("--draws", "100", "--method", "paper"),
 )
 

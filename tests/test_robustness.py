@@ -28,9 +28,8 @@ REPLAY = {
     "replay": {
         "source": str(TAN),
         "metric": "holdout_acc_raw",
-        "columns": {"rollouts_per_problem": "rollout_n"},
-        "derive": {"compute": "prompts_seen*rollout_n"},
-        "constants": {"problems_per_batch": 512},
+        "columns": {"rollouts_per_problem": "rollout_n", "compute": "prompts_seen*rollout_n"},
+        "set": {"problems_per_batch": 512},
     },
 }
 
@@ -79,8 +78,8 @@ def test_a_damaged_state_starts_the_run_again(
 def test_a_recorded_run_keeps_what_was_recorded(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"recipe\.lr: replay cannot change the recipe"):
         engine.plan(SweepSpec.parse({**REPLAY, "recipe": {"lr": 0.1}}), tmp_path / "a")
-    constants = {**REPLAY["replay"]["constants"], "algorithm": "ppo", "lr": 0.5}
-    replay = {**REPLAY["replay"], "constants": constants}
+    constants = {**REPLAY["replay"]["set"], "algorithm": "ppo", "lr": 0.5}
+    replay = {**REPLAY["replay"], "set": constants}
     runs = engine.sweep({**REPLAY, "replay": replay}, tmp_path / "b")
     assert set(runs.points["algorithm"]) == {"ppo"}
     assert {a["lr"] for a in runs.attributes.values()} == {0.5}

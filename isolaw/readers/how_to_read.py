@@ -152,7 +152,10 @@ class HowToRead(BaseModel):
 
         Raises `InputError` for a wrong value or a name that cannot be set.
         """
-        return parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
+        how = parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
+        if twice := [name for name in how.values if name in how.columns]:
+            raise InputError(f"{twice[0]} is given twice; expected a column or a value")
+        return how
 
     def but(self, **changes: Any) -> HowToRead:
         """Return the value with other keys."""

@@ -39,8 +39,8 @@ _Rows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a
 def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Reading:
     """Return every log in the sources, with its `LogStatus`.
 
-    ``how`` takes precedence over ``isolaw.toml`` next to a source. A log that cannot be used does not stop the others. Raises `InputError` for an invalid ``how``, and
-    `DataError` for a source that does not exist or a setting that no run uses.
+    ``how`` takes precedence over ``isolaw.toml`` next to a source. Raises `DataError` for a source that does
+    not exist or a setting that no run uses.
     """
     if not sources:
         raise InputError("found no source; expected a directory, a log or a table")

@@ -127,7 +127,8 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 8)
+    columns = ("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n", "--set", "B_p=512")
+    source = (f"{TAN}.csv", "--metric", "holdout_acc_raw", *columns, "--draws", 8)
     code, out, _ = isolaw("report", *source, "--figures", tmp_path / "f", "--json")
     assert code == 0
     said = json.loads(out)

@@ -73,7 +73,7 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
 def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
-    own: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}, "metric": "reward"}
+    own: dict[str, Any] = {"set": {"B_p": 8, "n": 4}, "metric": "reward"}
     with pytest.raises(DataError, match=r"state what .episode. counts: "):
         isolaw.read(path, **own)
     points = isolaw.read(path, columns={"compute": "episode"}, **own).points
@@ -161,7 +161,7 @@ def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
 def test_training_and_evaluation_in_one_line(tmp_path: Path, form: str) -> None:
     path = tmp_path / "train.log"
     path.write_text("".join(form.format(i=i, r=r, v=r / 2) + "\n" for i, r in enumerate(REWARDS, 1)))
-    given: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}}
+    given: dict[str, Any] = {"set": {"B_p": 8, "n": 4}}
     points = isolaw.read(path, metric="val_reward", **given).points
     assert points["value"].tolist() == [r / 2 for r in REWARDS]
     assert set(points["eval_set"]) == {"validation"}

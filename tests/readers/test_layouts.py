@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from isolaw.readers.settling import settling
 
 import isolaw
 from isolaw.cli import run
 from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.proposals import proposed
 from isolaw.readers.survey import survey
 
 NS, STEPS = (4, 8, 16), range(0, 60, 5)
@@ -136,7 +136,9 @@ def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> No
         rows = [{**record, "reward": t / 9 + i / 7, f"rewards/{name}": t / 9, "step": t} for t in range(1, 9)]
         (tmp_path / f"run{i}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"])).candidates
-    assert settling(found) == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
+    how = proposed(found)
+    assert how is not None
+    assert how.options() == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
 
 
 def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:

@@ -96,9 +96,7 @@ def test_a_deep_toml_key(tmp_path: Path, key: str) -> None:
         configs.read(path)
     assert time.process_time() - began < 5
     (tmp_path / "run.jsonl").write_bytes(STEP)
-    assert (
-        len(survey([tmp_path / "run.jsonl"], HowToRead.of(set=SETTINGS)).runs) == 1
-    )  # a sound log
+    assert len(survey([tmp_path / "run.jsonl"], HowToRead.of(set=SETTINGS)).runs) == 1  # a sound log
 
 
 def test_toml_of_common_depth(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.how_to_read import applying
+from isolaw.readers.how_to_read import HowToRead, applying
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve

@@ -27,7 +27,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 
 def read(folder: Path, text: str | bytes, metric: str | None = "score", **mapping: Any) -> Runs:
-    return read_table(write(folder, text), HowToRead.of(**{"constants": FIXED, **mapping}, metric=metric))
+    return read_table(write(folder, text), HowToRead.of(**{"set": FIXED, **mapping}, metric=metric))
 
 
 # What is read
@@ -153,7 +153,7 @@ def test_a_sweep_directory_and_its_table(tmp_path: Path, tiny, same) -> None:
     table = isolaw.read(tmp_path / "points.parquet")
     same(table, made)
     assert table.attributes == made.attributes
-    with pytest.raises(DataError, match="needs no column mapping"):
+    with pytest.raises(DataError, match="needs no columns"):
         isolaw.read(tmp_path, columns={"seed": "x"})
 
 
@@ -252,7 +252,7 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
         "n (rollouts_per_problem)",
         "step or compute",
         "columns: r, score",
-        'constants={"B_p": <number>, "n": <number>}',
+        'set={"B_p": <number>, "n": <number>}',
     ):
         assert word in str(error.value)
 
@@ -263,8 +263,8 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
         ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
         ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
         ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
-        ({"derive": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
-        ({"derive": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
+        ({"columns": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
+        ({"columns": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
     ],
     ids=str,
 )
