@@ -35,8 +35,8 @@ def state(made: Path) -> Path:
 # Options that name what is read; all others with a path are destinations.
 READ = {
     "predict law", "predict cost", "report law_file", "report cost", "report sources", "fit points",
-    "fit sources", "backtest sources", "calibrate sources", "compare first", "compare second", "read sources", "export run",
-    "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
+    "fit sources", "backtest sources", "calibrate sources", "compare first", "compare second", "read sources",
+    "export run", "plan file", "plan runs", "plan cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer cost",
     "fit cost", "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes

@@ -306,11 +306,11 @@ class HowToRead(BaseModel):
 
     def under(self, call: HowToRead) -> HowToRead:
         """Return a file's value with what a call or command says in place of the same keys."""
-        kept = [globs for globs, given in zip(_globs(self.only), _globs(call.only), strict=True) if not given]
+        given = _globs(call.only)
         values = {name: value for name, value in self.values.items() if name not in call.columns}
         return self.but(
             **{key: getattr(call, key) for key in _ONE if _given(call, key)},
-            only=[each for globs in kept for each in globs],
+            only=[text for text in self.only if not given[text[:1] == "!"]],
             name_pattern=[] if call.name_pattern else self.name_pattern,
             set={**self.set, "": values},
             columns={**{k: v for k, v in self.columns.items() if k not in call.values}, **call.columns},
@@ -362,8 +362,9 @@ class HowToRead(BaseModel):
         out = {"": [f"{key} = {_toml(getattr(self, key))}" for key in keys if _given(self, key)]}
         for glob_, name, value in self._settings():
             title = f"[set.{toml_key(glob_)}]" if glob_ else "[set]"
-            out.setdefault(title, []).append(f"{toml_key(ALIASES.get(name, name))} = {_toml(value)}")
-        out["[columns]"] = [f"{toml_key(name)} = {_toml(text, True)}" for name, text in self.columns.items()]
+            out.setdefault(title, []).append(f"{toml_key(name)} = {_toml(value)}")
+        columns = {SYMBOL.get(name, name): text for name, text in self.columns.items()}
+        out["[columns]"] = [f"{toml_key(name)} = {toml_value(text)}" for name, text in columns.items()]
         metrics = {name: metric.model_dump(exclude_none=True) for name, metric in self.metrics.items()}
         out["[metrics]"] = [f"{toml_key(name)} = {toml_value(value)}" for name, value in metrics.items()]
         return {title: lines for title, lines in out.items() if lines}
@@ -429,8 +430,8 @@ def _literal(value: Any) -> str:
     return repr(value) if not isinstance(value, str | list) else json.dumps(value, ensure_ascii=False)
 
 
-def _toml(value: Any, quoted: bool = False) -> str:
-    return str(value) if isinstance(value, Placeholder) and not quoted else toml_value(value)
+def _toml(value: Any) -> str:
+    return str(value) if isinstance(value, Placeholder) else toml_value(value)
 
 
 # isolaw.toml

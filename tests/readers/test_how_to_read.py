@@ -164,7 +164,7 @@ def test_all_mistakes_are_named_at_once(logs: Path) -> None:
     with pytest.raises(SpecError, match=rf"(?s)2 issues.*{file}:1: format: found 'verl'; expected auto"):
         library.read(logs)
     file.write_text('format = "jsonl"\n[columns]\nn = "k"\n')
-    with pytest.raises(InputError, match=rf"^{file}: format: found 'jsonl' next to the columns of "):
+    with pytest.raises(InputError, match=rf"^{file}: format: found 'jsonl' next to the columns; "):
         library.read(logs)
     file.write_text("[set]\nB_q = 1\nstep = 2\n")
     with pytest.raises(InputError, match=rf"^{file}: set.step: step comes from the log"):

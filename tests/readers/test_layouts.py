@@ -92,7 +92,7 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     assert run(["read", str(tmp_path / "wandb.csv")]) == 2
     text = capsys.readouterr().err
     command = next(line.strip() for line in text.splitlines() if line.strip().startswith("isolaw read"))
-    assert "--name-pattern '*_n{n}*' --metric val/acc" in command
+    assert "--name-pattern '*_n{n}*' --set 'B_p=<number>' --metric val/acc" in command
     assert run(shlex.split(command.replace("B_p=<number>", "B_p=8"))[1:]) == 0
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import HowToRead, applying
-from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
 
@@ -172,9 +171,9 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
 
 def test_a_name_adds_what_the_log_lacks_and_may_not_contradict_it(toy_framework: Framework) -> None:
     def named(**config: int) -> Resolved:
-        rules = [NamePattern("n{n}-p{B_p}-s{seed}")]
+        ways = [HowToRead.of(name_pattern="n{n}-p{B_p}-s{seed}")]
         part = RawLog("f", "toy", "r", {f"toy.{key}": value for key, value in config.items()}, "toy.yaml")
-        return resolve([part], toy_framework, applying(rules, "n8-p32-s3", ["f"]))
+        return resolve([part], toy_framework, applying(ways, "n8-p32-s3", ["f"]))
 
     assert values(named()) == (32, 8, 256)
     assert named().facts["seed"].value == 3
