@@ -19,7 +19,6 @@ DEEP = 50_000
 
 SWEEP = '[sweep]\ncompute = 20000\nseeds = 1\n[grid]\nrollouts_per_problem = [4, 8]\n[bandit]\nmodel = "interference"\n'
 COSTS = '[gpu]\nname = "h100"\n'
-READING = '[columns]\nproblems_per_batch = "b"\nstep = "step"\n[set]\nn = 8\n[set."runs/*"]\nseed = 1\n'
 # What a TOML value may be replaced by.
 VALUES = ["inf", "-inf", "nan", "1e999", "-1", "0", "9" * 400, "1e300", '""', "[]", "{}", "true", "[[[[]]]]",
           '"\\u0000"', "1979-05-27", f'"{"x" * 100_000}"']  # fmt: skip

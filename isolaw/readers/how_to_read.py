@@ -350,7 +350,7 @@ class HowToRead(BaseModel):
             if pairs
         ]
         lists = {key: getattr(self, key) for key in ("name_pattern", "only") if getattr(self, key)}
-        out += [f"{key}={_literal(own[0] if len(own) == 1 else own)}" for key, own in lists.items()]
+        out += [f"{key}={_literal(texts[0] if len(texts) == 1 else texts)}" for key, texts in lists.items()]
         return out + [f"{key}={_literal(getattr(self, key))}" for key in _ONE if _given(self, key)]
 
     def tables(self) -> dict[str, list[str]]:

@@ -64,10 +64,10 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
     _question_single(out)
     _compare(out, assignments)
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
-    assignments = {name: own for name, own in assignments.items() if not _known(out, own)}
-    for name, own in assignments.items():
+    assignments = {name: one for name, one in assignments.items() if not _known(out, one)}
+    for name, one in assignments.items():
         if name not in _FOR_THE_READER:
-            out.facts[name] = Fact(own.value, own.origin)
+            out.facts[name] = Fact(one.value, one.origin)
     _complete(out, [name for name in SPLIT if name in assignments])
     for name, value in DEFAULTS.items():
         out.facts.setdefault(name, Fact(value, ASSUMED))

@@ -39,7 +39,7 @@ _FIRST, _SHOWN = 50, 30  # tables to look at for a message, and columns to show 
 
 
 @dataclass(frozen=True)
-class Found:
+class Place:
     """A source to read: a log (if it has a container), a sweep's directory, or else a table.
 
     ``ours`` marks a table with the data model's own columns. ``no_history`` is the reason why a run has no
@@ -60,7 +60,7 @@ class Search:
 
     how: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
     containers: list[Container] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
     incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p but without a step
     reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
@@ -73,7 +73,7 @@ class Search:
         walk = Walk(top, lambda path: not self._is_whole(path), limits.MOST_FILES)
         for path in walk:
             self._add_file(path)
-            if len(self.found) > limits.MOST_LOGS:
+            if len(self.places) > limits.MOST_LOGS:
                 raise DataError(
                     f"{top}: over {limits.MOST_LOGS:,} logs; name the logs to read, e.g. "
                     f"'{top}/**/metrics.jsonl'"
@@ -83,9 +83,9 @@ class Search:
     def _is_whole(self, path: Path) -> bool:
         """Add a directory that is one log or a sweep, and return whether it is."""
         sweep = SweepStore(path).exists
-        whole = None if sweep else next((own for own in self.containers if own.directory(path)), None)
+        whole = None if sweep else next((each for each in self.containers if each.directory(path)), None)
         if sweep or whole:
-            self.found.append(Found(path, whole, sweep))
+            self.places.append(Place(path, whole, sweep))
         return sweep or whole is not None
 
     def _add_file(self, path: Path) -> None:
@@ -94,8 +94,8 @@ class Search:
             return
         try:
             head = limits.start(path, HEAD)
-            found = _classified(path, head, self.containers)
-            wanted: object = found.container or found.ours or found.no_history
+            place = _classified(path, head, self.containers)
+            wanted: object = place.container or place.ours or place.no_history
             if self.how.maps:
                 there = columns_of(path, head)
                 wanted = there and not columns_needed(self.how, there)
@@ -109,7 +109,7 @@ class Search:
             self.notes.append(f"isolaw did not read this file: {error}")
             return
         if wanted:
-            self.found.append(found)
+            self.places.append(place)
         else:
             self.passed[path.suffix or path.name] += 1
             if len(self.no_logs) < _MOST_NAMED:
@@ -121,7 +121,7 @@ class Search:
         If no table is complete, use the incomplete ones, so that the error states what they lack.
         """
         taken = self.tables or self.incomplete
-        self.found += [Found(path) for path in taken]
+        self.places += [Place(path) for path in taken]
         for path in taken:
             self.passed[path.suffix or path.name] -= 1
         self.passed = +self.passed
@@ -176,22 +176,22 @@ def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Sea
     without: list[str] = []
     for source, out.how in zip(sources, ways or [HowToRead()] * len(sources), strict=True):
         out.containers = [] if out.how.maps else list(candidates(out.how.format))
-        found, passed = len(out.found), out.passed.total()
+        before, passed = len(out.places), out.passed.total()
         out.tables, out.incomplete = [], []
         for path in _expanded(source, out.notes):
             if path.is_dir():
                 out.add_directory(path)
             else:
-                out.found.append(_named_file(path, out.containers, forced=out.how.format != "auto"))
-        if len(out.found) == found and (out.tables or out.incomplete):
+                out.places.append(_named_file(path, out.containers, forced=out.how.format != "auto"))
+        if len(out.places) == before and (out.tables or out.incomplete):
             out.take_tables()
-        if len(out.found) == found:
+        if len(out.places) == before:
             files = out.passed.total() - passed
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"searched); expected {out.expected()}"
             )
-    if not out.found:
+    if not out.places:
         raise DataError(MessageLines(without[0], *(f"  {text}" for text in without[1:])))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
@@ -261,15 +261,15 @@ def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], globs[0]) and _matches(parts[1:], globs[1:])
 
 
-def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
+def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:
     with limits.os_errors(path):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # reading a device may never end
         raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
-        return Found(path, containers[0])
+        return Place(path, containers[0])
     # A pipe can be read only once, so its content is not inspected here.
-    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
+    return Place(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
 def _of_runs(columns: list[str]) -> bool:
@@ -284,11 +284,11 @@ def _of_configurations(columns: list[str]) -> bool:
     return bool(set(SPLIT) & set(guess(columns))) and any(map(is_reward, columns))
 
 
-def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:
+def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Place:
     if is_ours(path, head):
-        return Found(path, ours=True)
-    container = next((own for own in containers if own.file(path, head)), None)
+        return Place(path, ours=True)
+    container = next((each for each in containers if each.file(path, head)), None)
     if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
-        return Found(path)  # a table with a column of run names
+        return Place(path)  # a table with a column of run names
     reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
-    return Found(path, container, no_history=reason, framework=framework)
+    return Place(path, container, no_history=reason, framework=framework)

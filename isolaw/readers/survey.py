@@ -22,7 +22,7 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, ne
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
-from isolaw.readers.sources import Found, Search, expected_formats, search
+from isolaw.readers.sources import Place, Search, expected_formats, search
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed, plain
@@ -48,12 +48,12 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     beside = next_to(paths)
     files = [file.under(how) for file in beside]
     there = search(paths, [_searched(path, how, files) for path in paths])
-    collector = _Collector(how, files, len(there.found) > 1)
-    for place in there.found:
+    collector = _Collector(how, files, len(there.places) > 1)
+    for place in there.places:
         if not any(way.excludes(place.path) for way in collector.ways):
             collector.add(place)
     reading = collector.close(_group_by(how, files, there), " + ".join(map(str, sources)))
-    read = listed([str(place.path) for place in there.found], _SHOWN)
+    read = listed([str(place.path) for place in there.places], _SHOWN)
     if unused := [rule for rule in how.rules if rule not in collector.used]:
         first, *others = (f"{rule}: {_no_run(rule)}; read: {read}" for rule in unused)
         raise DataError(MessageLines(first, *(f"  {text}" for text in others)))
@@ -97,7 +97,7 @@ def _group_by(how: HowToRead, files: Sequence[HowToRead], there: Search) -> str 
         where = listed([file.file for file in files], _SHOWN)
         raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
     if ways and not how.group_by:
-        logs = [place.path for place in there.found if place.container]
+        logs = [place.path for place in there.places if place.container]
         others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
         if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
@@ -127,7 +127,7 @@ class _Collector:
         self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
         self.used: set[Rule] = set()
 
-    def add(self, place: Found) -> None:
+    def add(self, place: Place) -> None:
         """Read one source. A source that cannot be read becomes a candidate that is left out."""
         path = str(place.path)
         how = self.how
@@ -175,7 +175,7 @@ class _Collector:
         """Count the settings of a run that is left out as used, so that they are not reported as unused."""
         self.used |= {one.rule for way in self.ways for one in way.assigned(run, sources)}
 
-    def _add_table(self, place: Found, how: HowToRead) -> None:
+    def _add_table(self, place: Place, how: HowToRead) -> None:
         """Read a table or a sweep."""
         path, name = place.path, _name(place.path)
         if place.sweep:
@@ -195,7 +195,7 @@ class _Collector:
             raise DataError(MessageLines(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, place, given)
 
-    def _add_runs(self, part: Runs, place: Found, given: Mapping[str, Assignment]) -> None:
+    def _add_runs(self, part: Runs, place: Place, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = part.points.drop(columns="wall_s")
         of_run = points.groupby("run_id", sort=False).indices
@@ -266,7 +266,7 @@ def _name(path: Path) -> str:
     return str(path.with_suffix(""))
 
 
-def _status(error: Exception, place: Found) -> LogStatus:
+def _status(error: Exception, place: Place) -> LogStatus:
     if isinstance(error, NoHistory):
         return LogStatus.NO_HISTORY
     if isinstance(error, NotInstalled):
@@ -284,7 +284,7 @@ def _taken(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
     return table.iloc[rows].reset_index(drop=True)
 
 
-def _of_table(runs: Runs, place: Found, given: Mapping[str, Assignment]) -> list[FoundLog]:
+def _of_table(runs: Runs, place: Place, given: Mapping[str, Assignment]) -> list[FoundLog]:
     """Return the runs of a table or a sweep. ``given`` contains the user's settings for all of them."""
     origins = {**runs.origins, **{name: one.origin for name, one in given.items()}}
     framework, container = ("isolaw", "sweep") if place.sweep else ("", "table")

@@ -93,8 +93,8 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         close = guesses.get(name, "")
         lines.append(f"step or compute: found no column{f'; nearest: {close!r}' if close else ''}")
-        if counted := next((own for own in columns if own in UNITS and not close), ""):
-            steps, rollouts = (option("columns", own, counted) for own in ("step", "compute"))
+        if counted := next((column for column in columns if column in UNITS and not close), ""):
+            steps, rollouts = (option("columns", ours, counted) for ours in ("step", "compute"))
             lines[-1] += f"; state what {counted!r} counts: {steps}, or {rollouts} if it counts rollouts"
         for label in guess(columns, RUN_NAMES).values():
             if not close and len(frame) > 1 and frame[label].is_unique:
@@ -137,12 +137,11 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         raise DataError(text) if wrong else TableNeeds(text, needs, short, proposal)
 
 
-def _in_names(frame: pd.DataFrame, lacking: list[str], source: str) -> tuple[str, list[str]]:
+def _in_names(frame: pd.DataFrame, unknown: list[str], source: str) -> tuple[str, list[str]]:
     """Return a pattern for a column of run names that contain missing values, and the values it supplies."""
-    for column in (
-        names_of(frame, [str(own) for own in frame.columns]) if lacking and source != SOURCE else ()
-    ):
-        pattern, carried = offer([str(name) for name in frame[column].unique()], lacking)
+    columns = names_of(frame, list(map(str, frame.columns))) if unknown and source != SOURCE else []
+    for column in columns:
+        pattern, carried = offer([str(name) for name in frame[column].unique()], unknown)
         if pattern:
             return pattern, carried
     return "", []

@@ -63,29 +63,29 @@ def from_names(
     """
     said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **columns}
     out = pd.DataFrame(index=frame.index)
-    for column in names_of(frame, [str(own) for own in frame.columns]):
+    for column in names_of(frame, [str(each) for each in frame.columns]):
         known = {
-            name: {own: a for own, a in applying(ways, str(name), []).items() if a.pattern or a.glob}
+            name: {of: a for of, a in applying(ways, str(name), []).items() if a.pattern or a.glob}
             for name in frame[column].unique()
         }
-        used |= {a.rule for found in known.values() for a in found.values()}
-        for own in dict.fromkeys(own for found in known.values() for own in found):
+        used |= {a.rule for values in known.values() for a in values.values()}
+        for of in dict.fromkeys(of for values in known.values() for of in values):
             value = frame[column].map(
-                {name: found[own].value for name, found in known.items() if own in found}
+                {name: values[of].value for name, values in known.items() if of in values}
             )
-            if said.get(own) in frame.columns:
-                there = frame[said[own]]
+            if said.get(of) in frame.columns:
+                there = frame[said[of]]
                 differs = value.notna() & there.notna() & value.map(_text).ne(there.map(_text))
                 if differs.any():
                     at = differs.idxmax()
-                    rule = known[frame[column][at]][own].rule
+                    rule = known[frame[column][at]][of].rule
                     raise DataError(
-                        f"{source}: {frame.index.name} {at}: {own} is {_text(value[at])} in the name "
-                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}; "
+                        f"{source}: {frame.index.name} {at}: {of} is {_text(value[at])} in the name "
+                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[of]}; "
                         "correct the wrong value"
                     )
                 value = there.where(there.notna(), value)
-            out[own] = value if own in COLUMNS else value.astype(object).fillna(_NONE)
+            out[of] = value if of in COLUMNS else value.astype(object).fillna(_NONE)
     return out
 
 

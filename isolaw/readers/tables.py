@@ -137,7 +137,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     identity = [*IDENTITY, *attribute_names]
     unused = [c for c in frame.columns if c not in {*used, *COLUMNS, metric, phase}]
     named = ["run_id"] if "run_id" in table else table_segments.names_of(table, unused)
-    notes += of_training_rows(table, [*(own for own in identity if own not in SPLIT), *named], source)
+    notes += of_training_rows(table, [*(name for name in identity if name not in SPLIT), *named], source)
     naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
@@ -334,7 +334,7 @@ def read_points(
         table[x] = table["step"]
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
-        numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
+        numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
         values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
         options = " ".join(option("columns", name, value) for name, value in values)
         raise DataError(
