@@ -158,9 +158,9 @@ class HowToRead(BaseModel):
         return how
 
     def but(self, **changes: Any) -> HowToRead:
-        """Return the value with other keys."""
+        """Return the value with other keys, whose settings are `settable`."""
         data = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self).model_validate({**data, **changes}, context={"source": self._file})
+        return type(self).model_validate({**data, **changes}, context={"source": self._file, "checked": True})
 
     @model_validator(mode="before")
     @classmethod
@@ -184,13 +184,14 @@ class HowToRead(BaseModel):
 
     @model_validator(mode="after")
     def _parsed(self, info: ValidationInfo) -> HowToRead:
-        self._file = file = (info.context or {}).get("source", "")
+        context = info.context or {}
+        self._file = file = context.get("source", "")
         where = f"{file}: set" if file else "--set"
         known: dict[tuple[str, str], Assignment] = {}
         for glob_, values in self.set.items():
             for name, value in values.items():
                 spelled = f"{where} {setting(glob_, name, value)!r}" if not file else f"{where}.{name}"
-                full = settable(name, spelled)
+                full = name if context.get("checked") else settable(name, spelled)
                 one = Assignment(full, value_of(full, str(value), spelled), glob_, file)
                 twice = known.setdefault((full, glob_), one)
                 if twice.value != one.value:

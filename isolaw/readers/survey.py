@@ -86,7 +86,7 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
             f"{key}: found {how.format!r} next to the columns{where}; expected only one of them, since "
             "columns are for tables, whose format isolaw detects"
         )
-    return how.but(columns=columns.columns, metrics=columns.metrics)
+    return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
 
 
 def _group_by(how: HowToRead, files: Sequence[HowToRead], there: Search) -> str | None:
