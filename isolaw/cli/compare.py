@@ -89,6 +89,7 @@ def _recipes(
     import isolaw
     from isolaw.fits.metric import EVAL_SET, METRIC
     from isolaw.report.text.recipes import document
+    from isolaw.store import SweepStore
 
     if given := [f"--{name}" for name in ("target", "hours", "cost", "where", "price") if options[name]]:
         raise click.UsageError(f"{', '.join(given)}: requires --a and --b")
@@ -103,13 +104,15 @@ def _recipes(
         print_document(document(axis))
         print_notes(dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes))
         return
-    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the columns are for the table
-    without: dict[str, Any] = {"columns": {}, "set": ()}
-    one, other = (
-        shared.read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
-        for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))
-    )
-    found = isolaw.compare(one, other, metric, names=_names(first, second), **keywords)
+    of_a_table = Path(first).is_dir() != Path(second).is_dir()
+
+    def runs_of(source: str) -> Runs:
+        without: dict[str, Any] = {}
+        if of_a_table and Path(source).is_dir():  # the columns are for the table; a sweep lacks no value
+            without = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
+        return shared.read_to_fit((source,), {**options, "metric": metric, **without}).runs
+
+    found = isolaw.compare(runs_of(first), runs_of(second), metric, names=_names(first, second), **keywords)
     print_document(document(found))
     print_notes(found.notes)
 
