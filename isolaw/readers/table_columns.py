@@ -49,8 +49,9 @@ def lacking(text: str, names: Collection[str]) -> list[str]:
 
 def columns_needed(how: HowToRead, columns: Collection[str] = ()) -> list[str]:
     """Return the columns that a table with these columns lacks to be read with ``how``."""
-    names = {*columns, *how.names}
-    return list(dict.fromkeys(each for text in how.texts for each in lacking(text, names)))
+    texts = [*how.columns.items(), *((name, metric.column) for name, metric in how.metrics.items())]
+    missing = (lacking(text, {*columns, *how.names} - ({name} - {*columns})) for name, text in texts)
+    return list(dict.fromkeys(each for names in missing for each in names))
 
 
 def columns_used(how: HowToRead, columns: Collection[str]) -> set[str]:

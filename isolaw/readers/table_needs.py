@@ -62,7 +62,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     texts = [(name, text, _named(name), mended) for name, text in how.columns.items()]
     texts += [(name, reward.column, f"metric {name!r}", rewards) for name, reward in how.metrics.items()]
     for name, text, called, into in texts:
-        missing = lacking(text, there)
+        missing = lacking(text, there if name in columns else there - {name})
         fitting = numeric if name in _NUMBERS or into is rewards else columns
         if missing == [text]:
             lines.append(f"{called}: {absent(text, fitting)}")
