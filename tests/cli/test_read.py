@@ -203,7 +203,7 @@ def test_out_replaces_only_a_table_of_runs(
 
 def test_reading_is_not_for_ready_made_points(isolaw: Call, tmp_path: Path) -> None:
     for option, value in (
-        ("--set", "n=8"),
+        ("--only", "*n8*"),
         ("--format", "jsonl"),
         ("--group-by", "file"),
     ):
