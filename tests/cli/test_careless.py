@@ -162,7 +162,7 @@ def test_many_runs_of_one_identity(isolaw: Call, tmp_path: Path) -> None:
 
 def test_a_log_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from isolaw.errors import DataError
-    from isolaw.readers import read as reading
+    from isolaw.readers import survey as reading
 
     path = log(tmp_path / "run") / "metrics.jsonl"
     found = reading.search
