@@ -30,9 +30,9 @@ two values are equally specific, the later one applies.
 
 >>> how = HowToRead.of(set=["n=16", "*seed1*:seed=1"], columns={"C": "samples"})
 >>> how.options()
-['--column', 'C=samples', '--set', 'n=16', '--set', '*seed1*:seed=1']
+['--column', 'compute=samples', '--set', 'n=16', '--set', '*seed1*:seed=1']
 >>> how.keywords()
-['columns={"C": "samples"}', 'set={"n": 16, "*seed1*:seed": 1}']
+['columns={"compute": "samples"}', 'set={"n": 16, "*seed1*:seed": 1}']
 """
 
 from __future__ import annotations
