@@ -76,7 +76,11 @@ SWEEPS = (
     RealSweep(
         "Tan et al., Qwen2.5-7B, B_p = 512",
         "tan_rollout_n_base.csv",
-        {"mapping": DATA / "tan_rollout_n_base.toml"},
+        {
+            "metric": "holdout_acc_raw",
+            "columns": {"n": "rollout_n", "C": "prompts_seen*rollout_n"},
+            "set": {"B_p": 512},
+        },
         shares=(0.5, 0.25),
     ),
     *(

@@ -72,7 +72,7 @@ def isolaw_reads(path: Path) -> int:
     """Return the last step."""
     from isolaw.readers.read import read
 
-    return int(read(path, settings={"n": 8, "B_p": 512}).points["step"].max())
+    return int(read(path, set={"n": 8, "B_p": 512}).points["step"].max())
 
 
 def pandas_reads(path: Path) -> int:

@@ -72,10 +72,15 @@ def runs(source: str, batch: int, law: isolaw.Law, within: tuple[float, float]) 
 
 def tan() -> Iterator[Row]:
     """Return rows of the sweep of Tan et al., over the C at which two n at least were measured."""
-    own = isolaw.read(DATA / "tan_rollout_n_base.csv", mapping=DATA / "tan_rollout_n_base.toml")
-    measured = own.points.groupby("rollouts_per_problem")["compute"].agg(["min", "max"])
+    runs_of_n = isolaw.read(
+        DATA / "tan_rollout_n_base.csv",
+        metric="holdout_acc_raw",
+        columns={"n": "rollout_n", "C": "prompts_seen*rollout_n"},
+        set={"B_p": 512},
+    )
+    measured = runs_of_n.points.groupby("rollouts_per_problem")["compute"].agg(["min", "max"])
     first, last = sorted(measured["min"]), sorted(measured["max"])
-    yield from runs("tan", 512, isolaw.fit(own, metric="holdout_acc_raw"), (first[1], last[-2]))
+    yield from runs("tan", 512, isolaw.fit(runs_of_n, metric="holdout_acc_raw"), (first[1], last[-2]))
 
 
 def arithmetic(kind: str) -> Iterator[Row]:

@@ -7,8 +7,8 @@ the paths as they are (round 1) and, if it needs more, with the person's setting
     source = "owner/name: logs/train.log"    # where the files are from
     what = "multi-turn; veRL, console"
     paths = ["name/train.log"]               # relative to the list
-    settings = ["n=8"]                       # round 2: as of `isolaw read --set`
-    columns = {}                             # round 2, for tables; also `constants`, `metric`
+    set = ["n=8"]                            # round 2: as of `isolaw read --set`
+    columns = {}                             # round 2, for tables; also `metric`
     [[set.truth]]                            # what a run's curve is
     run = "*"                                # a glob of its name
     curve = "train: reward"                  # isolaw's evaluation set and metric
@@ -38,9 +38,9 @@ from typing import Any
 
 from isolaw.errors import IsolawError
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.reading import Reading
+from isolaw.readers.survey import survey
 
 Curve = dict[int, float]
 EQUAL = 1e-9  # relative
@@ -119,15 +119,9 @@ def attempt(own: dict[str, Any], folder: Path, informed: bool) -> tuple[Reading 
     """Read a set as it is, or with the person's settings; return the result, or the reason for none."""
     paths = [folder / path for path in own["paths"]]
     known = own if informed else {}
-    columns = ColumnMapping(columns=known.get("columns", {}), constants=known.get("constants", {}))
+    keys = ("metric", "columns", "set", "name_pattern")
     try:
-        reading = survey(
-            paths,
-            known.get("metric"),
-            columns,
-            settings=known.get("settings"),
-            name_pattern=known.get("name_pattern", ()),
-        )
+        reading = survey(paths, HowToRead.of(**{key: known[key] for key in keys if key in known}))
         return reading, "" if reading.ready else reading.none_ready()
     except IsolawError as error:
         return None, str(error)
@@ -145,7 +139,7 @@ def outcome(own: dict[str, Any], folder: Path) -> dict[str, Any]:
         if unread or "values are missing" in first
         else "refused"
     )
-    if {"settings", "columns", "constants", "metric", "name_pattern"} & set(own) and (
+    if {"set", "columns", "metric", "name_pattern"} & set(own) and (
         unread or not reading or not reading.ready
     ):
         rounds = 2

@@ -11,6 +11,6 @@ run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
 run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536 \
   --figures "$out/figures"
 run isolaw report examples/data/tan_rollout_n_base.csv --column n=rollout_n \
-  --derive "C=prompts_seen*rollout_n" --constant B_p=512 --metric holdout_acc_raw -o "$out/qwen.html"
+  --column "C=prompts_seen*rollout_n" --set B_p=512 --metric holdout_acc_raw -o "$out/qwen.html"
 run isolaw report examples/data/real-arithmetic.parquet --where problem_set=hard -o "$out/real.html"
 printf '\nOpen %s, %s and %s in a browser.\n' "$out/demo.html" "$out/qwen.html" "$out/real.html"

@@ -1,6 +1,6 @@
 """Damaged documents: ``python fuzz/documents.py [--cases 1000]``.
 
-Presets, settings and a race's decisions are cut, flipped and spliced at random. Each is then read, refused
+Presets and a race's decisions are cut, flipped and spliced at random. Each is then read, refused
 with an `InputError`, or made again; nothing else may happen, and none takes 2 s.
 """
 
@@ -18,7 +18,6 @@ from pathlib import Path
 from isolaw import engine
 from isolaw.design import directory
 from isolaw.errors import InputError
-from isolaw.readers.settling import read_settings
 from isolaw.simulators.presets import FOLDER, read_preset
 from isolaw.store import SweepStore
 
@@ -32,7 +31,6 @@ RACE = {
     "executor": {"kind": "inline"},
 }
 SPLICED = (b"nan", b"inf", b"1e999", b"9" * 500, b"[" * 300, b"\0" * 50, b"a." * 300)
-SETTINGS = b'n = 8\n["runs/a*"]\nB_p = 16\nseed = 1\n["runs/b*"]\nseed = 2\nlr = 1e-6\n'
 
 
 def damaged(sound: bytes, rng: random.Random) -> bytes:
@@ -63,11 +61,10 @@ def kinds(folder: Path) -> dict[str, tuple[Path, bytes, Callable[[], object]]]:
     engine.sweep(RACE, folder / "race")
     store = SweepStore(folder / "race")
     decisions = folder / "race" / "decisions.jsonl"
-    preset, settings = folder / "preset.toml", folder / "settings.toml"
+    preset = folder / "preset.toml"
     shipped = (FOLDER / "published-easy.toml").read_bytes()
     return {
         "preset": (preset, shipped, lambda: read_preset(preset)),
-        "settings": (settings, SETTINGS, lambda: read_settings(settings)),
         "decisions": (decisions, decisions.read_bytes(), lambda: directory.state(store)),
     }
 

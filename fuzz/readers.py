@@ -36,9 +36,9 @@ with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.errors import DataError, InputError
     from isolaw.parquet import frame_of, read_parquet
     from isolaw.readers import configs, containers, frameworks, table_files, tables
-    from isolaw.readers.mapping import ColumnMapping
+    from isolaw.readers.how_to_read import HowToRead
     from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
-    from isolaw.readers.read import survey
+    from isolaw.readers.survey import survey
     from isolaw.runs import Runs
 
     for name in containers.CONTAINERS:
@@ -136,14 +136,14 @@ def as_table(folder: Path, content: bytes) -> None:
     """A table whose first bytes say Parquet, or say nothing."""
     write(folder, ["table"], content)
     with contextlib.suppress(DataError):
-        tables.read_table(folder / "table", ColumnMapping(constants={"n": 8, "B_p": 4}), "acc")
+        tables.read_table(folder / "table", HowToRead.of(set={"n": 8, "B_p": 4}, metric="acc"))
     table_files.columns_of(folder / "table", content[:65_536])
 
 
 def whole(folder: Path, content: bytes) -> None:
     """All of reading: as a directory whose files nobody named."""
     write(folder, ["log", "config.yaml"], content)
-    reading = survey([folder], settings=SETTINGS[zlib.crc32(content) % len(SETTINGS)])
+    reading = survey([folder], HowToRead.of(set=SETTINGS[zlib.crc32(content) % len(SETTINGS)]))
     json.dumps([own.to_dict() for own in reading.candidates], allow_nan=False)
 
 
@@ -154,7 +154,7 @@ def as_isolaw_toml(folder: Path, content: bytes) -> None:
     (folder / "isolaw.toml").write_bytes(content)
     with contextlib.suppress(InputError):
         SweepSpec.read(folder / "isolaw.toml", ["sweep.compute=1e7"])
-    survey([folder], settings={"B_p": 16})
+    survey([folder], HowToRead.of(set={"B_p": 16}))
 
 
 def as_name_pattern(_: Path, content: bytes) -> None:
@@ -314,7 +314,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         "isolaw-toml": [
             b'format = "jsonl"\nonly = ["*n8*"]\nname_pattern = ["n{n}-*"]\n[set]\nB_p = 128\n',
             b'[set."*n8*"]\nseed = 1\nlr = 1e-6\n[set."runs/*"]\nn = 8\n',
-            b'[columns]\nn = "g"\n[derive]\nC = "a * b"\n[constants]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
+            b'[columns]\nn = "g"\nC = "a * b"\n[set]\nB_p = 8\n[metrics]\n"avg@4" = "a"\n',
             b"[sweep]\ncompute = 1e7\nseeds = 2\n[grid]\nrollouts_per_problem = [8, 16]\n",
             b"".join(b"[t%d]\nk%d = 1\n" % (i, i) for i in range(500)),
         ],

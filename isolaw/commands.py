@@ -193,27 +193,9 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
 
 
 @_printed
-def draft_settings(sources: Sequence[str]) -> Command:
-    """Return the command that writes ``isolaw.toml`` with the given options and missing values."""
+def draft_reading(sources: Sequence[str]) -> Command:
+    """Return the command that writes ``isolaw.toml`` with the given options and what is missing."""
     return _isolaw("read", *sources, "--save")
-
-
-@_printed
-def read_settled(sources: Sequence[str], settings: str) -> Command:
-    """Return the command that reads the logs with a file of settings."""
-    return _isolaw("read", *sources, "--settings", settings)
-
-
-@_printed
-def draft_mapping(table: str) -> Command:
-    """Return the command that writes ``isolaw.toml`` for a table with unknown columns."""
-    return _isolaw("read", path(table), "--save")
-
-
-@_printed
-def read_mapped(table: str, mapping: str) -> Command:
-    """Return the command that reads a table with a mapping file."""
-    return _isolaw("read", path(table), "--mapping", mapping)
 
 
 @_printed

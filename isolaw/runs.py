@@ -66,7 +66,7 @@ _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
 LARGEST_EXACT = 2**53  # larger integers are not exact as float64
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
-_INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
+_INSTEAD = "isolaw.read(df, columns={…}, set={…}) makes runs of a table with other columns"
 
 
 class Runs:

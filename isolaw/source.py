@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypedDict
 
 import pandas as pd
@@ -37,16 +36,11 @@ class ReadKeywords(TypedDict, total=False):
     """The keywords that functions of runs pass to `isolaw.read`."""
 
     columns: Mapping[str, str]
-    derive: Mapping[str, str]
-    constants: Mapping[str, Any]
-    mapping: str | Path
-    settings: Iterable[str] | Mapping[str, Any]
+    set: Iterable[str] | Mapping[str, Any]
     format: str
     group_by: str
     only: str | Iterable[str]
-    exclude: str | Iterable[str]
     name_pattern: str | Iterable[str]
-    settings_file: str | Path
 
 
 Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | Interchangeable | Dataset

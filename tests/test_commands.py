@@ -157,16 +157,16 @@ def tables_of_one_run_each(desk: Desk) -> None:
         rows = [f"{step},{0.5 - 1 / (step + 8) + seed / 100}" for step in range(1, 30)]
         desk.write(f"my tables/run {seed}.csv", "\n".join(["step,acc", *rows]) + "\n")
     files = [f"my tables/run {seed}.csv" for seed in range(3)]
-    desk.run("read", *files, "--constant", "B_p=16", "--constant", "n=8", "--metric", "acc", code=2)
+    desk.run("read", *files, "--set", "B_p=16", "--set", "n=8", "--metric", "acc", code=2)
 
 
-@prints("draft_settings")
+@prints("draft_reading")
 def logs_with_blanks(desk: Desk) -> None:
     desk.logs(config=False)
     desk.run("read", "my logs", code=2)
 
 
-@prints("draft_settings")
+@prints("draft_reading")
 def logs_that_lack_much(desk: Desk) -> None:
     for n, name in enumerate("abcdefghijklm", 1):
         desk.logs((n,), config=False)
@@ -174,19 +174,7 @@ def logs_that_lack_much(desk: Desk) -> None:
     desk.run("fit", "my logs", code=2)
 
 
-@prints("read_settled")
-def settings_that_were_drafted(desk: Desk) -> None:
-    desk.logs(config=False)
-    desk.run("read", "my logs", "--write-settings", "my settings.toml")
-    file = Path("my settings.toml")
-    text = re.sub(r"^# n = .*$", lambda _: f"n = {next(levels)}", file.read_text(), flags=re.M)
-    file.write_text(re.sub(r"^# B_p =.*$", "B_p = 32", text, flags=re.M))
-
-
-levels = iter((8, 32, 128) * 3)
-
-
-@prints("draft_settings")
+@prints("draft_reading")
 def a_folder_with_a_link_for_its_file(desk: Desk) -> None:
     """A link to nowhere is nothing to write through."""
     desk.logs(config=False)
@@ -198,18 +186,11 @@ def a_folder_with_a_link_for_its_file(desk: Desk) -> None:
     desk.run("read", "my logs", code=2)
 
 
-@prints("draft_mapping")
+@prints("draft_reading")
 def a_table_of_jsonl(desk: Desk) -> None:
     rows = [json.dumps({"step": i, "size": 8, "my/quality": i / 50}) for i in range(1, 40)]
     desk.write("my tables/one.jsonl", "\n".join(rows) + "\n")
     desk.run("read", "my tables/one.jsonl", "--format", "jsonl", code=2)
-
-
-@prints("read_mapped")
-def a_mapping_that_was_drafted(desk: Desk) -> None:
-    desk.run("read", desk.table(), "--write-mapping", "my mapping.toml")
-    file = Path("my mapping.toml")
-    file.write_text(file.read_text().replace("# problems_per_batch = 512", "problems_per_batch = 512"))
 
 
 @prints("read_table")
@@ -600,8 +581,7 @@ FIELDS: dict[str, Field] = {
     "where": lambda v: (["--where", f"problem_set={v}"], printed_option("where", "problem_set", v)),
     "attribute": lambda v: (["--where", f"{v}=1"], printed_option("where", v, "1")),
     "column": lambda v: (["--column", f"seed={v}"], printed_option("columns", "seed", v)),
-    "constant": lambda v: (["--constant", f"eval_set={v}"], printed_option("constants", "eval_set", v)),
-    "derive": lambda v: (["--derive", f"{v}=1-x"], printed_option("derive", v, "1-x")),
+    "arithmetic": lambda v: (["--column", f"{v}=1-x"], printed_option("columns", v, "1-x")),
     "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], shown(resolve.option(v, "n", 8))),
     "set to a placeholder": lambda v: (
         ["--set", f"{v}:n=<number>".removeprefix(":")],

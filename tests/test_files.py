@@ -34,12 +34,10 @@ def state(made: Path) -> Path:
 
 # Options that name what is read; all others with a path are destinations.
 READ = {
-    "predict law", "predict cost", "report sources", "report settings_file",
-    "report mapping", "fit sources", "fit settings_file", "fit mapping",
-    "compare settings_file", "compare mapping", "read sources", "read settings_file", "read mapping",
+    "predict law", "predict cost", "report sources", "fit sources", "read sources",
     "export run", "advise cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
-    "run-one directory", "answer sources", "answer mapping", "answer settings_file", "answer cost",
+    "run-one directory", "answer sources", "answer cost",
     "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
 # What each command needs to come to its destination.
@@ -152,7 +150,6 @@ def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
         (["fit", "MADE", "--draws", "0", "--out", "law.toml"], ".json"),
         (["report", "MADE", "-o", "page.json"], ".html"),
         (["doctor", "--gpu", "--device", "cpu", "--out", "report.txt"], ".json"),
-        (["read", "TABLE", "--write-mapping", "mapping.json"], ".toml"),
     ],
     ids=lambda own: " ".join(own) if isinstance(own, list) else own,
 )
@@ -160,9 +157,8 @@ def test_a_name_and_its_format_agree(
     isolaw: Call, made: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], accepted: str
 ) -> None:
     monkeypatch.chdir(made.parent)
-    (made.parent / "t.csv").write_text("step,acc\n1,0.5\n")
     before = sorted(os.listdir())
-    code, _, err = isolaw(*({"MADE": "made", "TABLE": "t.csv"}.get(word, word) for word in words))
+    code, _, err = isolaw(*({"MADE": "made"}.get(word, word) for word in words))
     assert code == 2
     assert accepted in err
     assert words[-1] in err

@@ -21,8 +21,6 @@ DEEP = 50_000
 
 SWEEP = '[sweep]\ncompute = 20000\nseeds = 1\n[grid]\nrollouts_per_problem = [4, 8]\n[bandit]\nmodel = "interference"\n'
 COSTS = '[gpu]\nname = "h100"\n'
-MAPPING = '[columns]\nproblems_per_batch = "b"\nrollouts_per_problem = "n"\nstep = "step"\n'
-SETTINGS = 'n = 8\n["runs/*"]\nseed = 1\n'
 # What a TOML value may be replaced by.
 VALUES = ["inf", "-inf", "nan", "1e999", "-1", "0", "9" * 400, "1e300", '""', "[]", "{}", "true", "[[[[]]]]",
           '"\\u0000"', "1979-05-27", f'"{"x" * 100_000}"']  # fmt: skip
@@ -125,8 +123,6 @@ def kinds(
             texts(preset, rng),
             ["sweep", "--set", "bandit.preset={}", "--out", out, "--dry-run"],
         ),
-        "mapping": (texts(MAPPING, rng), ["fit", str(folder / "t.csv"), "--mapping", "{}"]),
-        "settings": (texts(SETTINGS, rng), ["read", str(folder / "t.csv"), "--settings", "{}"]),
         "law": (documents(law, rng), ["predict", "{}", "--compute", "1e5"]),
         "costs": (
             texts(COSTS, rng),

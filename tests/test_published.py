@@ -107,7 +107,7 @@ def test_drawn_curves_cross_where_they_are_drawn_to(drawn: pd.DataFrame, method:
 TAN = (
     DATA / "tan_rollout_n_base.csv",
     *("--metric", "holdout_acc_raw", "--column", "rollouts_per_problem=rollout_n"),
-    *("--constant", "problems_per_batch=512", "--derive", "compute=prompts_seen*rollout_n"),
+    *("--set", "problems_per_batch=512", "--column", "compute=prompts_seen*rollout_n"),
     *("--draws", "100", "--method", "paper"),
 )
 
@@ -123,8 +123,8 @@ def measured() -> dict[int, tuple[float, float]]:
 def tan(records: Any) -> dict[str, Any]:
     """The law of the real sweep, fitted to record points or to all checkpoints."""
     return library.fit(
-        TAN[0], "holdout_acc_raw", columns={"n": "rollout_n"}, constants={"B_p": 512},
-        derive={"C": "prompts_seen*rollout_n"}, draws=100, method="paper", records=records,
+        TAN[0], "holdout_acc_raw", columns={"n": "rollout_n", "C": "prompts_seen*rollout_n"},
+        set={"B_p": 512}, draws=100, method="paper", records=records,
     ).to_dict()  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from isolaw.config import SweepSpec
 from isolaw.errors import DataError, SpecError
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.table_files import load
 from isolaw.readers.tables import read_table
 from isolaw.store import SweepStore
@@ -28,9 +28,8 @@ REPLAY = {
     "replay": {
         "source": str(TAN),
         "metric": "holdout_acc_raw",
-        "columns": {"rollouts_per_problem": "rollout_n"},
-        "derive": {"compute": "prompts_seen*rollout_n"},
-        "constants": {"problems_per_batch": 512},
+        "columns": {"rollouts_per_problem": "rollout_n", "compute": "prompts_seen*rollout_n"},
+        "set": {"problems_per_batch": 512},
     },
 }
 
@@ -79,8 +78,8 @@ def test_a_damaged_state_starts_the_run_again(
 def test_a_recorded_run_keeps_what_was_recorded(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"recipe\.lr: replay cannot change the recipe"):
         engine.resolve_sweep(SweepSpec.parse({**REPLAY, "recipe": {"lr": 0.1}}), tmp_path / "a")
-    constants = {**REPLAY["replay"]["constants"], "algorithm": "ppo", "lr": 0.5}
-    replay = {**REPLAY["replay"], "constants": constants}
+    constants = {**REPLAY["replay"]["set"], "algorithm": "ppo", "lr": 0.5}
+    replay = {**REPLAY["replay"], "set": constants}
     runs = engine.sweep({**REPLAY, "replay": replay}, tmp_path / "b")
     assert set(runs.points["algorithm"]) == {"ppo"}
     assert {a["lr"] for a in runs.attributes.values()} == {0.5}
@@ -150,7 +149,7 @@ def test_what_is_no_number_is_not_one(tmp_path: Path, column) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     with pytest.raises(DataError, match="expected numbers"):
-        read_table(tmp_path / "t.parquet", ColumnMapping(constants=constants), "reward")
+        read_table(tmp_path / "t.parquet", HowToRead.of(set=constants, metric="reward"))
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_text_names_runs(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("step,score,name\n1,0.1,first\n1,0.2,second\n")
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     runs = read_table(
-        tmp_path / "t.csv", ColumnMapping(columns={"run_id": "name"}, constants=constants), "score"
+        tmp_path / "t.csv", HowToRead.of(columns={"run_id": "name"}, set=constants, metric="score")
     )
     assert sorted(runs.points["run_id"]) == ["first", "second"]
 
@@ -172,10 +171,10 @@ def test_unmapped_columns_that_tell_runs_apart(tmp_path: Path) -> None:
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     (tmp_path / "t.csv").write_text("step,score,eta\n1,0.1,0.01\n1,0.2,0.02\n")
     with pytest.raises(DataError, match=r'differ in eta.*columns=\{"eta": "eta"\}'):
-        read_table(tmp_path / "t.csv", ColumnMapping(constants=constants), "score")
+        read_table(tmp_path / "t.csv", HowToRead.of(set=constants, metric="score"))
     (tmp_path / "t.csv").write_text("step,score,eta,trial\n1,0.1,0.01,0\n1,0.2,0.02,1\n")
     runs = read_table(
-        tmp_path / "t.csv", ColumnMapping(columns={"seed": "trial"}, constants=constants), "score"
+        tmp_path / "t.csv", HowToRead.of(columns={"seed": "trial"}, set=constants, metric="score")
     )
     assert any("not mapped" in note and "eta" in note for note in runs.notes)
 

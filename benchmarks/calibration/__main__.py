@@ -270,7 +270,7 @@ def published_runs() -> Runs:
     return isolaw.read(
         DATA / "frontier_curves_fixedBp_main_easy.csv",
         columns={"n": "n", "B_p": "B_p", "compute": "compute_rollouts", "avg@4": "validation_reward"},
-        constants={"n_problems": 300, "n_samples": ANSWERS},
+        set={"n_problems": 300, "n_samples": ANSWERS},
     )
 
 
@@ -278,10 +278,9 @@ def tan_runs() -> Runs:
     """Return the sweep of n by Tan et al. (arXiv 2509.25300): Qwen2.5-7B base, 500 held-out problems."""
     return isolaw.read(
         DATA / "tan_rollout_n_base.csv",
+        columns={"n": "rollout_n", "C": "prompts_seen*rollout_n"},
+        set={"B_p": 512, "n_problems": 500, "n_samples": 1},
         metric="holdout_acc_raw",
-        columns={"n": "rollout_n"},
-        derive={"compute": "prompts_seen*rollout_n"},
-        constants={"B_p": 512, "n_problems": 500, "n_samples": 1},
     )
 
 

@@ -35,9 +35,9 @@ from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, Issue, SpecError
 from isolaw.files import sha256
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.sources import is_table
+from isolaw.readers.survey import survey
 from isolaw.readers.tables import read_table
 from isolaw.runs import IDENTITY, KEY, Runs
 from isolaw.store.check import RECORDED
@@ -49,7 +49,7 @@ _held: dict[str, Runs] = {}  # cache of runs by the hash of their content
 
 
 class ReplayOptions(BaseModel):
-    """The ``[replay]`` section: the source of recorded runs, and its column mapping as in ``isolaw fit``.
+    """The ``[replay]`` section: the source of recorded runs, and its columns as in ``isolaw fit``.
 
     ``sha256`` is set if the sweep's directory stores the runs, and is the hash of their content
     (`content_hash`).
@@ -59,14 +59,13 @@ class ReplayOptions(BaseModel):
     source: Any
     metric: str | None = None
     columns: dict[str, str] = {}
-    derive: dict[str, str] = {}
-    constants: dict[str, str | int | FiniteFloat] = {}
+    set: dict[str, str | int | FiniteFloat] = {}
     sha256: str | None = None
 
     @property
     def mapping(self) -> dict[str, Any]:
         """Options of `isolaw.read` that the user has set."""
-        return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
+        return self.model_dump(include={"metric", "columns", "set"}, exclude_defaults=True)
 
 
 class Replay(Backend):
@@ -102,9 +101,9 @@ class Replay(Backend):
         return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the source, and return the spec with the source's hash and column mapping.
+        """Read the source, and return the spec with the source's hash and columns.
 
-        Hash and mapping are part of a run's identity, but the path of the source is not.
+        Hash and columns are part of a run's identity, but the path of the source is not.
         """
         content, mapping, sources, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
@@ -202,7 +201,7 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
     elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
         return {**section, "source": os.fspath(source)}, None, []
     else:
-        reading = survey([os.fspath(source)], options.metric)
+        reading = survey([os.fspath(source)], HowToRead.of(metric=options.metric))
         runs, notes = reading.runs, [*reading.notes, *reading.warnings]
     digest = content_hash(runs)
     _hold(digest, runs)
@@ -260,9 +259,7 @@ def _runs(spec: RunSpec) -> Runs:
 @lru_cache(maxsize=4)
 def _table(path: str, digest: str, mapping: str) -> Runs:
     """Read a table file; results are cached by path, ``digest`` and mapping."""
-    options: dict[str, Any] = json.loads(mapping)
-    metric = options.pop("metric", None)
-    return read_table(path, ColumnMapping(**options), metric)
+    return read_table(path, HowToRead.of(**json.loads(mapping)))
 
 
 def _matching(spec: RunSpec, runs: Runs) -> list[str]:

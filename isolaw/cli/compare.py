@@ -120,14 +120,16 @@ def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> Non
     """Print the comparison of two recipes, each from its own source."""
     import isolaw
     from isolaw.report.text.recipes import document
+    from isolaw.store import SweepStore
 
     first, second = sources
     keywords = _of_recipes(options)
-    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # then the mapping is for the table
-    without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
+    of_a_table = Path(first).is_dir() != Path(second).is_dir()
     sides = []
     for source in (first, second):
-        alone = without if of_a_table and Path(source).is_dir() else {}
+        alone: dict[str, Any] = {}
+        if of_a_table and Path(source).is_dir():  # the columns are for the table; a sweep lacks no value
+            alone = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
         runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
         sides.append(_chosen(runs, options["where"]))
     comparison = isolaw.compare(sides[0], sides[1], names=_names(first, second), **keywords)

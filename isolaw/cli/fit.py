@@ -26,11 +26,11 @@ from isolaw.errors import Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
-    from isolaw.readers.mapping import ColumnMapping
+    from isolaw.readers.how_to_read import HowToRead
     from isolaw.runs import Runs
 
 # Options that apply to a table of points; all others apply to runs.
-_OF_POINTS = {"sources", "columns", "derive", "constants", "out", "as_json"}
+_OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
@@ -62,9 +62,9 @@ def fit(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **opti
     """
     from isolaw.readers.tables import is_points
 
-    if len(sources) == 1 and is_points(sources[0], mapping := shared.column_mapping(options)):
+    if len(sources) == 1 and is_points(sources[0], how := shared.how_to_read(options)):
         shared.only(ctx, _OF_POINTS, "a table of points")
-        _fit_points(sources[0], mapping, out)
+        _fit_points(sources[0], how, out)
     else:
         _fit_runs(sources, out, options)
 
@@ -139,7 +139,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     print_result({**found.to_dict(), **more}, lines)
 
 
-def _fit_points(path: str, mapping: ColumnMapping, out: str | None) -> None:
+def _fit_points(path: str, how: HowToRead, out: str | None) -> None:
     import isolaw
     from isolaw.fits.document.files import check_writable, save
     from isolaw.fits.flags import flags_of_simulated
@@ -148,7 +148,7 @@ def _fit_points(path: str, mapping: ColumnMapping, out: str | None) -> None:
 
     if out is not None:
         check_writable(out)
-    values, n_star, x, simulated = read_points(path, mapping)
+    values, n_star, x, simulated = read_points(path, how)
     document, _ = isolaw.fit_points(values, n_star, x)
     flags = (*flags_of_simulated(simulated), *document.flags)
     document = replace(document, sources=(path,), flags=flags)

@@ -14,7 +14,7 @@ from isolaw.cli.help import ShortHelp
 def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
     out = []
     for text in values:
-        size = shared.constants(ctx, option, [text]).get("N")
+        size = shared.numbers(ctx, option, [text]).get("N")
         if not isinstance(size, int | float) or size <= 0:
             raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
         out.append(float(size))
@@ -36,7 +36,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
 )  # fmt: skip
 @shared.draws_option
 @shared.seed_option
-@shared.mapping_options
+@shared.table_options
 @json_option
 def model_size(
     file: str,
@@ -55,16 +55,17 @@ def model_size(
     """
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
+    from isolaw.readers.table_columns import apply, lacking
     from isolaw.readers.table_files import load
     from isolaw.report.text.studies import size_document
 
-    mapping = shared.column_mapping(options)
-    table = mapping.apply(load(file), file)
+    how = shared.how_to_read(options)
+    table = apply(how, load(file), file)
     single = None
     if runs is not None:  # single runs can lack columns that only the means have
         single = load(runs)
-        known = {name: column for name, column in mapping.columns.items() if column in single.columns}
-        single = mapping.model_copy(update={"columns": known}).apply(single, runs)
+        known = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
+        single = apply(how.but(columns=known), single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
     law = fit_sizes(curves, options["draws"], options["seed"])
     predictions: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
-    from isolaw.readers.mapping import ColumnMapping
+    from isolaw.readers.how_to_read import HowToRead
     from isolaw.readers.reading import Reading
 
 
@@ -81,9 +81,9 @@ column_option = click.option(
 )  # fmt: skip
 
 
-def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+def numbers(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     """Return NAME=VALUE options as a dictionary, in which numbers are converted."""
-    from isolaw.readers.assignments import as_number
+    from isolaw.readers.names import as_number
 
     return {name: as_number(text) for name, text in pairs(ctx, option, values).items()}
 
@@ -91,7 +91,7 @@ def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]
 def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     from isolaw.runs import full_names
 
-    return full_names(constants(ctx, option, values))
+    return full_names(numbers(ctx, option, values))
 
 
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -114,19 +114,16 @@ seed_option = click.option(
 )
 
 
-def _column_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
+def _table_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
     return (
         click.option(
-            "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=pairs, **kind,
-            help="Map a column of the table to isolaw's name or symbol, e.g. n=group_size.",
+            "--column", "columns", multiple=True, metavar="NAME=ARITHMETIC", callback=pairs, **kind,
+            help="Map isolaw's name or symbol to a column of the table, or to arithmetic on columns, e.g. "
+            "n=group_size or 'C=prompts_seen*group_size'.",
         ),
         click.option(
-            "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=pairs, **kind,
-            help='Compute a column from others, e.g. "C=prompts_seen*rollout_n".',
-        ),
-        click.option(
-            "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=constants, **kind,
-            help="Constant for every row, e.g. B_p=512.",
+            "--set", multiple=True, metavar="[GLOB:]NAME=VALUE", **kind,
+            help="Set a value that a log or a table lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
         ),
     )  # fmt: skip
 
@@ -135,28 +132,19 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds the reading options, with ``kind`` passed to each `click.option`."""
     return add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
-        click.option(
-            "--set", "settings", multiple=True, metavar="[GLOB:]NAME=VALUE", **kind,
-            help="Set a value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
-        ),
+        *_table_options(kind),
         click.option(
             "--name-pattern", multiple=True, metavar="PATTERN", **kind,
             help="Pattern for values in run names, e.g. 's{seed}-p{B_p}-n{n}-*'.",
         ),
         click.option(
             "--only", multiple=True, metavar="GLOB", **kind,
-            help="Read only the runs or files that match, e.g. '*n8*'.",
-        ),
-        click.option(
-            "--exclude", multiple=True, metavar="GLOB", **kind, help="Leave out the runs or files that match."
+            help="Read only the runs or files that match, e.g. '*n8*'. '!GLOB' leaves out what matches.",
         ),
         click.option(
             "--group-by", metavar="file|directory|KEY", **kind,
             help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
         ),
-        *_column_options(kind),
-        click.option("--settings", "settings_file", type=click.Path(), hidden=True),
-        click.option("--mapping", type=click.Path(), hidden=True),
     )  # fmt: skip
 
 
@@ -166,11 +154,8 @@ jobs_option = click.option(
     "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
     help="Number of processes.  [default on this machine: one per core]",
 )  # fmt: skip
-mapping_options = add_options(*_column_options(_SECOND))
-_OF_SOURCES = {
-    *("format", "settings", "name_pattern", "settings_file", "only", "exclude", "group_by", "mapping"),
-    *("columns", "derive", "constants", "metric"),
-}
+table_options = add_options(*_table_options(_SECOND))
+_OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
 
 batch_option = click.option(
@@ -286,20 +271,18 @@ def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
     return words
 
 
-def column_mapping(options: dict[str, Any]) -> ColumnMapping:
-    """Return the column mapping that `mapping_options` describe."""
-    from isolaw.readers.mapping import ColumnMapping
+def how_to_read(options: dict[str, Any]) -> HowToRead:
+    """Return what `source_options` and ``--metric`` say about how to read."""
+    from isolaw.readers.how_to_read import HowToRead
 
-    return ColumnMapping(**{name: options[name] for name in ("columns", "derive", "constants")})
+    return HowToRead.of(**{name: options[name] for name in _OF_SOURCES if name in options})
 
 
 def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     """Read the sources of a command with `source_options` and ``--metric``."""
-    from isolaw.readers.read import survey
+    from isolaw.readers.survey import survey
 
-    names = _OF_SOURCES - {"columns", "derive", "constants", "metric"}
-    given = {name: options[name] for name in names}
-    return survey(sources, options["metric"], column_mapping(options), **given)
+    return survey(sources, how_to_read(options))
 
 
 def read_to_fit(sources: tuple[str, ...], options: dict[str, Any], together: bool = True) -> Reading:

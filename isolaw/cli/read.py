@@ -35,8 +35,6 @@ _FEW = 3  # up to this many logs are printed in full without --verbose
     help="Write these options to isolaw.toml in the folder of the logs, where all commands find them. It "
     "has a comment to fill in for each value that the logs lack.",
 )  # fmt: skip
-@click.option("--write-mapping", type=Destination(), hidden=True)
-@click.option("--write-settings", type=Destination(), hidden=True)
 @click.option("--metric", cls=Further, group=_MORE, help="Column of the table with the reward.")
 @click.option(
     "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
@@ -45,8 +43,8 @@ _FEW = 3  # up to this many logs are printed in full without --verbose
 @json_option
 @click.pass_context
 def read(
-    ctx: click.Context, /, sources: tuple[str, ...], out: Path | None, write_mapping: str | None,
-    write_settings: str | None, save: bool, verbose: bool, **options: Any,
+    ctx: click.Context, /, sources: tuple[str, ...], out: Path | None, save: bool, verbose: bool,
+    **options: Any,
 ) -> int:  # fmt: skip
     """List the logs in a folder, and which of them can be fitted.
 
@@ -61,18 +59,10 @@ def read(
     from isolaw.files import check_replaceable, replacing
     from isolaw.report.text.reading import fit_command, found_lines, none_fitted
 
-    if write_mapping is not None:
-        if out is not None or as_json():
-            raise click.UsageError("--write-mapping cannot be combined with --out or --json")
-        _write_mapping(sources, write_mapping)
-        return 0
     if out is not None:
         check_replaceable(out, "a table of runs", "points.parquet", _is_table_of_runs)
     reading = shared.read_sources(sources, options)
     words = shared.words_of(ctx, sources)
-    if write_settings is not None:
-        _write_settings(reading, write_settings, str(commands.read_settled(words, write_settings)))
-        return 0
     if save and _save(reading, sources, options):
         return 0
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
@@ -165,29 +155,20 @@ def _is_table_of_runs(path: Path) -> bool:
 def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> bool:
     """Write ``isolaw.toml`` and return whether the user must fill in values."""
     from isolaw.errors import DataError, Wording
-    from isolaw.files import check_destination
-    from isolaw.readers.assignments import parse
-    from isolaw.readers.mapping import read_mapping
-    from isolaw.readers.reading_draft import draft, place
-    from isolaw.readers.reading_file import ReadingOptions
-    from isolaw.readers.settling import read_settings
+    from isolaw.files import check_destination, is_utf8
+    from isolaw.readers.how_to_read import place
+    from isolaw.readers.proposals import draft
     from isolaw.runs import listed
 
-    found = place(sources)
-    if found is None:
+    chosen = place(sources)
+    if chosen is None:
         names = ", ".join(sources)
         raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
-    file, files = found
-    keys = {name: options[name] for name in ReadingOptions.model_fields if options.get(name)}
-    columns, rules = shared.column_mapping(options), parse(options["settings"])
-    if options["mapping"] is not None:
-        columns = columns.over(read_mapping(options["mapping"]))
-    if options["settings_file"] is not None:
-        rules = [*read_settings(options["settings_file"]), *rules]
-    own = ReadingOptions(**{**keys, "files": files})
+    file, files = chosen
     answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
     then = f"Next, with your budget for <rollouts>: {answer}"
-    text, missing = draft(sources, own, rules, columns, reading.candidates, answer)
+    how = shared.how_to_read(options).but(files=files)
+    text, missing = draft(sources, how, reading.candidates, answer)
     check_destination(file)
     if os.path.lexists(file):
         raise DataError(
@@ -196,48 +177,15 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
                 *(f"    {line}" for line in text.split("\n") if line),
             )
         )
-    _write_new(str(file), text)
+    if not is_utf8(text):
+        raise DataError(f"{file}: not written, because a value or name is not UTF-8")
+    try:
+        with open(file, "x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror or error}") from None
     if missing:
         print_lines([f"Saved: {file}. Fill in {listed(missing, _MOST_NAMED)} there. {then}"])
     else:
         note(f"note: saved {file}, which all commands find. {then}")
     return bool(missing)
-
-
-def _write_mapping(sources: tuple[str, ...], file: str) -> None:
-    from isolaw.files import check_suffix
-    from isolaw.readers.reading_draft import draft_mapping
-
-    if len(sources) != 1:
-        raise click.UsageError(f"--write-mapping: found {len(sources)} sources; expected one table")
-    check_suffix(file, "a mapping", "mapping.toml")
-    _write_new(file, draft_mapping(sources[0], file))
-    print_lines([f"Mapping: {file}. Edit it, then: {commands.read_mapped(sources[0], file)}"])
-
-
-def _write_settings(reading: Reading, file: str, command: str) -> None:
-    from isolaw.errors import DataError
-    from isolaw.files import check_suffix
-    from isolaw.readers.found_logs import LogStatus
-    from isolaw.readers.settling import draft
-
-    if not any(own.status is LogStatus.NEEDS for own in reading.candidates):
-        raise DataError("--write-settings: no run needs a setting")
-    check_suffix(file, "settings", "runs.toml")
-    _write_new(file, draft(reading.candidates, command, reading.sources))
-    print_lines([f"Settings: {file}. Edit it, then: {command}"])
-
-
-def _write_new(file: str, text: str) -> None:
-    from isolaw.errors import DataError
-    from isolaw.files import is_utf8
-
-    if not is_utf8(text):
-        raise DataError(f"{file}: not written, because a value or name is not UTF-8")
-    try:
-        with open(file, "x", encoding="utf-8") as out:  # not overwritten: it may have been edited
-            out.write(text)
-    except FileExistsError:
-        raise DataError(f"{file}: exists; it is left unchanged") from None
-    except OSError as error:
-        raise DataError(f"{file}: {error.strerror or error}") from None

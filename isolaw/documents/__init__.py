@@ -6,7 +6,7 @@ against a pydantic model and reports every wrong key. `seal` adds an owner and a
 ==================  ======  ==========================================================================
 use                 sealed  documents
 ==================  ======  ==========================================================================
-users edit them     no      sweep files, costs, settings, mappings, presets
+users edit them     no      sweep files, costs, isolaw.toml, presets
 internal to isolaw  yes     decisions of a race, judged presets, checkpoints
 users share them    yes     laws, reports of doctor. Without a checksum, isolaw treats them as
                             written by the user; if the checksum does not match, isolaw rejects them.

@@ -22,9 +22,12 @@ Validated = TypeVar("Validated", bound=BaseModel)
 def parse_section(
     model: type[Validated], data: Mapping[str, Any], prefix: str = "", source: str = ""
 ) -> Validated:
-    """Validate ``data`` as ``model``; raise `SpecError` with an issue for each wrong key below ``prefix``."""
+    """Validate ``data`` as ``model``; raise `SpecError` with an issue for each wrong key below ``prefix``.
+
+    Validators find the ``source``, a file, in their context.
+    """
     try:
-        return model.model_validate(dict(data))
+        return model.model_validate(dict(data), context={"source": source})
     except ValidationError as error:
         raise SpecError(_issues(error, prefix, model), source=source) from None
 

@@ -39,8 +39,8 @@ class Law(Shown, LawPosterior):
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
-    ...     columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
-    ...     derive={"compute": "prompts_seen*rollout_n"})
+    ...     columns={"rollouts_per_problem": "rollout_n", "compute": "prompts_seen*rollout_n"},
+    ...     set={"problems_per_batch": 512})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
     <Law: B_p = 512, n in 4..32, C in 20,480..1.7e6>

@@ -77,7 +77,7 @@ def read_reward(
 def _falling(metric: str, most: float) -> Wording:
     is_share = "loss" not in metric.lower() and most <= 1
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
-    how = f"In a table with a column {metric}, {turned} rises: " + option("derive", name, turned)
+    how = f"In a table with a column {metric}, {turned} rises: " + option("columns", name, turned)
     return Wording(
         f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. "
     ) + (how if metric.isidentifier() else "Negate it in a table and fit that column")

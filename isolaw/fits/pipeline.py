@@ -113,7 +113,7 @@ def fit(
     seed
         seed of the draws.
     reading
-        keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``constants``, ``derive``, …
+        keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``set``, …
 
     Raises
     ------

@@ -11,11 +11,11 @@ from isolaw.commands import Placeholder, argument
 from isolaw.errors import Wording
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
-from isolaw.readers.assignments import ASSUMED, SPLIT
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import changes_unit
+from isolaw.readers.names import ASSUMED, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import ROUNDED, RunCurves

@@ -13,11 +13,12 @@ from isolaw import commands
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, nearest
 from isolaw.readers import across_runs, frameworks
-from isolaw.readers.assignments import SPLIT, Rule, applying
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.how_to_read import HowToRead, Rule, applying
 from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import is_supervised
+from isolaw.readers.names import FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import option, resolve
 from isolaw.readers.stitch import stitch
@@ -25,9 +26,9 @@ from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 
 
 def assemble(
-    logs: list[RawLog], assignments: Sequence[Rule] = (), group_by: str | None = None
+    logs: list[RawLog], ways: Sequence[HowToRead] = (), group_by: str | None = None
 ) -> tuple[list[LoggedRun], set[Rule]]:
-    """Return the runs of the logs, and the assignments that apply to at least one run.
+    """Return the runs of the logs, and the rules of ``ways`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
     Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
@@ -39,8 +40,8 @@ def assemble(
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
-        run = _understood(name, groups.pop(name), assignments)  # pop, so that the parts of a run can be freed
-        used |= {own.rule for own in run.assignments.values()}
+        run = _understood(name, groups.pop(name), ways)  # pop, so that the parts of a run can be freed
+        used |= {one.rule for one in run.assignments.values()}
         runs.append(run)
     across_runs.without_copies(runs)
     percent = {run.name: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
@@ -69,11 +70,12 @@ def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     return [run for run in runs if run.status is LogStatus.READY]
 
 
-def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule]) -> LoggedRun:
+def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -> LoggedRun:
     """Build the run of these parts: map names, resolve facts and stitch curves."""
     sources = list(dict.fromkeys(part.source for part in parts))
     run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
-    run.assignments = applying(assignments, name, sources)
+    applied = applying(ways, name, sources)
+    run.assignments = {name: one for name, one in applied.items() if name not in FOR_TABLES}
     config = {key: value for part in parts for key, value in part.config.items()}
     keys = list(dict.fromkeys(key for part in parts for key in part.series))
     given = run.assignments.get("framework")
@@ -194,7 +196,8 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Word
     )
     if container != "jsonl":  # other containers do not contain tables
         return text
-    return text + f"; if this is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
+    draft = commands.draft_reading([commands.path(source)])
+    return text + f"; if this is a table of your own, draft its columns: {draft}"
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -27,9 +27,8 @@ from pathlib import Path
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.readers.assignments import SPLIT
 from isolaw.readers.measures import eval_set_of
-from isolaw.readers.names import CALLED, UNITS, plain
+from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines required to recognise a console

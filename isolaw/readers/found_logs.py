@@ -52,7 +52,7 @@ class FoundLog:
     notes: list[str] = field(default_factory=list)  # assumptions and changes
     frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
 
-    # each of ``needs`` → the option that supplies it, and its value
+    # each of ``needs`` → the key that supplies it (`isolaw.readers.how_to_read`), and its value
     offered: dict[str, tuple[str, str] | None] = field(default_factory=dict)
     final: bool = False  # no ``--set`` can change it: a run of a sweep, or of a table that isolaw wrote
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from isolaw.errors import joined
-from isolaw.readers.assignments import Assignment
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.how_to_read import Assignment
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved
 from isolaw.readers.stitch import RunCurves

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
+from typing import Any
 
 from isolaw.errors import InputError
 from isolaw.readers import limits
-from isolaw.readers.assignments import ALIASES, WHOLE, Assignment, as_number, assignment, settable
-from isolaw.readers.names import written
+from isolaw.readers.names import ALIASES, WHOLE, as_number, settable, value_of, written
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELD_OR_ANY = re.compile(r"(\{\w+\}|\*)")
@@ -57,14 +57,13 @@ class NamePattern:
     def __str__(self) -> str:
         return f"--name-pattern {self.text!r}"
 
-    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+    def read(self, run: str, sources: Sequence[str] = ()) -> dict[str, Any]:
         """Return the values in the name of a run or, failing that, of a file that it was read from."""
         parts = self.text.count("/") + 1
         for name in (ending(run, parts), run, *(ending(source, parts) for source in sources), *sources):
-            if values := self.values(name):
-                found = [assignment(own, value, "", f"{self}: {name}") for own, value in values.items()]
-                return [Assignment(own.name, own.value, pattern=self) for own in found]
-        return []
+            if texts := self.values(name):
+                return {of: value_of(of, text, f"{self}: {name}") for of, text in texts.items()}
+        return {}
 
     def values(self, name: str) -> dict[str, str]:
         """Return the values in a name; raise `InputError` if the name is ambiguous."""
@@ -73,7 +72,7 @@ class NamePattern:
         # If a * can match more or less of the name, both readings must give the same values.
         one, other = self._readings(name)
         if one != other:
-            values = " or ".join(", ".join(f"{k} = {v}" for k, v in own.items()) for own in (one, other))
+            values = " or ".join(", ".join(f"{k} = {v}" for k, v in each.items()) for each in (one, other))
             raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
         return one
 
@@ -97,18 +96,18 @@ class NamePattern:
         # For each part and each place in the name: the last place up to there from which the rest fits.
         fits = [[-1] * len(name) + [len(name)]]
         for of_part in reversed(ends):
-            after, last, own = fits[-1], -1, []
-            for at, found in enumerate(of_part):
-                last = at if any(after[high] >= low for low, high in found) else last
-                own.append(last)
-            fits.append(own)
+            after, last, places = fits[-1], -1, []
+            for at, ranges in enumerate(of_part):
+                last = at if any(after[high] >= low for low, high in ranges) else last
+                places.append(last)
+            fits.append(places)
         fits.reverse()
         readings = []
         for most in (True, False):
             at, values = 0, dict[str, str]()
             for i, part in enumerate(self._parts if fits[0][0] == 0 else ()):
                 after = fits[i + 1]
-                low, high = next(own for own in ends[i][at] if after[own[1]] >= own[0])
+                low, high = next((start, stop) for start, stop in ends[i][at] if after[stop] >= start)
                 end = after[high]
                 if part == "*" and not most:
                     end = next(place for place in range(low, high + 1) if after[place] == place)
@@ -180,8 +179,7 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
         ]
     best: tuple[str, list[str]] = "", []
     for parts in range(1, max(depths, default=0) + 1):
-        found = _offered(runs, parts, needs)
-        best = found if len(found[1]) > len(best[1]) else best
+        best = max(best, _offered(runs, parts, needs), key=lambda offered: len(offered[1]))
     return best
 
 
@@ -192,18 +190,19 @@ def offer_setting(runs: Sequence[str]) -> str:
     ('*-lr{lr}*', '')
     """
     names = [ending(run, 1) for run in runs]
-    found = [{match[2].lower(): match for match in _SETTING.finditer(name)} for name in names]
-    shared = set(found[0]).intersection(*found[1:]) if found else set[str]()
+    matches = [{match[2].lower(): match for match in _SETTING.finditer(name)} for name in names]
+    shared = set(matches[0]).intersection(*matches[1:]) if matches else set[str]()
     for word in sorted(shared - _REPETITIONS - {"n", "g", "k", "p", "bs", "s", "seed"}):
-        starts = {own[word][0].removesuffix(own[word][3]) for own in found}
-        if len({own[word][3] for own in found}) < len(names) or len(starts) > 1:
+        numbers = [of_run[word][3] for of_run in matches]
+        starts = {of_run[word][0].removesuffix(of_run[word][3]) for of_run in matches}
+        if len({*numbers}) < len(names) or len(starts) > 1:
             continue
         text = f"*{starts.pop()}{{{word}}}*"
         try:
-            read = [[str(a.value) for a in NamePattern(text).assigned(run, [])] for run in runs]
+            read = [[str(value) for value in NamePattern(text).read(run).values()] for run in runs]
         except InputError:
             continue
-        if read == [[str(as_number(own[word][3]))] for own in found]:
+        if read == [[str(as_number(number))] for number in numbers]:
             return text
     return ""
 
@@ -220,7 +219,7 @@ def words_that_differ(runs: Sequence[str]) -> list[str]:
     """
     words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .])", run) for run in runs]
     shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
-    differing = [next((word for word in own if word not in shared), "") for own in words]
+    differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
     return differing if any(differing) else []
 
 
@@ -228,28 +227,28 @@ def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str
     names = [ending(run, parts) for run in runs]
     if len(set(names)) < len(names) or len(names) < 2:
         return "", []
-    found: dict[str, list[re.Match[str]]] = {}
+    matched: dict[str, list[re.Match[str]]] = {}
     for need in (need for need in needs if need in ("n", "B_p", "seed")):
         expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{written(need)})(?:[-_=]|: ?)?([0-9]+)", re.I)
-        own = [list(expression.finditer(name)) for name in names]
-        before = {matches[0][0][: -len(matches[0][1])] for matches in own if len(matches) == 1}
-        if len(before) == 1 and all(len(matches) == 1 for matches in own):
-            found[need] = [matches[0] for matches in own]
-    order = sorted(found, key=lambda need: found[need][0].start())
+        matches = [list(expression.finditer(name)) for name in names]
+        before = {of_run[0][0][: -len(of_run[0][1])] for of_run in matches if len(of_run) == 1}
+        if len(before) == 1 and all(len(of_run) == 1 for of_run in matches):
+            matched[need] = [of_run[0] for of_run in matches]
+    order = sorted(matched, key=lambda need: matched[need][0].start())
     text, ends = "", [0] * len(names)
     for need in order:
-        between = {name[end : own.start(1)] for name, end, own in zip(names, ends, found[need], strict=True)}
-        first = found[need][0]
+        between = {name[end : of.start(1)] for name, end, of in zip(names, ends, matched[need], strict=True)}
+        first = matched[need][0]
         text += between.pop() if text and len(between) == 1 else f"*{first[0][: -len(first[1])]}"
         text += f"{{{need}}}"
-        ends = [own.end() for own in found[need]]
+        ends = [of.end() for of in matched[need]]
     if not text:
         return "", []
     pattern = NamePattern(f"{text}*")
-    wanted = [{ALIASES.get(need, need): int(found[need][i][1]) for need in order} for i in range(len(runs))]
+    wanted = [{ALIASES.get(need, need): int(matched[need][i][1]) for need in order} for i in range(len(runs))]
     try:  # as the pattern will be applied
-        read = [{own.name: own.value for own in pattern.assigned(run, [])} for run in runs]
+        read = [pattern.read(run) for run in runs]
     except InputError:
         return "", []
-    varies = len({tuple(own.items()) for own in read}) > 1
-    return (pattern.text, [n for n in needs if n in found]) if varies and read == wanted else ("", [])
+    varies = len({tuple(values.items()) for values in read}) > 1
+    return (pattern.text, [n for n in needs if n in matched]) if varies and read == wanted else ("", [])

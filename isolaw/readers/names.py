@@ -1,4 +1,4 @@
-"""Other spellings of isolaw's names: in tables, in the output of other trainers, and in run names.
+"""The names of values, and their other spellings: in tables, in the output of trainers, and in run names.
 
 Every guess is shown to the user. The names of a framework's settings are in its module
 (`isolaw.readers.frameworks`).
@@ -6,9 +6,29 @@ Every guess is shown to the user. The names of a framework's settings are in its
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from isolaw.errors import InputError, nearest
+from isolaw.readers.literals import parse_number
+from isolaw.readers.raw_log import whole
+from isolaw.runs import COLUMNS, SYMBOLS
+
+# Symbols and other spellings, mapped to names in code.
+ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_step"}
+DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
+ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default and of a value in a run name
+SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+WHOLE = {  # integer facts → their minimum
+    **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
+    "seed": 0,
+}
+FOR_TABLES = ("eval_set",)  # values that can be set for the rows of a table, but not for a log
+_BOOLEAN = ("on_policy", "percent")
+_TEXT = ("problem_set", "algorithm", "framework", *FOR_TABLES)
+_MEASURED = set(COLUMNS) - {*WHOLE, *_TEXT}
 # Names of the step counter, the best first.
 STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
 # Columns of the data model → their names elsewhere.
@@ -117,3 +137,38 @@ def counts(name: str) -> str:
     if words & {"prompt", "problem", "question"}:
         return "problems"
     return "both" if "sample" in words else "rollouts"
+
+
+def settable(name: str, where: str) -> str:
+    """Return the name in code of a settable value; raise `InputError` for values that a log measures."""
+    name = ALIASES.get(name, name)
+    if name in _MEASURED:
+        raise InputError(f"{where}: {name} comes from the log and cannot be set")
+    known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
+    if name not in known and (close := nearest(name, known, cutoff=0.8)):
+        raise InputError(f"{where}: unknown name {name!r}; did you mean {close!r}?")
+    return name
+
+
+def value_of(name: str, text: str, where: str) -> Any:
+    """Return the value that a text sets for a `settable` name.
+
+    Raises an `InputError` that starts with ``where`` if it is invalid.
+    """
+    boolean = text.lower() in ("true", "false")
+    value = text if name in _TEXT else text.lower() == "true" if boolean else as_number(text)
+    if name in _BOOLEAN and not isinstance(value, bool):
+        raise InputError(f"{where}: {name} must be true or false")
+    if name in WHOLE and (type(value) is not int or whole(value, WHOLE[name]) is None):
+        raise InputError(f"{where}: {name} must be a whole number, {WHOLE[name]} or more")
+    return value
+
+
+def as_number(text: str) -> Any:
+    """Convert text to the number that it spells; return other text unchanged, including "nan" and "inf".
+
+    >>> as_number("8"), as_number("inf"), as_number("1" + 400 * "0") == "1" + 400 * "0"
+    (8, 'inf', True)
+    """
+    number = parse_number(text)  # an integer may be too large for a float
+    return number if number is not None and math.isfinite(float(text)) else text

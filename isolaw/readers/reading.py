@@ -12,8 +12,8 @@ from isolaw import commands
 from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
-from isolaw.readers.reading_draft import place
-from isolaw.readers.settling import settling
+from isolaw.readers.how_to_read import HowToRead, place
+from isolaw.readers.proposals import proposed
 from isolaw.runs import Runs, listed
 
 _SHOWN = 8
@@ -106,7 +106,7 @@ class Reading:
                 ]
                 here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
                 text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
-                text += "; choose others with only or exclude"
+                text += "; choose others with only"
                 own = replace(own, status=LogStatus.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
@@ -119,11 +119,10 @@ class Reading:
         ``words`` are the sources and options of the user's command. The result is empty if the sources share
         no folder.
         """
-        found = place(self.sources)
-        if found is None:
+        if (file_and_names := place(self.sources)) is None:
             return ""
-        file = found[0]
-        drafts = f"This command drafts {file} with all missing values: {commands.draft_settings(words)}"
+        file, _ = file_and_names
+        drafts = f"This command drafts {file} with all missing values: {commands.draft_reading(words)}"
         return f"{file} can hold all missing values" if file.exists() else drafts
 
     def none_ready(self) -> str:
@@ -132,7 +131,8 @@ class Reading:
         texts = [f"{listed(group.runs, _SHOWN)}: " + group.message for group in problems]
         lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
         # The message about a single table already contains the command that reads it.
-        options = [] if lone else settling(self.candidates, self.sources)
+        how = HowToRead() if lone else proposed(self.candidates, self.sources)
+        options = how and how.options()
         words = [commands.path(source) for source in self.sources]
         if options:
             texts[-1] = Wording(texts[-1], "  Add " + commands.options(options))

@@ -15,11 +15,11 @@ from pathlib import PurePath
 from typing import Any
 
 from isolaw import commands
-from isolaw.commands import Placeholder, Word, word
+from isolaw.commands import Placeholder
 from isolaw.errors import Spelled, joined
-from isolaw.readers.assignments import ASSUMED, DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.names import SYMBOL
+from isolaw.readers.how_to_read import Assignment, setting
+from isolaw.readers.names import ASSUMED, DEFAULTS, SPLIT, SYMBOL, WHOLE
 from isolaw.readers.raw_log import RawLog, whole
 
 _SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
@@ -65,10 +65,10 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
     _question_single(out)
     _compare(out, assignments)
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
-    assignments = {name: own for name, own in assignments.items() if not _known(out, own)}
-    for name, own in assignments.items():
+    assignments = {name: one for name, one in assignments.items() if not _known(out, one)}
+    for name, one in assignments.items():
         if name not in _FOR_THE_READER:
-            out.facts[name] = Fact(own.value, own.origin)
+            out.facts[name] = Fact(one.value, one.origin)
     _complete(out, [name for name in SPLIT if name in assignments])
     for name, value in DEFAULTS.items():
         out.facts.setdefault(name, Fact(value, ASSUMED))
@@ -114,11 +114,6 @@ def option(glob: str, name: str, value: object) -> Spelled:
     settings=["n=8"] settings=["runs/a:seed=1"]
     """
     return commands.options(["--set", setting(glob, name, value)])
-
-
-def setting(glob: str, name: str, value: object) -> Word:
-    """Return the value of a ``--set`` option for the runs that match ``glob``."""
-    return word(glob, ":", name, "=", value) if glob else word(name, "=", value)
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:

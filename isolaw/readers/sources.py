@@ -11,7 +11,7 @@ import glob
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,26 +20,26 @@ from isolaw.errors import DataError, Wording
 from isolaw.files import Walk, is_utf8, natural
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
-from isolaw.readers.assignments import SPLIT
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
-from isolaw.readers.names import RUN_NAMES, guess
+from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
+from isolaw.readers.names import RUN_NAMES, SPLIT, guess
 from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
+from isolaw.readers.table_columns import columns_needed
 from isolaw.readers.table_files import columns_of
 from isolaw.readers.table_needs import absent
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
 _CONSOLES = {".log", ".out", ".txt"}
-READING_FILE = "isolaw.toml"  # defines how isolaw reads the folder (`isolaw.readers.reading_file`)
 _MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
 _FIRST, _SHOWN = 50, 30  # tables to look at for a message, and columns to show in it
 
 
 @dataclass(frozen=True)
-class Found:
+class Place:
     """A source to read: a log (if it has a container), a sweep's directory, or else a table.
 
     ``ours`` marks a table with the data model's own columns. ``no_history`` is the reason why a run has no
@@ -58,9 +58,9 @@ class Found:
 class Search:
     """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
-    containers: list[Container]
-    columns: set[str] | None  # columns that identify a table in a directory
-    found: list[Found] = field(default_factory=list)
+    how: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
+    containers: list[Container] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
     incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p but without a step
     reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
@@ -73,7 +73,7 @@ class Search:
         walk = Walk(top, lambda path: not self._is_whole(path), limits.MOST_FILES)
         for path in walk:
             self._add_file(path)
-            if len(self.found) > limits.MOST_LOGS:
+            if len(self.places) > limits.MOST_LOGS:
                 raise DataError(
                     f"{top}: over {limits.MOST_LOGS:,} logs; name the logs to read, e.g. "
                     f"'{top}/**/metrics.jsonl'"
@@ -83,9 +83,9 @@ class Search:
     def _is_whole(self, path: Path) -> bool:
         """Add a directory that is one log or a sweep, and return whether it is."""
         sweep = SweepStore(path).exists
-        whole = None if sweep else next((own for own in self.containers if own.directory(path)), None)
+        whole = None if sweep else next((each for each in self.containers if each.directory(path)), None)
         if sweep or whole:
-            self.found.append(Found(path, whole, sweep))
+            self.places.append(Place(path, whole, sweep))
         return sweep or whole is not None
 
     def _add_file(self, path: Path) -> None:
@@ -94,11 +94,11 @@ class Search:
             return
         try:
             head = limits.start(path, HEAD)
-            found = _classified(path, head, self.containers)
-            wanted: object = found.container or found.ours or found.no_history
-            if self.columns is not None:
+            place = _classified(path, head, self.containers)
+            wanted: object = place.container or place.ours or place.no_history
+            if self.how.maps:
                 there = columns_of(path, head)
-                wanted = there and self.columns <= set(there)
+                wanted = there and not columns_needed(self.how, there)
             elif not wanted:
                 names = columns_of(path, head)
                 if _of_runs(names) or (path.suffix in _CONSOLES and is_console(head)):
@@ -109,7 +109,7 @@ class Search:
             self.notes.append(f"isolaw did not read this file: {error}")
             return
         if wanted:
-            self.found.append(found)
+            self.places.append(place)
         else:
             self.passed[path.suffix or path.name] += 1
             if len(self.no_logs) < _MOST_NAMED:
@@ -121,7 +121,7 @@ class Search:
         If no table is complete, use the incomplete ones, so that the error states what they lack.
         """
         taken = self.tables or self.incomplete
-        self.found += [Found(path) for path in taken]
+        self.places += [Place(path) for path in taken]
         for path in taken:
             self.passed[path.suffix or path.name] -= 1
         self.passed = +self.passed
@@ -129,68 +129,69 @@ class Search:
         self.tables, self.incomplete = [], []
 
     def expected(self) -> str:
-        """Describe what the search accepts, and the mapped columns that the table closest to it lacks."""
-        if self.columns is None:
+        """Describe what the search accepts, and the named columns that the table closest to it lacks."""
+        if not self.how.maps:
             return expected_formats()
-        mapped = sorted(self.columns)
-        text = f"a table with the mapped columns {', '.join(mapped)}"
+        text = f"a table with the columns {', '.join(sorted(columns_needed(self.how)))}"
         there = {
             path: columns_of(Path(path), limits.start(Path(path), HEAD)) for path in self.no_logs[:_FIRST]
         }
-        lacking = {
-            path: [own for own in mapped if own not in names] for path, names in there.items() if names
-        }
+        lacking = {path: columns_needed(self.how, names) for path, names in there.items() if names}
         if not lacking:
             return text
         path = min(lacking, key=lambda path: len(lacking[path]))
-        found = ", ".join(absent(column, there[path]) for column in lacking[path])
-        return f"{text}; {path} has {found}; its columns are {listed(there[path], _SHOWN)}"
+        missing = ", ".join(absent(column, there[path]) for column in lacking[path])
+        return f"{text}; {path} has {missing}; its columns are {listed(there[path], _SHOWN)}"
 
-    def passed_over(self) -> str:
+    def notes_next_to(self, used: Sequence[Path]) -> list[str]:
+        """Return the notes about what the search met, and about each reading file that is not ``used``."""
+        known = {path.resolve() for path in used}
+        unused = [
+            f"isolaw ignores {path}: it applies only if {path.parent} is named as a source"
+            for path in self.reading_files
+            if path.resolve() not in known and is_reading_file(path)
+        ]
+        return [*unused, *self.notes, *([passed] if (passed := self._passed_over()) else [])]
+
+    def _passed_over(self) -> str:
         """Describe the files that are not logs, by name or number per extension; empty if there are none."""
         total = self.passed.total()
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
             kinds = self.no_logs
-        if total and self.columns is not None:
-            return f"isolaw reads only tables that have the mapped columns, not {listed(kinds, 6)}"
+        if total and self.how.maps:
+            return f"isolaw reads only tables that have the named columns, not {listed(kinds, 6)}"
         text = f"{total:,} of the files found are not logs ({listed(kinds, 6)})"
         return f"{text}; isolaw reads a configuration with its log" if total else ""
 
 
-def search(
-    sources: Sequence[str | Path],
-    format: str = "auto",
-    columns: set[str] | None = None,
-    own: Mapping[str, tuple[str, set[str] | None]] | None = None,
-) -> Search:
+def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Search:
     """Find the sources in files, directories and globs, in natural order (``step-50``, ``step-100``).
 
-    ``format`` is the name of a container; ``auto`` tries all. With ``columns``, every named file is read as a
-    table, and directories are searched for tables with these columns. ``own`` overrides both for some
-    sources. Raises `DataError` if a source is missing, or if none contains a log.
+    ``ways`` is how to read each of them. If it names columns of a table, every named file is read as a table,
+    and directories are searched for tables with these columns. Raises `DataError` if a source is missing, or
+    if none contains a log.
     """
-    out = Search([], columns)
+    out = Search()
     without: list[str] = []
-    for source in sources:
-        how, out.columns = (own or {}).get(str(source), (format, columns))
-        out.containers = list(candidates(how)) if out.columns is None else []
-        found, passed = len(out.found), out.passed.total()
+    for source, out.how in zip(sources, ways or [HowToRead()] * len(sources), strict=True):
+        out.containers = [] if out.how.maps else list(candidates(out.how.format))
+        before, passed = len(out.places), out.passed.total()
         out.tables, out.incomplete = [], []
         for path in _expanded(source, out.notes):
             if path.is_dir():
                 out.add_directory(path)
             else:
-                out.found.append(_named_file(path, out.containers, forced=how != "auto"))
-        if len(out.found) == found and (out.tables or out.incomplete):
+                out.places.append(_named_file(path, out.containers, forced=out.how.format != "auto"))
+        if len(out.places) == before and (out.tables or out.incomplete):
             out.take_tables()
-        if len(out.found) == found:
+        if len(out.places) == before:
             files = out.passed.total() - passed
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"searched); expected {out.expected()}"
             )
-    if not out.found:
+    if not out.places:
         raise DataError(Wording(without[0], *("  " + text for text in without[1:])))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
@@ -260,15 +261,15 @@ def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], globs[0]) and _matches(parts[1:], globs[1:])
 
 
-def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
+def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:
     with limits.os_errors(path):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # reading a device may never end
         raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
-        return Found(path, containers[0])
+        return Place(path, containers[0])
     # A pipe can be read only once, so its content is not inspected here.
-    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
+    return Place(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
 def _of_runs(columns: list[str]) -> bool:
@@ -283,11 +284,11 @@ def _of_configurations(columns: list[str]) -> bool:
     return bool(set(SPLIT) & set(guess(columns))) and any(map(is_reward, columns))
 
 
-def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:
+def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Place:
     if is_ours(path, head):
-        return Found(path, ours=True)
-    container = next((own for own in containers if own.file(path, head)), None)
+        return Place(path, ours=True)
+    container = next((each for each in containers if each.file(path, head)), None)
     if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
-        return Found(path)  # a table with a column of run names
+        return Place(path)  # a table with a column of run names
     reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
-    return Found(path, container, no_history=reason, framework=framework)
+    return Place(path, container, no_history=reason, framework=framework)

@@ -9,9 +9,8 @@ import pandas as pd
 
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
-from isolaw.readers.assignments import SPLIT
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SYMBOL, counts, plain
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SPLIT, SYMBOL, counts, plain
 
 _B, _N, _BATCH = SPLIT
 _SLACK = 0.98  # allows for a compute that was read off a figure
@@ -98,7 +97,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
 
 
 def check_said_twice(
-    table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
+    table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
 ) -> None:
     """Raise `DataError` if an unmapped column contradicts n, B_p or B of the table's rows.
 
@@ -109,16 +108,16 @@ def check_said_twice(
         if name == _BATCH:
             b, n = (pd.to_numeric(rows[own], errors="coerce") for own in (_B, _N))
             rows = rows.assign(**{name: b * n})
-        if name in {**mapping.columns, **mapping.derive} and mapping.columns.get(name) != SYMBOL[name]:
+        if name in how.columns and how.columns[name] != SYMBOL[name]:
             continue
-        overridden = [name] if name in mapping.constants and name in frame else []
+        overridden = [name] if name in how.values and name in frame else []
         for column in [*overridden, *(own for own in unused if plain(own) in called)]:
             there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
             ours = pd.to_numeric(rows[name], errors="coerce")
             wrong = there.notna() & (there != ours)
             if wrong.any():
                 at, what = rows.index[wrong][0], SYMBOL[name]
-                given = "is set to" if name in mapping.constants else "is"
+                given = "is set to" if name in how.values else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
                     f"{there[wrong].iloc[0]:g} in {table.index.name} {at}; correct the wrong value, or use "
@@ -127,13 +126,13 @@ def check_said_twice(
 
 
 def check_counters(
-    table: pd.DataFrame, frame: pd.DataFrame, mapping: ColumnMapping, unused: Sequence[str], source: str
+    table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
 ) -> None:
     """Raise `DataError` if a column that counts rollouts, problems or tokens from the start contradicts C.
 
     Within a run, such a column rises by a fixed number per step. A column that the user maps to C is trusted.
     """
-    if "compute" in {*mapping.columns, *mapping.derive}:
+    if "compute" in how.columns:
         return
     lengths = next((own for own in frame if plain(own) in _LENGTHS), None)
     names = [*SPLIT[:2], "step", "compute"]
@@ -165,7 +164,7 @@ def check_counters(
                     "is C: "
                     + option("columns", "C", column)
                     + "; if it counts something else: "
-                    + option("derive", "C", f"{_B}*{_N}*step")
+                    + option("columns", "C", f"{_B}*{_N}*step")
                 )
 
 
@@ -203,7 +202,7 @@ def check_compute(table: pd.DataFrame, source: str) -> list[str]:
         raise DataError(
             f"{source}: {table.index.name} {at}: compute is {compute[at]:g}, over {_MOST_DISCARDED} times "
             f"B_p · n · step = {b[at]:g} · {n[at]:g} · {step[at]:g} = {b[at] * n[at] * step[at]:g}. C counts "
-            f"rollouts; if these are tokens or FLOPs: " + option("derive", "compute", f"{_B}*{_N}*step")
+            f"rollouts; if these are tokens or FLOPs: " + option("columns", "compute", f"{_B}*{_N}*step")
         )
     if (ratio := ratios.max()) * _SLACK > 1:
         return [

@@ -10,16 +10,15 @@ a separate repeat, i.e. a run of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.readers.assignments import ALIASES, Rule, applying
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.names import RECIPE, RUN_NAMES, guess
+from isolaw.readers.how_to_read import HowToRead, Rule, applying
+from isolaw.readers.names import ALIASES, RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -56,37 +55,37 @@ def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def from_names(
-    frame: pd.DataFrame, rules: Sequence[Rule], used: set[Rule], mapping: ColumnMapping, source: str
+    frame: pd.DataFrame, ways: Sequence[HowToRead], used: set[Rule], columns: Mapping[str, str], source: str
 ) -> pd.DataFrame:
-    """Return a column for each value that the rules find in run names. ``used`` collects the rules.
+    """Return a column for each value that ``ways`` give to names of runs. ``used`` collects their rules.
 
     Raises `DataError` if a name contradicts a column of the table.
     """
-    said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **mapping.columns}
+    said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **columns}
     out = pd.DataFrame(index=frame.index)
-    for column in names_of(frame, [str(own) for own in frame.columns]):
+    for column in names_of(frame, [str(each) for each in frame.columns]):
         known = {
-            name: {own: a for own, a in applying(rules, str(name), []).items() if a.pattern or a.glob}
+            name: {of: a for of, a in applying(ways, str(name), []).items() if a.pattern or a.glob}
             for name in frame[column].unique()
         }
-        used |= {a.rule for found in known.values() for a in found.values()}
-        for own in dict.fromkeys(own for found in known.values() for own in found):
+        used |= {a.rule for values in known.values() for a in values.values()}
+        for of in dict.fromkeys(of for values in known.values() for of in values):
             value = frame[column].map(
-                {name: found[own].value for name, found in known.items() if own in found}
+                {name: values[of].value for name, values in known.items() if of in values}
             )
-            if said.get(own) in frame.columns:
-                there = frame[said[own]]
+            if said.get(of) in frame.columns:
+                there = frame[said[of]]
                 differs = value.notna() & there.notna() & value.map(_text).ne(there.map(_text))
                 if differs.any():
                     at = differs.idxmax()
-                    rule = known[frame[column][at]][own].rule
+                    rule = known[frame[column][at]][of].rule
                     raise DataError(
-                        f"{source}: {frame.index.name} {at}: {own} is {_text(value[at])} in the name "
-                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[own]}; "
+                        f"{source}: {frame.index.name} {at}: {of} is {_text(value[at])} in the name "
+                        f"{frame[column][at]!r} ({rule}), but {_text(there[at])} in the column {said[of]}; "
                         "correct the wrong value"
                     )
                 value = there.where(there.notna(), value)
-            out[own] = value if own in COLUMNS else value.astype(object).fillna(_NONE)
+            out[of] = value if of in COLUMNS else value.astype(object).fillna(_NONE)
     return out
 
 

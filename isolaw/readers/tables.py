@@ -21,10 +21,9 @@ from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
 from isolaw.readers import table_segments
-from isolaw.readers.assignments import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, Rule
 from isolaw.readers.ends_in_nan import ends_in_nan
 from isolaw.readers.frames import SOURCE, as_pandas
-from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
     changes_unit,
@@ -34,8 +33,9 @@ from isolaw.readers.measures import (
     of_training,
     words_of,
 )
-from isolaw.readers.names import METRIC_NAMES
+from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT
 from isolaw.readers.raw_log import HEAD
+from isolaw.readers.table_columns import apply, columns_used, melt
 from isolaw.readers.table_conflicts import (
     check_compute,
     check_counters,
@@ -51,71 +51,75 @@ from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, plain
 
 def read_table(
     path: str | Path,
-    mapping: ColumnMapping | None = None,
-    metric: str | None = None,
-    rules: Sequence[Rule] = (),
+    how: HowToRead | None = None,
+    ways: Sequence[HowToRead] = (),
     used: set[Rule] | None = None,
     name: str = "",
 ) -> Runs:
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
-    ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
-    ``rules`` apply to runs named by a column; rules that supplied a value are added to ``used``. ``name`` is
-    the name of the run, or of all runs that the table does not name itself. Raises `DataError` if the file,
-    the mapping or the content cannot be used; the message explains the fix.
+    ``how`` names the columns of the table, the column of the rewards in a wide table (``avg@4`` by default),
+    and values for all rows. ``ways`` apply to runs named by a column; rules that supplied a value are added
+    to ``used``. ``name`` is the name of the run, or of all runs that the table does not name itself. Raises
+    `DataError` if the file, ``how`` or the content cannot be used; the message explains the fix.
     """
     frame = load(path)
-    if set(COLUMNS) <= set(frame.columns) and not mapping:
-        # The data model's own table. Parquet contains the attributes of its runs; CSV cannot.
+    how = how or HowToRead()
+    if _is_of_the_data_model(frame, how):  # Parquet contains the attributes of its runs; CSV cannot
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
-    mapping = mapping or ColumnMapping()
     by_name: list[str] = []
-    if rules:
+    if ways:
         used = set() if used is None else used
-        given = table_segments.from_names(frame, rules, used, mapping, str(path))
-        by_name = [own for own in given.columns if own not in frame.columns]
+        given = table_segments.from_names(frame, ways, used, how.columns, str(path))
+        by_name = [column for column in given.columns if column not in frame.columns]
         frame[given.columns] = given
-        mapping = mapping.over(ColumnMapping(columns={name: name for name in given.columns}))
-    runs = _as_runs(frame, str(path), mapping, metric, name)
+        how = how.but(columns={**{name: name for name in given.columns}, **how.columns})
+    runs = _as_runs(frame, str(path), how, name)
     runs.origins |= dict.fromkeys(by_name, NAME_PATTERN)
     return runs
 
 
-def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
+def read_frame(table: Any, how: HowToRead) -> Runs:
     """Read an in-memory table (pandas, polars, Arrow; `isolaw.readers.frames`) as `Runs`."""
     frame = as_pandas(table)
-    if set(COLUMNS) <= set(frame.columns) and not mapping:
+    if _is_of_the_data_model(frame, how):
         return Runs(frame, frame.attrs["attributes"], source=SOURCE)
-    return _as_runs(frame, SOURCE, mapping or ColumnMapping(), metric)
+    return _as_runs(frame, SOURCE, how)
 
 
-def _as_runs(
-    frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None, name: str = ""
-) -> Runs:
+def _is_of_the_data_model(frame: pd.DataFrame, how: HowToRead) -> bool:
+    return set(COLUMNS) <= set(frame.columns) and not (how.maps or how.values)
+
+
+def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
     for recognise in (_with_symbols, _with_metric_names):
-        mapping, recognised = recognise(frame, mapping)
-        notes += recognised
-    check_complete(frame, mapping, metric, source)
-    reward = metric or "avg@4"
-    own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
-    table = mapping.apply(frame, source)
-    alone = value_alone(frame, mapping, metric)
-    wide = not (mapping.metrics or alone or "value" in mapping.names or {"metric", "value"} <= set(table))
-    if mapping.metrics:
-        table, melted = mapping.melt(table, source)
+        recognised, note = recognise(frame, how)
+        if recognised:
+            how = how.but(columns={**recognised, **how.columns})
+            notes.append(note)
+    check_complete(frame, how, source)
+    metric, reward = how.metric, how.metric or "avg@4"
+    attribute_names = [name for name in how.names if name not in {*COLUMNS, reward, SPLIT[2]}]
+    used = columns_used(how, frame.columns)
+    table = apply(how, frame, source)
+    alone = value_alone(frame, how)
+    wide = not (how.metrics or alone or "value" in how.names or {"metric", "value"} <= set(table))
+    units = set[str]()
+    if how.metrics:
+        table, melted, units = melt(how, table, source)
         notes += melted
-    elif alone or ("value" in mapping.names and "metric" not in table.columns):
+    elif alone or ("value" in how.names and "metric" not in table.columns):
         if alone and metric is None:
             reward = "reward"
             notes.append("isolaw uses the column value as the validation reward; name its metric, e.g. avg@1")
         table["metric"] = reward  # a column contains the rewards; --metric gives the name of their metric
     elif wide:
         table = table.assign(metric=reward, value=table[reward])
-    free = [str(own) for own in frame.columns if own not in {*mapping.sources, *COLUMNS}]
+    free = [str(column) for column in frame.columns if column not in {*used, *COLUMNS}]
     phase = ""
     if "eval_set" not in table and not (wide and words_of(reward) & HELD_OUT):
-        phase, said = of_rows(table, [own for own in free if own != reward], source)
+        phase, said = of_rows(table, [column for column in free if column != reward], source)
         if phase:
             table["eval_set"] = said
             notes.append(f"column {phase} marks the rows of training and of validation")
@@ -129,16 +133,16 @@ def _as_runs(
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
             table[column] = value
-    identity = [*IDENTITY, *own_names]
-    unused = [c for c in frame.columns if c not in {*mapping.sources, *COLUMNS, metric, phase}]
+    identity = [*IDENTITY, *attribute_names]
+    unused = [c for c in frame.columns if c not in {*used, *COLUMNS, metric, phase}]
     named = ["run_id"] if "run_id" in table else table_segments.names_of(table, unused)
-    notes += of_training_rows(table, [*(own for own in identity if own not in SPLIT), *named], source)
+    notes += of_training_rows(table, [*(name for name in identity if name not in SPLIT), *named], source)
     naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
-    there = {*mapping.names, *frame.columns}
+    there = {*how.names, *frame.columns}
     seeded, numbered = "seed" in there, "step" in table
     if naming:  # joined below; until then, each segment counts its own steps
         table["run_id"] = _run_ids(table, [*identity, *naming.names])
@@ -148,11 +152,11 @@ def _as_runs(
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
-    check_said_twice(table, frame, mapping, unused, source)
+    check_said_twice(table, frame, how, unused, source)
     notes += steps_of_rollouts(table) if "step" in there else []
-    check_counters(table, frame, mapping, unused, source)
+    check_counters(table, frame, how, unused, source)
     of_reward = {reward: reward} if wide else {}
-    columns = {name: own.column for name, own in mapping.metrics.items()} or of_reward
+    columns = {name: column.column for name, column in how.metrics.items()} or of_reward
     if columns:
         written = pd.Series(False, index=table.index)
         for of, column in columns.items():
@@ -169,11 +173,10 @@ def _as_runs(
         if table.empty:
             names = ", ".join(sorted(set(columns.values())))
             raise DataError(f"{source}: the metrics' columns are empty: {names}")
-    given = {name for name, own in mapping.metrics.items() if own.is_percent is not None}
-    table, converted = _in_fractions(table, given, source)
+    table, converted = _in_fractions(table, units, source)
     notes += converted
     notes += check_compute(table, source) if {"step", "compute"} <= there else []
-    attributed = {name: name for name in own_names}
+    attributed = {name: name for name in attribute_names}
     if naming:
         table, joined = table_segments.join(table, identity, naming, numbered, seeded)
         notes += joined
@@ -192,41 +195,38 @@ def _as_runs(
     return runs
 
 
-def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Map columns called B_p, n, B, M or C, unless another column is mapped; return the mapping and notes."""
-    there = {*frame.columns, *mapping.names}
-    found = {
+def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
+    """Return the columns called B_p, n, B, M or C, unless another column is named for them; and a note."""
+    there = {*frame.columns, *how.names}
+    symbols = {
         ALIASES[symbol]: symbol
         for symbol in ("B_p", "n", "B", "M", "C")
-        if symbol in frame.columns and symbol not in mapping.required and ALIASES[symbol] not in there
+        if symbol in frame.columns and symbol not in how.texts and ALIASES[symbol] not in there
     }
-    if not found:
-        return mapping, []
-    text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
-    return mapping.over(ColumnMapping(columns=found)), [f"isolaw recognised columns by their symbols: {text}"]
+    text = ", ".join(f"{symbol} for {name}" for name, symbol in symbols.items())
+    return symbols, f"isolaw recognised columns by their symbols: {text}"
 
 
-def _with_metric_names(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
-    """Map the column that names each row's metric in a long table; return the mapping and a note.
+def _with_metric_names(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
+    """Return the column that names each row's metric in a long table, and a note.
 
     Such a column contains the name of a reward. Either it has a name such as ``variable``, or its values
     differ at one step of each run that another column names.
     """
-    there = {*frame.columns, *mapping.names}
-    if mapping.metrics or "value" not in there or "metric" in there:
-        return mapping, []
-    free = [str(own) for own in frame.columns if own not in {*mapping.required, *COLUMNS}]
-    run, step = (mapping.columns.get(own, own) for own in ("run_id", "step"))
+    there = {*frame.columns, *how.names}
+    if how.metrics or "value" not in there or "metric" in there:
+        return {}, ""
+    free = [str(column) for column in frame.columns if column not in {*how.texts, *COLUMNS}]
+    run, step = (how.columns.get(name, name) for name in ("run_id", "step"))
     runs = [run] if "run_id" in there else table_segments.names_of(frame, free)
-    for own in free:
-        if not _contains_rewards(frame[own]):
+    for column in free:
+        if not _contains_rewards(frame[column]):
             continue
-        by = [[of, step] if step in frame else [of] for of in runs if of in frame and of != own]
-        several = [frame.groupby(keys)[own].nunique().groupby(level=0).max() > 1 for keys in by]
-        if own.lower() in METRIC_NAMES or any(found.all() for found in several):
-            note = f"the column {own} names the metric of each row"
-            return mapping.over(ColumnMapping(columns={"metric": own})), [note]
-    return mapping, []
+        by = [[of, step] if step in frame else [of] for of in runs if of in frame and of != column]
+        several = [frame.groupby(keys)[column].nunique().groupby(level=0).max() > 1 for keys in by]
+        if column.lower() in METRIC_NAMES or any(each.all() for each in several):
+            return {"metric": column}, f"the column {column} names the metric of each row"
+    return {}, ""
 
 
 def _contains_rewards(column: pd.Series) -> bool:
@@ -281,8 +281,8 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
                 most = f"{highest.idxmax()} (up to {highest.max():g})"
                 mixed = f"is in percent in {most}, and a fraction in {least}"
             raise DataError(
-                f'{source}: {name} {mixed}; use one unit, or declare the unit in a mapping, e.g. "{name}" = '
-                f'{{ column = "…", percent = true }}'
+                f"{source}: {name} {mixed}; use one unit, or declare it under [metrics] in isolaw.toml: "
+                f'"{name}" = {{ column = "…", percent = true }}'
             )
         notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
         table = table.assign(value=numbers.where(~of, numbers / 100))
@@ -317,7 +317,7 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
     return []
 
 
-def is_points(path: str | Path, mapping: ColumnMapping) -> bool:
+def is_points(path: str | Path, how: HowToRead) -> bool:
     """Return whether a file is a table of points of a law: it has a column ``n_star``, or one is mapped."""
     try:
         if not Path(path).is_file():
@@ -326,7 +326,7 @@ def is_points(path: str | Path, mapping: ColumnMapping) -> bool:
             head = file.read(HEAD)
     except (OSError, ValueError):  # reported when it is read
         return False
-    if "n_star" in mapping.names:
+    if "n_star" in how.names:
         return True
     try:
         return (head.startswith(PARQUET_MAGIC) or b"n_star" in head) and "n_star" in load(path).columns
@@ -335,22 +335,23 @@ def is_points(path: str | Path, mapping: ColumnMapping) -> bool:
 
 
 def read_points(
-    path: str | Path, mapping: ColumnMapping
+    path: str | Path, how: HowToRead
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Literal["compute", "steps"], Simulated]:
     """Return x and ``n_star`` of a table of points, the name of x, and whether a simulator made the runs.
+
 
     x is ``steps`` (M) if the table has it and no ``compute``. Raises `DataError` if a column is missing or
     contains anything but numbers.
     """
-    table = mapping.apply(load(path), str(path))
-    if "step" in mapping.names:  # M
+    table = apply(how, load(path), str(path))
+    if "step" in how.names:  # M
         table["steps"] = table["step"]
     x: Literal["compute", "steps"] = (
         "steps" if "steps" in table.columns and "compute" not in table.columns else "compute"
     )
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
-        numeric = [name for name in columns if pd.api.types.is_numeric_dtype(table[name])]
+        numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
         values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
         way = options([each for own in values for each in ("--column", word(own[0], "=", own[1]))])
         raise DataError(

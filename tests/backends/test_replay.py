@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "examples" / "data" / "tan_rollout_n_base.csv"
 MAPPED: dict[str, Any] = {
     "metric": "holdout_acc_raw",
-    "columns": {"rollouts_per_problem": "rollout_n"},
-    "derive": {"compute": "prompts_seen*rollout_n"},
-    "constants": {"problems_per_batch": 512, "problem_set": "tan-math"},
+    "columns": {"rollouts_per_problem": "rollout_n", "compute": "prompts_seen*rollout_n"},
+    "set": {"problems_per_batch": 512, "problem_set": "tan-math"},
 }
 INLINE = {"kind": "inline"}
 
@@ -193,7 +192,7 @@ def test_metrics_and_sets_of_a_long_table(tmp_path: Path) -> None:
         ({"source": "nowhere.csv"}, ["replay.source", "nowhere.csv", "No such file"]),
         ({"source": str(TABLE), **MAPPED, "metric": "holdout_acc"}, ["holdout_acc", "'holdout_acc_raw'"]),
         ({"source": str(TABLE), "sourc": 1}, ["replay.sourc", "'source'"]),
-        ({"source": str(TABLE), "metric": "holdout_acc_raw"}, ["B_p (problems_per_batch)", "constants="]),
+        ({"source": str(TABLE), "metric": "holdout_acc_raw"}, ["B_p (problems_per_batch)", "set="]),
     ],
     ids=str,
 )

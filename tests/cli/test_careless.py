@@ -127,23 +127,12 @@ def test_another_format_than_it_has(isolaw: Call, tmp_path: Path, format: str) -
 
 @pytest.mark.parametrize("content", [b"[columns", b"\xff\xfe", b"\0", b"a=" + b"[" * 100_000,
                                      b"[nope]\nx=1\n", b"[columns]\nstep=1\n", b'[metrics]\n"avg@1"="gone"\n',
-                                     b'[derive]\ncompute="__import__(\'os\').abort()"\n'])  # fmt: skip
-def test_a_broken_mapping(isolaw: Call, tmp_path: Path, content: bytes) -> None:
+                                     b'[columns]\ncompute="__import__(\'os\').abort()"\n'])  # fmt: skip
+def test_a_broken_isolaw_toml(isolaw: Call, tmp_path: Path, content: bytes) -> None:
     table = tmp_path / "t.csv"
     table.write_text("step,acc\n1,0.5\n")
-    mapping = tmp_path / "m.toml"
-    mapping.write_bytes(content)
-    refused(isolaw("read", table, "--mapping", mapping))
-
-
-def test_drafting_goes_alone(isolaw: Call, tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    table.write_text("step,acc\n1,0.5\n")
-    for more in (("-o", tmp_path / "o.parquet"), ("--json",)):
-        code, _, err = isolaw("read", table, "--write-mapping", tmp_path / "m.toml", *more)
-        assert code == 2
-        assert "--write-mapping cannot be combined with" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+    (tmp_path / "isolaw.toml").write_bytes(content)
+    refused(isolaw("read", table))
 
 
 def test_where_nothing_can_be_written(isolaw: Call, tmp_path: Path) -> None:
@@ -173,7 +162,7 @@ def test_many_runs_of_one_identity(isolaw: Call, tmp_path: Path) -> None:
 
 def test_a_log_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from isolaw.errors import DataError
-    from isolaw.readers import read as reading
+    from isolaw.readers import survey as reading
 
     path = log(tmp_path / "run") / "metrics.jsonl"
     found = reading.search

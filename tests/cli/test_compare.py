@@ -90,8 +90,8 @@ def test_columns_of_both_tables_are_mapped(isolaw: Call, recipes: tuple[Path, Pa
         wide = frame[["rollouts_per_problem", "seed", "step", "value"]]
         tables.append(tmp_path / f"{path.stem}.csv")
         wide.set_axis(["group", "seed", "step", "accuracy"], axis=1).to_csv(tables[-1], index=False)
-    mapping = ["--column", "rollouts_per_problem=group", "--constant", "problems_per_batch=32"]
-    mapping += ["--derive", "compute=step*group*32", "--metric", "accuracy"]
+    mapping = ["--column", "rollouts_per_problem=group", "--set", "problems_per_batch=32"]
+    mapping += ["--column", "compute=step*group*32", "--metric", "accuracy"]
     code, stdout, stderr = isolaw("compare", *tables, *mapping, "--json")
     assert (code, stderr) == (0, "")
     mapped, direct = strict(stdout), strict(isolaw("compare", *recipes, "--json")[1])

@@ -38,7 +38,7 @@ def table(synthetic: Make) -> pd.DataFrame:
 
 MAPPED = (
     "--metric", "accuracy", "--column", "rollouts_per_problem=group", "--column", "compute=samples",
-    "--constant", "problems_per_batch=32",
+    "--set", "problems_per_batch=32",
 )  # fmt: skip
 
 
@@ -48,9 +48,9 @@ def test_symbols_and_names_are_one(isolaw: Call, csv: Path) -> None:
         isolaw("fit", csv, *mapped, "--draws", "0", "--json")
         for mapped in (
             MAPPED,
-            (*short, "--constant", "B_p=32", "--where", "B_p=32"),
+            (*short, "--set", "B_p=32", "--where", "B_p=32"),
             (*short, "--set", "B_p=32", "--where", "problems_per_batch=32"),
-            (*short[:4], "--derive", "C=samples*1", "--derive", "B_p=32*n/n"),
+            (*short[:4], "--column", "C=samples*1", "--column", "B_p=32*n/n"),
         )
     ]
     assert {code for code, *_ in said} == {0}
@@ -351,7 +351,7 @@ def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
     table = pd.read_csv(path)
     table["millions"] /= 1e6
     table.to_csv(path, index=False)
-    code, stdout, _ = isolaw("fit", path, "--derive", "compute=millions*1000000", "--json")
+    code, stdout, _ = isolaw("fit", path, "--column", "compute=millions*1000000", "--json")
     assert code == 0
     assert strict(stdout)["params"]["x0"]["value"] == pytest.approx(6.1, abs=0.05)
 

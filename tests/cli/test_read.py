@@ -159,7 +159,6 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
             ["--group-by", "trainer.experiment"],
             ["--group-by trainer.experiment", "expected file, directory"],
         ),
-        (["--mapping", "gone.toml"], ["gone.toml: No such file"]),
         (["--column", "step"], ["--column: found 'step'; expected NAME=VALUE"]),
     ],
 )
@@ -200,27 +199,3 @@ def test_out_replaces_only_a_table_of_runs(
     code, _, err = isolaw("read", sweep, "-o", tmp_path)
     assert code == 2
     assert "found a directory" in err
-
-
-def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> None:
-    mapping = tmp_path / "mapping.toml"
-    code, out, _ = isolaw("read", TAN, "--write-mapping", mapping)
-    assert code == 0
-    assert out.strip() == f"Mapping: {mapping}. Edit it, then: isolaw read {TAN} --mapping {mapping}"
-    code, _, err = isolaw("read", TAN, "--mapping", mapping)
-    assert code == 2
-    assert "B_p (problems_per_batch)" in err
-    mapping.write_text(mapping.read_text().replace("# problems_per_batch = ", "problems_per_batch = "))
-    code, out, _ = isolaw("read", TAN, "--mapping", mapping)
-    assert code == 0
-    assert out.splitlines()[-2] == "4 runs: B_p = 512; n = 4, 8, 16, 32"
-    code, out, err = isolaw("fit", TAN, "--mapping", mapping, "--draws", 5, "--json")
-    assert code == 0, err
-    assert json.loads(out)["metric"] == "holdout_acc_raw"
-    before = mapping.read_text()
-    code, _, err = isolaw("read", TAN, "--write-mapping", mapping)
-    assert (code, mapping.read_text()) == (2, before)
-    assert "exists; it is left unchanged" in err
-    code, _, err = isolaw("read", TAN, TAN, "--write-mapping", tmp_path / "two.toml")
-    assert code == 2
-    assert "expected one table" in err

@@ -108,7 +108,8 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
 
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
-    source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--draws", 8)
+    columns = ("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n", "--set", "B_p=512")
+    source = (f"{TAN}.csv", "--metric", "holdout_acc_raw", *columns, "--draws", 8)
     code, out, _ = isolaw(
         "report", *source, "-o", tmp_path / "page.html", "--figures", tmp_path / "f", "--json"
     )

@@ -131,5 +131,5 @@ def test_empty_cells_that_are_not_nan(tmp_path: Path) -> None:
     for n, last in ((4, 40), (8, 20), (16, 10)):
         rows += [f"32,{n},0,{m},1,{0.2 + m / 100 if m <= last and m % 5 == 0 else ''}" for m in range(1, 49)]
     (tmp_path / "t.csv").write_text("\n".join(rows))
-    runs = isolaw.read(tmp_path / "t.csv", metric="acc", constants={"eval_set": "validation"})
+    runs = isolaw.read(tmp_path / "t.csv", set={"eval_set": "validation"}, metric="acc")
     assert runs.diverged.empty

@@ -115,7 +115,7 @@ def test_turned_round_as_the_message_says_it_is_fitted(column: str, name: str) -
         isolaw.fit(table, metric=column)
     derive = json.loads(str(error.value).partition("derive=")[2])
     assert list(derive) == [name]
-    law = isolaw.fit(table, metric=name, derive=derive, draws=0)
+    law = isolaw.fit(table, columns=derive, metric=name, draws=0)
     assert law.document.curves
-    own = isolaw.read(table, metric=name, derive=derive).points["value"]
+    own = isolaw.read(table, columns=derive, metric=name).points["value"]
     assert own.iloc[-1] > own.iloc[0]

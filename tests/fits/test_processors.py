@@ -34,7 +34,10 @@ SWEEP = SweepSpec.parse(
         "executor": {"kind": "inline"},
     }
 )
-QWEN = [str(DATA / "tan_rollout_n_base.csv"), "--mapping", str(DATA / "tan_rollout_n_base.toml")]
+QWEN = [
+    *(str(DATA / "tan_rollout_n_base.csv"), "--metric", "holdout_acc_raw", "--set", "B_p=512"),
+    *("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n"),
+]
 FITS = {
     "B_p": ["{sweep}", "--where", "problems_per_batch=32"],
     "B": ["{sweep}", "--hold", "B"],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.mapping import derive
+from isolaw.readers.table_columns import derive
 
 COLUMNS = {"a": np.array([1.0, 2.0, 4.0]), "b": np.array([3.0, 5.0, 7.0]), "text": np.array(["x", "y", "z"])}
 OPERATIONS = {

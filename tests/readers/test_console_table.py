@@ -37,7 +37,7 @@ def test_lines_are_rows(tmp_path: Path, form: str, column: str, scale: float) ->
     frame = load(path)
     assert frame[frame[column].notna()]["step"].tolist() == [1, 2, 3, 4, 5]
     assert (frame[column].dropna() * scale).tolist() == pytest.approx(REWARDS)
-    runs = isolaw.read(path, constants={"B_p": 8, "n": 4}, metric=column)
+    runs = isolaw.read(path, set={"B_p": 8, "n": 4}, metric=column)
     assert runs.points["compute"].tolist() == [32, 64, 96, 128, 160]
 
 
@@ -62,7 +62,7 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
     for i, r in enumerate(REWARDS, 1):
         lines += [f"step {i}: reward={r} loss=0.1", *([form.format(i=i, r=r + 1)] if i % 2 else [])]
     (tmp_path / "a.log").write_text("\n".join(lines))
-    runs = isolaw.read(tmp_path / "a.log", constants={"B_p": 8, "n": 4}, metric="reward")
+    runs = isolaw.read(tmp_path / "a.log", set={"B_p": 8, "n": 4}, metric="reward")
     values = {name: own["value"].tolist() for name, own in runs.points.groupby("eval_set")}
     assert values == {"train": REWARDS, "validation": [r + 1 for r in REWARDS[::2]]}
     (tmp_path / "b.log").write_text("\n".join(line for line in lines if "loss" not in line))
@@ -73,7 +73,7 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
 def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
-    own: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}, "metric": "reward"}
+    own: dict[str, Any] = {"set": {"B_p": 8, "n": 4}, "metric": "reward"}
     with pytest.raises(DataError, match=r"state what .episode. counts: "):
         isolaw.read(path, **own)
     points = isolaw.read(path, columns={"compute": "episode"}, **own).points
@@ -136,7 +136,7 @@ def test_a_folder_of_consoles_is_read_like_one_of_tables(tmp_path: Path) -> None
         lines = [f"[step {step}/9] reward={step / (10 * n)}" for step in range(1, 5)]
         (tmp_path / f"n{n}.log").write_text("\n".join(lines))
     (tmp_path / "notes.txt").write_text("reward = 1: that is what we want\n")
-    runs = isolaw.read(tmp_path, metric="reward", name_pattern="n{n}", settings=["B_p=2"])
+    runs = isolaw.read(tmp_path, set=["B_p=2"], metric="reward", name_pattern="n{n}")
     assert runs.table()["rollouts_per_problem"].tolist() == [4, 8]
     assert runs.points.groupby("run_id")["compute"].max().tolist() == [32, 64]
 
@@ -161,7 +161,7 @@ def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
 def test_training_and_evaluation_in_one_line(tmp_path: Path, form: str) -> None:
     path = tmp_path / "train.log"
     path.write_text("".join(form.format(i=i, r=r, v=r / 2) + "\n" for i, r in enumerate(REWARDS, 1)))
-    given: dict[str, Any] = {"constants": {"B_p": 8, "n": 4}}
+    given: dict[str, Any] = {"set": {"B_p": 8, "n": 4}}
     points = isolaw.read(path, metric="val_reward", **given).points
     assert points["value"].tolist() == [r / 2 for r in REWARDS]
     assert set(points["eval_set"]) == {"validation"}
@@ -179,8 +179,8 @@ def test_what_sentences_say_is_proposed_and_contradicts(tmp_path: Path, said: st
     with pytest.raises(DataError, match=r'"n": "(rollouts_per_prompt|group_size|num_generations)"'):
         isolaw.read(path)
     with pytest.raises(DataError, match=r"n is set to 8, but the column .* says 4"):
-        isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 8})
-    assert isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 4}).points["compute"].max() == 160
+        isolaw.read(path, set={"B_p": 8, "n": 8}, metric="acc")
+    assert isolaw.read(path, set={"B_p": 8, "n": 4}, metric="acc").points["compute"].max() == 160
 
 
 def test_lines_of_one_step_complete_each_other_or_are_of_several_runs(tmp_path: Path) -> None:

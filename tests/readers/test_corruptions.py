@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from isolaw.errors import IsolawError
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 LOGS = Path(__file__).parents[2] / "examples" / "logs"
 TABLE = "step,run,B_p,n,acc\n" + "".join(
@@ -148,56 +148,56 @@ PATTERN = {"name_pattern": "n{n}-seed{seed}*"}
 WRONG_N = r"n = 99 \(--set\), but the log has 8"
 WRONG_B = r"B_p = 99 \(--set\), but the log has 32"
 SAID_ACC = {"metric": "acc"}
-COUNTED_SOUND = {"settings": ["n=4"]}
-TRAINER_SOUND = {"settings": ["n=8", "B_p=4"]}
+COUNTED_SOUND = {"set": ["n=4"]}
+TRAINER_SOUND = {"set": ["n=8", "B_p=4"]}
 ACC = r'(mean@4": )([0-9.]+)'
 
 CORRUPTIONS = [
     *(
-        Corruption("a wrong n given", sample, WRONG_N, given={"settings": ["n=99"]})
+        Corruption("a wrong n given", sample, WRONG_N, given={"set": ["n=99"]})
         for sample in ("verl", "easyr1", "skyrl", "slime", "prime-rl", "nemo-rl", "openrlhf", "open-instruct")
     ),
     Corruption(
         "a wrong B_p given",
         "tensorboard",
         r"rollouts per step = 256 .*but B_p · n = 99 · 8",
-        given={"settings": ["B_p=99"]},
+        given={"set": ["B_p=99"]},
     ),
     *(
-        Corruption("a wrong B_p given", sample, WRONG_B, given={"settings": ["B_p=99"]})
+        Corruption("a wrong B_p given", sample, WRONG_B, given={"set": ["B_p=99"]})
         for sample in ("verl", "verl-console", "easyr1")
     ),
     Corruption(
         "a wrong product given",
         "verl",
         r"rollouts per step = 99 \(--set\), but B_p · n",
-        given={"settings": ["B=99"]},
+        given={"set": ["B=99"]},
     ),
     Corruption(
         "two wrong ones given",
         "verl",
         r"n = 99 .*isolaw replaced the log's value",
-        given={"settings": ["n=99", "B_p=32"]},
+        given={"set": ["n=99", "B_p=32"]},
     ),
     Corruption(
         "two wrong ones, rollouts counted",
         "counted",
         r"rollouts per step = 400 \(env/all/total_episodes",
-        given={"settings": ["n=16", "B_p=512"]},
+        given={"set": ["n=16", "B_p=512"]},
         sound=COUNTED_SOUND,
     ),
     Corruption(
         "n that does not divide what is counted",
         "counted",
         r"not a multiple of n = 7",
-        given={"settings": ["n=7"]},
+        given={"set": ["n=7"]},
         sound=COUNTED_SOUND,
     ),
     Corruption(
         "two seeds swapped by hand",
         "verl",
         r"seed = 1 \(--set\), but the log has 0",
-        given={"settings": ["*seed0:seed=1", "*seed1:seed=0"]},
+        given={"set": ["*seed0:seed=1", "*seed1:seed=0"]},
     ),
     Corruption(
         "two configurations swapped",
@@ -355,7 +355,7 @@ CORRUPTIONS = [
         "a batch that is not B_p · n",
         "table",
         r"B = 999 is not B_p · n = 32 · 4",
-        given={"constants": {"B": 999}, **SAID_ACC},
+        given={"set": {"B": 999}, **SAID_ACC},
         sound=SAID_ACC,
     ),
     Corruption(
@@ -386,11 +386,8 @@ def place(sample: str, folder: Path) -> Path:
 
 def said(folder: Path, options: dict[str, Any]) -> str:
     """Return all that reading says, and which runs are ready."""
-    options = dict(options)
-    constants = options.pop("constants", None)
-    columns = ColumnMapping(constants=constants) if constants else None
     try:
-        reading = survey([folder], columns=columns, **options)
+        reading = survey([folder], HowToRead.of(**options))
     except IsolawError as error:
         return str(error)
     lines = [*reading.notes, *reading.table_notes]

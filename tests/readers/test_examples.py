@@ -17,7 +17,7 @@ BY_NAME = {"B_p": 32, "*seed1:seed": 1} | {f"*n{n}-*:n": n for n in (8, 32, 128,
 FORMS: list[tuple[str, str, str, Mapping[str, Any]]] = [
     ("verl-console", "math", "avg@4", {"group_by": "directory"}),
     ("easyr1", "validation", "accuracy_reward", {}),
-    ("trl", "validation", "rewards/accuracy_reward", {"settings": BY_NAME}),
+    ("trl", "validation", "rewards/accuracy_reward", {"set": BY_NAME}),
     ("tensorboard", "validation", "rewards/accuracy_reward", {}),
     ("openrlhf", "math", "pass@1", {}),
     ("prime-rl", "math", "avg@4", {}),
@@ -25,7 +25,7 @@ FORMS: list[tuple[str, str, str, Mapping[str, Any]]] = [
     ("skyrl", "validation", "reward", {}),
     ("slime", "math", "reward", {}),
     ("open-instruct", "validation", "pass@1", {}),
-    ("wandb-export", "math", "avg@4", {"settings": BY_NAME}),
+    ("wandb-export", "math", "avg@4", {"set": BY_NAME}),
 ]
 IS = ["rollouts_per_problem", "problems_per_batch", "seed", "step", "compute", "value"]
 

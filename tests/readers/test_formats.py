@@ -14,7 +14,8 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 LOGS = Path(__file__).parents[3] / "shared" / "data" / "logs"
 SETTINGS = {"n": 8, "B_p": 16}
@@ -140,7 +141,7 @@ def mlflow(folder: Path, records: Records) -> Path:
 
 @pytest.mark.parametrize("form", [jsonl, console, events, wandb_wide, wandb_long, mlflow])
 def test_verl_in_every_form_is_one_table(tmp_path: Path, form: Callable[[Path, Records], Path]) -> None:
-    runs = isolaw.read(form(tmp_path, VERL), settings=SETTINGS)
+    runs = isolaw.read(form(tmp_path, VERL), set=SETTINGS)
     found, known = rows(runs), expected(VERL, VERL_NAMES)
     assert [own[:4] for own in found] == [own[:4] for own in known]
     np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
@@ -151,7 +152,7 @@ def test_verl_in_every_form_is_one_table(tmp_path: Path, form: Callable[[Path, R
 def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
     for form in (jsonl, console, events):
         form(tmp_path, VERL)
-    reading = survey([tmp_path], settings=SETTINGS)
+    reading = survey([tmp_path], HowToRead.of(set=SETTINGS))
     assert len(reading.runs) == 1
     (provenance,) = reading.ready
     assert any(
@@ -168,7 +169,7 @@ def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
     exact.rename(tmp_path / "metrics.jsonl")
     rounded = {s: {k: round(v, 3) for k, v in own.items()} for s, own in VERL.items()}
     console(tmp_path, rounded).rename(tmp_path / "train.log")
-    reading = survey([tmp_path], settings=SETTINGS)
+    reading = survey([tmp_path], HowToRead.of(set=SETTINGS))
     assert rows(reading.runs) == expected(VERL, VERL_NAMES)
     (provenance,) = reading.ready
     assert provenance.container == "jsonl, verl-console"
@@ -197,12 +198,12 @@ def test_a_trainers_state_and_its_events_are_the_same_curves(tmp_path: Path) -> 
         return f"eval/{key.removeprefix('eval_')}" if key.startswith("eval_") else f"train/{key}"
 
     events(tmp_path / "runs" / "May06_host", TRL, tag)
-    state = isolaw.read(tmp_path / "state", settings=SETTINGS)
-    board = isolaw.read(tmp_path / "runs", settings=SETTINGS)
+    state = isolaw.read(tmp_path / "state", set=SETTINGS)
+    board = isolaw.read(tmp_path / "runs", set=SETTINGS)
     assert rows(state) == expected(TRL, TRL_NAMES)
     assert "4 steps repeated with the same values; isolaw counts them once" in state.notes
     pd.testing.assert_frame_equal(state.points[COLUMNS], board.points[COLUMNS], check_exact=False, rtol=1e-6)
-    together = survey([tmp_path], settings=SETTINGS)
+    together = survey([tmp_path], HowToRead.of(set=SETTINGS))
     assert len(together.runs) == 1
 
 
@@ -216,11 +217,11 @@ def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
     with pytest.raises(DataError, match="set logging_steps, the number of update"):
-        isolaw.read(tmp_path / "train.out", settings=SETTINGS)
-    runs = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 1})
+        isolaw.read(tmp_path / "train.out", set=SETTINGS)
+    runs = isolaw.read(tmp_path / "train.out", set={**SETTINGS, "logging_steps": 1})
     assert rows(runs) == expected(TRL, TRL_NAMES)
     assert any("the log has no steps; isolaw numbered 12 records in order" in note for note in runs.notes)
-    every = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 5})
+    every = isolaw.read(tmp_path / "train.out", set={**SETTINGS, "logging_steps": 5})
     assert every.points["step"].unique().tolist() == [5 * s for s in STEPS]
 
 
@@ -242,7 +243,7 @@ def test_old_trl(samples: Path, name: str) -> None:
         isolaw.read(path)
     for word in (": n and B_p unknown", 'settings=["n=<number>"', "counts prompts"):
         assert word in str(error.value)
-    points = isolaw.read(path, settings={"n": 6, "B": 96}).points
+    points = isolaw.read(path, set={"n": 6, "B": 96}).points
     history = json.loads(path.read_text())["log_history"]
     reward = points[points["metric"] == "reward"]
     assert reward["value"].tolist() == [own["reward"] for own in history if "reward" in own]
@@ -254,8 +255,8 @@ def test_old_trl(samples: Path, name: str) -> None:
 def test_old_trl_on_stdout_is_its_state(samples: Path) -> None:
     folder = samples / "trl" / "nhockid235"
     settings = {"n": 6, "B_p": 16, "logging_steps": 5}
-    printed = isolaw.read(folder / "training.log", settings=settings).points
-    state = isolaw.read(folder / "reproduce_openrs_rs2_42", settings=settings).points
+    printed = isolaw.read(folder / "training.log", set=settings).points
+    state = isolaw.read(folder / "reproduce_openrs_rs2_42", set=settings).points
     for metric in ("reward", "response_length", "kl"):
         one, other = (p[p["metric"] == metric].set_index("step")["value"] for p in (printed, state))
         pd.testing.assert_series_equal(one, other, check_exact=False, rtol=1e-6)
@@ -265,7 +266,7 @@ def test_unsloth(samples: Path) -> None:
     path = samples / "trl" / "IMJONEZZ-UnslothGRPO"
     with pytest.raises(DataError, match="n and B_p unknown"):
         isolaw.read(path)
-    points = isolaw.read(path, settings={"n": 6, "B_p": 1}).points
+    points = isolaw.read(path, set={"n": 6, "B_p": 1}).points
     assert points["compute"].max() == 6 * 250
     assert len(points[points["metric"] == "reward"]) == 250
 
@@ -274,7 +275,7 @@ def test_a_verl_console(samples: Path) -> None:
     path = samples / "verl_console" / "logic-rl-output.log"
     with pytest.raises(DataError, match="n and B_p unknown"):
         isolaw.read(path)
-    points = isolaw.read(path, settings={"n": 8, "B_p": 8}).points
+    points = isolaw.read(path, set={"n": 8, "B_p": 8}).points
     reward = points[points["metric"] == "reward"]
     assert reward["step"].tolist() == list(range(1, 10))
     assert reward["value"].iloc[0] == 0.094

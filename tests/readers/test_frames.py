@@ -18,9 +18,8 @@ from isolaw.runs import Runs
 TAN = Path(__file__).parents[2] / "examples" / "data" / "tan_rollout_n_base.csv"
 HOW: dict[str, Any] = {
     "metric": "holdout_acc_raw",
-    "columns": {"n": "rollout_n"},
-    "constants": {"B_p": 512},
-    "derive": {"C": "prompts_seen*n"},
+    "columns": {"n": "rollout_n", "C": "prompts_seen*n"},
+    "set": {"B_p": 512},
 }
 
 
@@ -133,9 +132,7 @@ def test_columns_by_their_symbols() -> None:
 
 def test_a_reward_is_a_column_too() -> None:
     runs = isolaw.read(
-        frame().assign(best=90.0),
-        columns={"avg@4": "val_acc", "best@4": "best"},
-        constants={"eval_set": "aime24"},
+        frame().assign(best=90.0), columns={"avg@4": "val_acc", "best@4": "best"}, set={"eval_set": "aime24"}
     )
     assert runs.metrics("aime24") == ["avg@4", "best@4"]
     assert set(runs.points.loc[runs.points["metric"] == "best@4", "value"]) == {0.9}
@@ -159,11 +156,6 @@ def test_nested_columns_are_left_out() -> None:
     own = frame().assign(tags=[["a"]] * len(frame()))
     runs = isolaw.read(pa.Table.from_pandas(own), metric="val_acc")
     assert any("isolaw left out nested columns: tags" in note for note in runs.notes)
-
-
-def test_a_mapping_file(tmp_path: Path) -> None:
-    (tmp_path / "m.toml").write_text('[metrics]\n"avg@4" = "val_acc"\n')
-    assert isolaw.read(frame(), mapping=tmp_path / "m.toml").metrics("validation") == ["avg@4"]
 
 
 @pytest.mark.parametrize(
@@ -200,10 +192,10 @@ def test_a_lazy_table_is_collected_by_its_owner() -> None:
 
 def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
     own = frame().drop(columns="B_p")
-    runs = isolaw.read(own, metric="val_acc", settings=["B_p=4"])
+    runs = isolaw.read(own, set=["B_p=4"], metric="val_acc")
     pd.testing.assert_frame_equal(runs.points, isolaw.read(frame(), metric="val_acc").points)
     with pytest.raises(InputError, match=r"no run matches 'other\*'; found a DataFrame"):
-        isolaw.read(own, metric="val_acc", settings=["B_p=4", "other*:seed=3"])
+        isolaw.read(own, set=["B_p=4", "other*:seed=3"], metric="val_acc")
     with pytest.raises(InputError, match="name_pattern applies to files; found a DataFrame"):
         isolaw.read(frame(), metric="val_acc", name_pattern="n{n}")
 
@@ -214,7 +206,7 @@ def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
 def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     own.to_csv(tmp_path / "t.csv", index=False)
-    how: dict[str, Any] = {"columns": {"n": "group"}, "constants": {"B_p": 4}}
+    how: dict[str, Any] = {"columns": {"n": "group"}, "set": {"B_p": 4}}
     foreign = own.drop(columns="B_p").rename(columns={"n": "group"})
     expected = isolaw.fit(isolaw.read(own, metric="val_acc"), draws=0).document.frontier
     for law in (
@@ -229,7 +221,7 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     runs = isolaw.read(own, metric="val_acc")
     law = isolaw.fit(own, "val_acc", draws=0)
     isolaw.write_report(own, law, tmp_path / "report.html")
-    assert isolaw.backtest(own, 8000, "val_acc", draws=0, constants={"problem_set": "math"}) == (
+    assert isolaw.backtest(own, 8000, "val_acc", set={"problem_set": "math"}, draws=0) == (
         isolaw.backtest(runs, 8000, "val_acc", draws=0)
     )
     found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", draws=0)
@@ -243,9 +235,9 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
 
 def test_keywords_of_reading_need_something_to_read() -> None:
     runs = isolaw.read(frame(), metric="val_acc")
-    with pytest.raises(InputError, match="constants: found Runs, which are already read"):
-        isolaw.fit(runs, constants={"B_p": 4})
-    with pytest.raises(TypeError, match="unexpected keyword 'constant'; to read a table: columns, derive"):
+    with pytest.raises(InputError, match="set: found Runs, which are already read"):
+        isolaw.fit(runs, set={"B_p": 4})
+    with pytest.raises(TypeError, match="unexpected keyword 'constant'; to read a table: columns, set"):
         isolaw.fit(frame(), constant={"B_p": 4})  # type: ignore[call-arg]
 
 
@@ -262,12 +254,12 @@ def test_runs_of_a_foreign_table_names_the_reader() -> None:
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ({"constants": {"B_p": 4, "n": 8}}, (4, 8)),
-        ({"constants": {"problems_per_batch": 4, "rollouts_per_problem": 8}}, (4, 8)),
-        ({"constants": {"B": 32, "n": 8}}, (4, 8)),
-        ({"columns": {"n": "group"}, "constants": {"B": 32}}, (4, 8)),
-        ({"columns": {"n": "group"}, "derive": {"B_p": "32/n"}}, (4, 8)),
-        ({"columns": {"M": "it", "n": "group"}, "constants": {"B_p": 4}, "derive": {"C": "B_p*n*M"}}, (4, 8)),
+        ({"set": {"B_p": 4, "n": 8}}, (4, 8)),
+        ({"set": {"problems_per_batch": 4, "rollouts_per_problem": 8}}, (4, 8)),
+        ({"set": {"B": 32, "n": 8}}, (4, 8)),
+        ({"columns": {"n": "group"}, "set": {"B": 32}}, (4, 8)),
+        ({"columns": {"n": "group", "B_p": "32/n"}}, (4, 8)),
+        ({"columns": {"M": "it", "n": "group", "C": "B_p*n*M"}, "set": {"B_p": 4}}, (4, 8)),
     ],
     ids=str,
 )
@@ -281,10 +273,10 @@ def test_symbols_and_names_alike(how: dict[str, Any], expected: tuple[int, int])
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"constants": {"n": 8, "rollouts_per_problem": 8}}, "rollouts_per_problem is given twice"),
-        ({"constants": {"n": 8}, "columns": {"rollouts_per_problem": "group"}}, "is given twice"),
-        ({"constants": {"n": 8, "B_p": 4, "B": 64}}, r"row 0: B = 64 is not B_p · n = 4 · 8"),
-        ({"constants": {"n": 8, "B": 36}}, r"row 0: B = 36 is not B_p · n = 4.5 · 8"),
+        ({"set": {"n": 8, "rollouts_per_problem": 4}}, "found 8 and 4 under two names"),
+        ({"set": {"n": 8}, "columns": {"rollouts_per_problem": "group"}}, "is given twice"),
+        ({"set": {"n": 8, "B_p": 4, "B": 64}}, r"row 0: B = 64 is not B_p · n = 4 · 8"),
+        ({"set": {"n": 8, "B": 36}}, r"row 0: B = 36 is not B_p · n = 4.5 · 8"),
     ],
     ids=str,
 )

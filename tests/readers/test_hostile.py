@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from isolaw.errors import InputError
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 from isolaw.runs import Runs
 
 SETTINGS = {"n": 8, "B_p": 16, "framework": "veRL"}
@@ -57,7 +58,7 @@ def attempt(source: Path) -> str:
     for settings in (SETTINGS, None):
         began = time.process_time()
         try:
-            assert isinstance(survey([source], settings=settings).runs, Runs)
+            assert isinstance(survey([source], HowToRead.of(set=settings)).runs, Runs)
         except InputError as error:
             said = str(error)
             assert said

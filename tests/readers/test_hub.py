@@ -19,7 +19,7 @@ import pytest
 import isolaw
 from isolaw.errors import DataError, NotInstalled
 from isolaw.readers.hub import local
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 
 pytest.importorskip("huggingface_hub")
 LOGS = Path(__file__).parents[2] / "examples" / "logs"

@@ -12,8 +12,9 @@ import pytest
 
 import isolaw
 from isolaw.cli import run
-from isolaw.readers.read import survey
-from isolaw.readers.settling import settling
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.proposals import proposed
+from isolaw.readers.survey import survey
 
 NS, STEPS = (4, 8, 16), range(0, 60, 5)
 
@@ -72,7 +73,10 @@ def test_one_pattern_settles_a_layout_and_its_runs_fit(
     assert run([*words, "--draws", "0"]) == 0
     given = dict(pairwise(words))
     settings = [own for option, own in pairwise(words) if option == "--set"]
-    reading = survey(["n99"], given.get("--metric"), settings=settings, name_pattern=given["--name-pattern"])
+    reading = survey(
+        ["n99"],
+        HowToRead.of(metric=given.get("--metric"), set=settings, name_pattern=given["--name-pattern"]),
+    )
     runs = reading.runs.table()
     assert sorted(zip(runs["rollouts_per_problem"], runs["seed"], strict=True)) == [
         (n, seed) for n in NS for seed in (1, 2)
@@ -88,7 +92,7 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     assert run(["read", str(tmp_path / "wandb.csv")]) == 2
     text = capsys.readouterr().err
     command = next(line.strip() for line in text.splitlines() if line.strip().startswith("isolaw read"))
-    assert "--name-pattern '*_n{n}*' --metric val/acc" in command
+    assert "--name-pattern '*_n{n}*' --set 'B_p=<number>' --metric val/acc" in command
     assert run(shlex.split(command.replace("B_p=<number>", "B_p=8"))[1:]) == 0
 
 
@@ -131,21 +135,23 @@ def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> No
         record = {"loss": 0.1, "reward_std": 0.1, "completion_length": 9.0, "epoch": 0.1}
         rows = [{**record, "reward": t / 9 + i / 7, f"rewards/{name}": t / 9, "step": t} for t in range(1, 9)]
         (tmp_path / f"run{i}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = survey([tmp_path], settings=["n=8", "B_p=4"]).candidates
-    assert settling(found) == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
+    found = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"])).candidates
+    how = proposed(found)
+    assert how is not None
+    assert how.options() == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
 
 
 def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
     csv = "step,split,acc\n1,train,0.9\n2,train,0.8\n2,eval,0.3\n3,train,0.7\n4,eval,0.4\n"
     (tmp_path / "t.csv").write_text(csv)
-    points = isolaw.read(tmp_path / "t.csv", metric="acc", constants={"n": 8, "B_p": 4}).points
+    points = isolaw.read(tmp_path / "t.csv", set={"n": 8, "B_p": 4}, metric="acc").points
     assert points[points["eval_set"] == "validation"]["value"].tolist() == [0.3, 0.4]
 
     record = {"loss": 0.1, "reward": 0.9, "reward_std": 0.1, "completion_length": 9.0, "epoch": 0.1}
     rows = [{**record, "step": t} for t in range(1, 9)]
     marked = [{"reward": 0.3, "step": t, "phase": "eval"} for t in (4, 8)]
     (tmp_path / "logging.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *marked]))
-    points = isolaw.read(tmp_path / "logging.jsonl", settings=["n=8", "B_p=4"]).points
+    points = isolaw.read(tmp_path / "logging.jsonl", set=["n=8", "B_p=4"]).points
     assert points[points["metric"] == "reward"].groupby("eval_set")["value"].unique().map(list).to_dict() == {
         "train": [0.9],
         "validation": [0.3],
@@ -156,7 +162,7 @@ def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
         for row in ([rows[t - 1], {"reward": 0.3, "step": t}] if t % 4 == 0 else [rows[t - 1]])
     ]
     (tmp_path / "logging.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
-    (own,) = survey([tmp_path / "logging.jsonl"], settings=["n=8", "B_p=4"]).candidates
+    (own,) = survey([tmp_path / "logging.jsonl"], HowToRead.of(set=["n=8", "B_p=4"])).candidates
     assert "reward has two values at 2 steps, e.g. at step 4: 0.9 and 0.3" in own.message
 
 

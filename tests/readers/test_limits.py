@@ -18,7 +18,8 @@ import pytest
 from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 
 MB = limits.MB
@@ -32,7 +33,7 @@ CHILD = """
 import json, resource, sys, time
 began = time.process_time()
 from isolaw.errors import InputError
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 try:
     said = repr(survey([sys.argv[1]], settings=json.loads(sys.argv[2])).runs)
 except InputError as error:
@@ -69,7 +70,7 @@ def cost(source: Path, settings: dict[str, object] | None = None) -> tuple[str, 
 
 def said_of(source: Path, settings: dict[str, object] | None = None) -> str:
     with pytest.raises(DataError) as caught:
-        assert survey([source], settings=settings or SETTINGS).runs
+        assert survey([source], HowToRead.of(set=settings or SETTINGS)).runs
     said = str(caught.value)
     assert str(source) in said
     return said
@@ -95,7 +96,7 @@ def test_a_deep_toml_key(tmp_path: Path, key: str) -> None:
         configs.read(path)
     assert time.process_time() - began < 5
     (tmp_path / "run.jsonl").write_bytes(STEP)
-    assert len(survey([tmp_path / "run.jsonl"], settings=SETTINGS).runs) == 1  # the log itself is sound
+    assert len(survey([tmp_path / "run.jsonl"], HowToRead.of(set=SETTINGS)).runs) == 1  # a sound log
 
 
 def test_toml_of_common_depth(tmp_path: Path) -> None:
@@ -172,12 +173,12 @@ def test_a_line_that_does_not_end(tmp_path: Path, name: str) -> None:
     path = sparse(tmp_path / name, head, 20 * MB)  # a hole of a crash: the rest counts
     with path.open("ab") as file:
         file.write(b"\n" + head.replace(b"1", b"2", 1))
-    assert len(survey([path], settings=SETTINGS).runs) == 1
+    assert len(survey([path], HowToRead.of(set=SETTINGS)).runs) == 1
 
 
 def test_time_is_relative_to_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = repeated(tmp_path / "run.jsonl", STEP, 3 * MB)
-    assert len(survey([path], settings=SETTINGS).runs) == 1
+    assert len(survey([path], HowToRead.of(set=SETTINGS)).runs) == 1
     monkeypatch.setattr(limits, "FLOOR_S", 0.0)
     monkeypatch.setattr(limits, "S_PER_MB", 1e-6)
     said = said_of(path)
@@ -261,7 +262,7 @@ class TestTables:
         path = tmp_path / "table.csv"
         path.write_bytes(b"n,b,step,avg@4\n8,8,1," + b"x" * 2 * MB + b"\n")
         with pytest.raises(DataError) as caught:
-            assert survey([path], metric="avg@4", settings={"n": 8, "B_p": 8}).runs
+            assert survey([path], HowToRead.of(set={"n": 8, "B_p": 8}, metric="avg@4")).runs
         assert len(str(caught.value)) < 2_000
 
     @pytest.mark.parametrize("kind", ["rows", "text", "plain", "delta", "columns", "footer"])

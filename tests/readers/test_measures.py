@@ -15,7 +15,7 @@ FIXED = {"B_p": 4, "n": 8}
 def read(folder: Path, text: str, metric: str, **keywords: object) -> dict[str, list[int]]:
     """Return each evaluation set → the steps that a table has of it."""
     (folder / "t.csv").write_text(text)
-    runs = isolaw.read(folder / "t.csv", metric=metric, constants={**FIXED, **keywords})
+    runs = isolaw.read(folder / "t.csv", set={**FIXED, **keywords}, metric=metric)
     return {str(own): rows["step"].tolist() for own, rows in runs.points.groupby("eval_set")}
 
 
@@ -51,7 +51,7 @@ def test_rows_of_which_one_word_is_unclear_are_asked_and_the_answer_reads_them(t
     with pytest.raises(DataError, match=r"column event is 'train' in .* 2, .* 'aime24' in .* 3") as error:
         read(tmp_path, text, "reward")
     assert 'columns={"eval_set": "event"}' in str(error.value)
-    runs = isolaw.read(tmp_path / "t.csv", metric="reward", columns={"eval_set": "event"}, constants=FIXED)
+    runs = isolaw.read(tmp_path / "t.csv", columns={"eval_set": "event"}, set=FIXED, metric="reward")
     assert set(runs.points["eval_set"]) == {"train", "aime24"}
 
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import InputError
-from isolaw.readers.assignments import WHOLE, applying, parse, settable
+from isolaw.readers.how_to_read import HowToRead, applying
 from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
+from isolaw.readers.names import WHOLE, settable
 
 RUNS = ["GRPO-s21-p8-n128-m32-ga4", "GRPO-s22-p8-n32-m32-ga4", "GRPO-s21-p8-n8-m32-ga4"]
 
 
 def values(pattern: str, run: str, sources: tuple[str, ...] = ()) -> dict[str, object]:
-    return {own.name: own.value for own in NamePattern(pattern).assigned(run, sources)}
+    return NamePattern(pattern).read(run, sources)
 
 
 def test_a_number_is_taken_whole() -> None:
@@ -50,11 +51,11 @@ def test_zero_rollouts_are_refused_as_in_any_setting() -> None:
 
 
 def test_a_setting_with_a_glob_is_stronger_and_one_without_weaker() -> None:
-    rules = [*parse(["*-n8*:n=9", "n=7", "seed=3"]), NamePattern("*-n{n}-*")]
-    assert applying(rules, RUNS[0], [])["rollouts_per_problem"].value == 128
-    assert applying(rules, RUNS[2], [])["rollouts_per_problem"].value == 9
-    assert applying(rules, "x", [])["rollouts_per_problem"].value == 7
-    assert applying(rules, RUNS[0], [])["seed"].value == 3
+    ways = [HowToRead.of(set=["*-n8*:n=9", "n=7", "seed=3"], name_pattern="*-n{n}-*")]
+    assert applying(ways, RUNS[0], [])["rollouts_per_problem"].value == 128
+    assert applying(ways, RUNS[2], [])["rollouts_per_problem"].value == 9
+    assert applying(ways, "x", [])["rollouts_per_problem"].value == 7
+    assert applying(ways, RUNS[0], [])["seed"].value == 3
 
 
 def test_what_is_offered_reads_the_names() -> None:

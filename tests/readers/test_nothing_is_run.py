@@ -38,7 +38,7 @@ def watch(event, arguments):
 def attempt(*sources, **more):
     for settings in (None, {"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}):
         try:
-            isolaw.readers.read.survey(sources, settings=settings, **more).runs
+            isolaw.readers.survey.survey(sources, settings=settings, **more).runs
         except IsolawError:
             pass
 

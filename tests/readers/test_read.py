@@ -14,8 +14,9 @@ import pytest
 import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.reading import Reading
+from isolaw.readers.survey import survey
 
 Toy = Callable[..., Path]
 Curve = Callable[..., list[dict[str, Any]]]
@@ -56,7 +57,7 @@ def test_a_log_is_the_known_table(toy: Toy, tmp_path: Path) -> None:
 
 def test_an_account_says_where_from(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "log", config={"toy.n": 8, "toy.rollouts": 32, "toy.on_policy": True})
-    (provenance,) = survey([path], settings=["seed=5"]).ready
+    (provenance,) = survey([path], HowToRead.of(set=["seed=5"])).ready
     assert (provenance.framework, provenance.container, provenance.sources) == ("Toy", "toy", [str(path)])
     facts = {name: (fact.value, fact.origin) for name, fact in provenance.facts.items()}
     assert facts["rollouts_per_problem"] == (8, "toy.n in toy.yaml")
@@ -90,9 +91,9 @@ def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
         return sorted(str(name).removeprefix(f"{tmp_path}/") for name in found.unique())
 
     set_seeds = {"*log0:seed": 0, "*log1:seed": 1, "*log2:seed": 2}
-    assert names(settings=set_seeds) == ["run0", "run1", "run2"]
-    assert names(settings=set_seeds, group_by="file") == ["a/log0", "a/log1", "b/log2"]
-    assert names(settings={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
+    assert names(set=set_seeds) == ["run0", "run1", "run2"]
+    assert names(set=set_seeds, group_by="file") == ["a/log0", "a/log1", "b/log2"]
+    assert names(set={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
     assert names(group_by="name") == ["s1", "s2"]
     text = refusal(tmp_path, group_by="nam")
     for word in ('group_by="nam"', "did you mean 'name'?", "expected file, directory or a key"):
@@ -117,18 +118,18 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     assert found == {
         "a": (LogStatus.NEEDS, ["B_p"]), "b": (LogStatus.NEEDS, ["n", "B_p"]), "c": (LogStatus.READY, []),
     }  # fmt: skip
-    runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])
+    runs = isolaw.read(tmp_path, set=["B_p=4", "b:n=16"])
     assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
     assert 'settings=["n=<number>", "B_p=<number>"]' in refusal(tmp_path / "b")
 
 
 def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None:
     path = toy(tmp_path / "log", run="a", config=KNOWN)
-    text = refusal(path, settings=["z*:n=8"])
+    text = refusal(path, set=["z*:n=8"])
     for word in ("--set z*:rollouts_per_problem=8", "no run matches 'z*'", str(path)):
         assert word in text
     isolaw.sweep(tiny(), tmp_path / "sweep")
-    assert "no run uses it" in refusal(tmp_path / "sweep", settings=["n=8"])
+    assert "no run uses it" in refusal(tmp_path / "sweep", set=["n=8"])
 
 
 def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
         "a": LogStatus.ON_POLICY, "c": LogStatus.ON_POLICY,
     }  # fmt: skip
     shutil.rmtree(tmp_path / "off")
-    assert len(isolaw.read(tmp_path, settings={"b:on_policy": True})) == 3
+    assert len(isolaw.read(tmp_path, set={"b:on_policy": True})) == 3
     assert len(isolaw.read(tmp_path / "a", tmp_path / "c")) == 2
     (provenance,) = survey([tmp_path / "b"]).ready
     assert provenance.facts["on_policy"].value is False
@@ -161,7 +162,7 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     ):
         assert word in text
     assert "identical" not in text
-    assert isolaw.read(a, b, settings=["b:seed=1"]).table()["seed"].to_dict() == {"a": 0, "b": 1}
+    assert isolaw.read(a, b, set=["b:seed=1"]).table()["seed"].to_dict() == {"a": 0, "b": 1}
     other = toy(tmp_path / "c", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.lr": 1.0})
     assert "a, c" in refusal(a, other)  # lr is known of one only, so it cannot tell them apart
 
@@ -198,7 +199,7 @@ def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Pat
     text = refusal(tmp_path)
     assert 'If one continues the other: group_by="directory"' in text
     assert "identical" not in text
-    (provenance,) = survey([tmp_path], group_by="directory").ready
+    (provenance,) = survey([tmp_path], HowToRead.of(group_by="directory")).ready
     assert provenance.steps == (1, 40)
     assert "3 steps repeated with the same values; isolaw counts them once" in provenance.notes
 
@@ -217,7 +218,7 @@ def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> 
     runs = isolaw.read(tmp_path)
     assert runs.attributes == {"a": {"kl": 0.1}, "b": {"kl": 0.2}}
     assert any("lr is not known for every run" in note for note in runs.notes)
-    assert isolaw.read(tmp_path, settings=["b:lr=2e-6"]).attributes["b"] == {"kl": 0.2, "lr": 2e-6}
+    assert isolaw.read(tmp_path, set=["b:lr=2e-6"]).attributes["b"] == {"kl": 0.2, "lr": 2e-6}
 
 
 def test_percent(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_percent(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert series(runs, "avg@8", "aime24")["a"] == pytest.approx([0.5 * 5 / 13, 0.5 * 10 / 18], rel=1e-5)
     assert max(series(runs)["a"]) > 30  # a reward is never rescaled
     assert any("avg@8 on aime24 was in percent (up to 27.7778): divided by 100" in n for n in runs.notes)
-    kept = isolaw.read(path, settings={"percent": False})
+    kept = isolaw.read(path, set={"percent": False})
     assert max(series(kept, "avg@8", "aime24")["a"]) > 20
 
 
@@ -240,12 +241,11 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
         'settings=["framework=<name>"]',
     ):
         assert word in text
-    assert "--write-mapping" not in text  # which takes tables
     assert "it has no value of a known metric; its keys are my_reward" in refusal(
-        path, settings=["framework=toy", "n=8", "B_p=4"]
+        path, set=["framework=toy", "n=8", "B_p=4"]
     )
     with pytest.raises(InputError) as error:
-        isolaw.read(path, settings=["framework=tay"])
+        isolaw.read(path, set=["framework=tay"])
     assert "expected: isolaw, " in str(error.value)
     assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
@@ -269,13 +269,13 @@ def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path:
 
 def test_steps_that_no_number_holds(toy: Toy, tmp_path: Path) -> None:
     records = [{"at": 1, "toy/train/reward": 0.5}, {"at": 2**40, "toy/train/reward": 0.7}]
-    runs = isolaw.read(toy(tmp_path / "log", records), settings=["n=100000", "B_p=100000"])
+    runs = isolaw.read(toy(tmp_path / "log", records), set=["n=100000", "B_p=100000"])
     assert runs.points["step"].tolist() == [1]
 
 
 def test_values_for_columns_of_ours(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "log", config=KNOWN)
-    points = isolaw.read(path, settings=["n_samples=8", "n_problems=30", "problem_set=math", "D=6000"]).points
+    points = isolaw.read(path, set=["n_samples=8", "n_problems=30", "problem_set=math", "D=6000"]).points
     assert set(points["n_samples"]) == {8}
     assert set(points["n_problems"]) == {30}
     assert set(points["problem_set"]) == {"math"}
@@ -288,7 +288,7 @@ def test_sweeps_tables_and_logs_together(toy: Toy, tiny: Any, tmp_path: Path) ->
     made.points.assign(run_id="copy-" + made.points["run_id"]).to_csv(
         tmp_path / "all" / "table.csv", index=False
     )
-    reading: Reading = survey([tmp_path / "all"], settings=["seed=7"])
+    reading: Reading = survey([tmp_path / "all"], HowToRead.of(set=["seed=7"]))
     assert len(reading.runs) == 2 * len(made) + 1
     assert {provenance.container for provenance in reading.ready} == {"sweep", "table", "toy"}
     seeds = reading.runs.table()["seed"]
@@ -305,7 +305,7 @@ def test_a_single_sweep_is_read_as_ever(tiny: Any, same: Any, tmp_path: Path) ->
 def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "n8.csv"
     pd.DataFrame({"step": [1, 2, 3], "avg@4": [0.1, 0.2, 0.3]}).to_csv(path, index=False)
-    runs = isolaw.read(path, settings=["n=8", "n8:B=32", "lr=0.5"])
+    runs = isolaw.read(path, set=["n=8", "n8:B=32", "lr=0.5"])
     assert runs.points["compute"].tolist() == [32, 64, 96]
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)

@@ -35,7 +35,7 @@ def a_set(folder: Path, **changed: Any) -> dict[str, Any]:
         curve | {"curve": "math: avg@4", "key": "val-core/math/acc/mean@4"},
     ]
     own = {"source": "a/b: trial.log", "what": "veRL", "paths": ["trial.log"], "truth": truth}
-    return own | {"settings": ["n=4", "B_p=8"]}
+    return own | {"set": ["n=4", "B_p=8"]}
 
 
 def test_a_set_is_asked_then_equal(judge: ModuleType, tmp_path: Path) -> None:

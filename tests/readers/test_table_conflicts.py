@@ -73,34 +73,34 @@ def test_a_column_that_contradicts(
 ) -> None:
     text = f"step,{header},acc\n" + rows((range(1, 4), line))
     with pytest.raises(DataError, match=words.replace("(", r"\(")) as error:
-        read(tmp_path, text, constants=given)
+        read(tmp_path, text, set=given)
     assert "line 2" in str(error.value)
     if column:
         said = header.split(",")[0 if line[0] != "8" else 2]
         assert f'columns={{"{column}": "{said}"}}' in str(error.value)
         constants = {name: value for name, value in given.items() if name != column}
-        assert len(read(tmp_path, text, columns={column: said}, constants=constants)) == 1
+        assert len(read(tmp_path, text, columns={column: said}, set=constants)) == 1
 
 
 def test_cumulative_rollouts(tmp_path: Path) -> None:
     same = "step,total_rollouts,acc\n" + "".join(f"{m},{32 * (m + 1)},0.1\n" for m in range(4))
-    assert len(read(tmp_path, same, constants=SET)) == 1
+    assert len(read(tmp_path, same, set=SET)) == 1
     other = "step,total_rollouts,acc\n" + "".join(f"{m},{64 * m},0.1\n" for m in range(4))
     with pytest.raises(
         DataError,
         match=r"total_rollouts rises from 0 in line 2 .* to 192 in line 5 .*; B_p = 4 and n = 8 make 96",
     ):
-        read(tmp_path, other, constants=SET)
-    runs = read(tmp_path, other, constants=SET, columns={"compute": "total_rollouts"})
+        read(tmp_path, other, set=SET)
+    runs = read(tmp_path, other, columns={"compute": "total_rollouts"}, set=SET)
     assert runs.points["compute"].max() == 192
 
 
 def test_compute_in_tokens(tmp_path: Path) -> None:
     text = "step,compute,acc\n" + "".join(f"{m},{5_000_000 * m},0.1\n" for m in range(4))
     with pytest.raises(DataError, match=r"line 3: compute is 5e\+06, over 100 times .* = 4 · 8 · 1 = 32"):
-        read(tmp_path, text, constants=SET)
+        read(tmp_path, text, set=SET)
     given = {"compute": "problems_per_batch*rollouts_per_problem*step"}
-    assert read(tmp_path, text, constants=SET, derive=given).points["compute"].max() == 96
+    assert read(tmp_path, text, columns=given, set=SET).points["compute"].max() == 96
 
 
 COUNTED = "step,{name},response_length,acc\n"
@@ -121,9 +121,9 @@ def test_a_counter_that_contradicts(tmp_path: Path, name: str, each: int) -> Non
     text = COUNTED.format(name=name) + "".join(f"{t},{each * t},10,0.5{t}\n" for t in range(1, 7))
     first, last = (rf"{each * t} in line {t + 1} \(step {t}\)" for t in (1, 6))
     with pytest.raises(DataError, match=rf"{name} rises from {first} to {last}") as error:
-        read(tmp_path, text, constants=SET)
+        read(tmp_path, text, set=SET)
     assert "B_p = 4 and n = 8 make" in str(error.value)
-    read(tmp_path, text, constants=SET, derive={"C": "problems_per_batch*rollouts_per_problem*step"})
+    read(tmp_path, text, columns={"C": "problems_per_batch*rollouts_per_problem*step"}, set=SET)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_a_counter_that_agrees_or_counts_something_else(tmp_path: Path, name: st
         text = COUNTED.format(name=name) + "".join(
             f"{t},{offset + each * t},10,0.5{t}\n" for t in range(1, 7)
         )
-        assert read(tmp_path, text, constants=SET).points["compute"].max() == 192
+        assert read(tmp_path, text, set=SET).points["compute"].max() == 192
 
 
 def test_steps_that_may_count_rollouts_are_said(tmp_path: Path) -> None:
-    runs = read(tmp_path, "step,acc\n" + "".join(f"{32 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{32 * t},0.{t + 1}\n" for t in range(6)), set=SET)
     assert any("steps rise by 32, which is B_p · n" in note for note in runs.notes)
-    runs = read(tmp_path, "step,acc\n" + "".join(f"{10 * t},0.{t + 1}\n" for t in range(6)), constants=SET)
+    runs = read(tmp_path, "step,acc\n" + "".join(f"{10 * t},0.{t + 1}\n" for t in range(6)), set=SET)
     assert not any("steps rise" in note for note in runs.notes)

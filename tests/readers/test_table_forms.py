@@ -35,12 +35,12 @@ def test_a_documents_list_of_steps(tmp_path: Path, document: Any, indent: int | 
     assert frame["eval.acc"].tolist() == REWARDS
     given = {"B_p": 8} | ({"n": 4} if isinstance(document, list) else {})
     columns = {} if isinstance(document, list) else {"n": "group_size"}
-    runs = isolaw.read(path, metric="eval.acc", constants=given, columns=columns)
+    runs = isolaw.read(path, columns=columns, set=given, metric="eval.acc")
     assert runs.points["compute"].tolist() == [32, 64, 96]
     assert runs.points["value"].tolist() == REWARDS
     if not isinstance(document, list):
         with pytest.raises(DataError, match=r"\"n\": \"group_size\""):  # its own proposal
-            isolaw.read(path, constants={"B_p": 8}).points  # noqa: B018
+            isolaw.read(path, set={"B_p": 8}).points  # noqa: B018
 
 
 def test_a_header_is_no_step(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_frameworks_lines_below_their_configuration(tmp_path: Path) -> None:
     rows = [{"config": {"num_generations": 4, "seed": 3}}]
     rows += [{"step": k, "reward": r, "reward_std": 0.1} for k, r in enumerate(REWARDS, 1)]  # type: ignore[dict-item]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    points = isolaw.read(path, settings=["B_p=8"]).points
+    points = isolaw.read(path, set=["B_p=8"]).points
     assert points[["rollouts_per_problem", "seed"]].iloc[0].tolist() == [4, 3]
     assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
 
@@ -71,7 +71,7 @@ def test_html(tmp_path: Path) -> None:
     path = tmp_path / "results.html"
     table = pd.DataFrame({"step": [1, 2, 3], "acc": REWARDS}).to_html()
     path.write_text(f"<!doctype html><p>a &lt; b</p><table><tr><th>x<th>y<tr><td>1<td>2</table>{table}")
-    runs = isolaw.read(path, metric="acc", constants={"B_p": 8, "n": 4})
+    runs = isolaw.read(path, set={"B_p": 8, "n": 4}, metric="acc")
     assert runs.points["value"].tolist() == REWARDS
 
 
@@ -99,11 +99,11 @@ def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("step,mean_reward,val_reward,loss\n1,0.1,0.2,0.5\n2,0.2,0.3,0.4\n")
     for metric, expected in {"mean_reward": "train", "val_reward": "validation"}.items():
-        runs = isolaw.read(path, metric=metric, constants={"B_p": 8, "n": 4})
+        runs = isolaw.read(path, set={"B_p": 8, "n": 4}, metric=metric)
         assert set(runs.points["eval_set"]) == {expected}
     trl = tmp_path / "trl.csv"
     trl.write_text("step,rewards/correct/mean\n1,0.1\n2,0.2\n")
-    runs = isolaw.read(trl, metric="rewards/correct/mean", constants={"B_p": 8, "n": 4})
+    runs = isolaw.read(trl, set={"B_p": 8, "n": 4}, metric="rewards/correct/mean")
     assert set(runs.points["eval_set"]) == {"train"}
     assert any("comes from training batches" in note for note in runs.notes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_all_that_is_missing_at_once() -> None:
     ):
         assert line in text
     assert text.endswith(
-        'isolaw.read(df, columns={"n": "rollout_n", "step": "global_step"}, constants={"B_p": <number>}, '
+        'isolaw.read(df, columns={"n": "rollout_n", "step": "global_step"}, set={"B_p": <number>}, '
         'metric="holdout_acc_raw")'
     )
 
@@ -52,7 +52,7 @@ def test_the_command_of_the_message_works(capsys: pytest.CaptureFixture[str]) ->
     assert run(["read", str(TAN)]) == 2
     text = capsys.readouterr().err
     command = next(line.strip() for line in text.splitlines() if line.strip().startswith("isolaw read"))
-    assert "--column n=rollout_n --constant 'B_p=<number>' --metric holdout_acc_raw" in command
+    assert "--column n=rollout_n --set 'B_p=<number>' --metric holdout_acc_raw" in command
     words = command.replace("'B_p=<number>'", "B_p=512").split()[1:]
     assert run(words) == 0
     assert "isolaw.read(" in message(TAN)  # Python shows Python
@@ -72,7 +72,7 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
 def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
     rows = [(run, step, name, 0.3) for run in "ab" for name in (40, 30) for step in range(8)]
     table = pd.DataFrame(rows, columns=["run_id", "step", "n_samples", "pass_at_1"])
-    assert 'constants={"B_p": <number>, "n": <number>}' in message(table)
+    assert 'set={"B_p": <number>, "n": <number>}' in message(table)
     assert '"n": "n_samples"' in message(table.assign(loss=0.1).rename(columns={"pass_at_1": "reward"}))
 
 
@@ -81,8 +81,7 @@ def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
     [
         (
             {
-                "columns": {"n": "rolout", "step": "stepp"},
-                "derive": {"C": "prompt_seen*n"},
+                "columns": {"n": "rolout", "step": "stepp", "C": "prompt_seen*n"},
                 "metric": "holdout",
             },
             [
@@ -103,15 +102,16 @@ def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
     ids=["columns", "metric"],
 )
 def test_wrong_names(how: dict[str, Any], words: list[str]) -> None:
-    text = message(pd.read_csv(TAN), constants={"B_p": 512}, **how)
+    text = message(pd.read_csv(TAN), set={"B_p": 512}, **how)
     for word in words:
         assert word in text
 
 
-def test_a_mapping_file_stays_in_the_call(tmp_path: Path) -> None:
-    (tmp_path / "m.toml").write_text('[columns]\nn = "rollout_n"\n[metrics]\nacc = "holdout_acc_raw"\n')
-    text = message(TAN, mapping=tmp_path / "m.toml")
-    assert re.search(r'isolaw.read\("\S+", mapping="FILE", constants=\{"B_p": <number>\}\)$', text)
+def test_what_isolaw_toml_says_is_not_repeated(tmp_path: Path) -> None:
+    table = Path(shutil.copy(TAN, tmp_path))
+    text = '[columns]\nn = "rollout_n"\n[metrics]\nacc = "holdout_acc_raw"\n'
+    (tmp_path / "isolaw.toml").write_text(text)
+    assert message(table).endswith(f'isolaw.read("{table}", set={{"B_p": <number>}})')
 
 
 def test_a_wide_table_is_not_listed_whole() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.table_files import load
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs
@@ -27,7 +27,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 
 def read(folder: Path, text: str | bytes, metric: str | None = "score", **mapping: Any) -> Runs:
-    return read_table(write(folder, text), ColumnMapping(**{"constants": FIXED, **mapping}), metric)
+    return read_table(write(folder, text), HowToRead.of(**{"set": FIXED, **mapping}, metric=metric))
 
 
 # What is read
@@ -68,10 +68,14 @@ def test_columns_derive_and_constants(tmp_path: Path) -> None:
     runs = read(
         tmp_path,
         text,
+        columns={
+            "rollouts_per_problem": "group",
+            "step": "it",
+            "model": "name",
+            "compute": "prompts*rollouts_per_problem",
+        },
+        set={"problems_per_batch": 16, "problem_set": "math", "lr": 0.5},
         metric="r",
-        columns={"rollouts_per_problem": "group", "step": "it", "model": "name"},
-        derive={"compute": "prompts*rollouts_per_problem"},
-        constants={"problems_per_batch": 16, "problem_set": "math", "lr": 0.5},
     )
     points = runs.points
     assert len(runs) == 2
@@ -114,7 +118,7 @@ def test_seeds_by_a_column(tmp_path: Path) -> None:
 def test_parquet_in(tmp_path: Path) -> None:
     path = tmp_path / "data.bin"  # told apart by content, not by name
     pd.DataFrame({"step": [1, 2, 3], "score": [0.1, 0.2, 0.3]}).to_parquet(path)
-    runs = read_table(path, ColumnMapping(constants=FIXED), "score")
+    runs = read_table(path, HowToRead.of(set=FIXED, metric="score"))
     pd.testing.assert_frame_equal(runs.points, read(tmp_path, WIDE).points)
 
 
@@ -149,7 +153,7 @@ def test_a_sweep_directory_and_its_table(tmp_path: Path, tiny, same) -> None:
     table = isolaw.read(tmp_path / "points.parquet")
     same(table, made)
     assert table.attributes == made.attributes
-    with pytest.raises(DataError, match="needs no column mapping"):
+    with pytest.raises(DataError, match="needs no columns"):
         isolaw.read(tmp_path, columns={"seed": "x"})
 
 
@@ -157,10 +161,9 @@ def test_the_real_table(tmp_path: Path) -> None:
     path = Path(__file__).parents[2] / "examples" / "data" / "tan_rollout_n_base.csv"
     runs = isolaw.read(
         path,
+        columns={"rollouts_per_problem": "rollout_n", "compute": "prompts_seen*rollout_n"},
+        set={"problems_per_batch": 512},
         metric="holdout_acc_raw",
-        columns={"rollouts_per_problem": "rollout_n"},
-        derive={"compute": "prompts_seen*rollout_n"},
-        constants={"problems_per_batch": 512},
     )
     frame = pd.read_csv(path)
     assert len(runs) == 4
@@ -235,21 +238,21 @@ def test_content_that_cannot_be_used(tmp_path: Path, text: str, words: list[str]
     header = text.split("\n", 1)[0].split(",")
     constants = {name: value for name, value in FIXED.items() if name not in header}
     with pytest.raises(DataError) as error:
-        read(tmp_path, text, constants=constants)
+        read(tmp_path, text, set=constants)
     for word in [str(tmp_path / "t.csv"), *words]:
         assert word in str(error.value)
 
 
 def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
-        read(tmp_path, "r,score\n1,0.1\n", constants={})
+        read(tmp_path, "r,score\n1,0.1\n", set={})
     for word in (
         "3 columns or values are missing",
         "B_p (problems_per_batch)",
         "n (rollouts_per_problem)",
         "step or compute",
         "columns: r, score",
-        'constants={"B_p": <number>, "n": <number>}',
+        'set={"B_p": <number>, "n": <number>}',
     ):
         assert word in str(error.value)
 
@@ -260,8 +263,8 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
         ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
         ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
         ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
-        ({"derive": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
-        ({"derive": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
+        ({"columns": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
+        ({"columns": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
     ],
     ids=str,
 )
@@ -288,5 +291,5 @@ def test_a_blank_cell_is_no_measurement(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "eval_set"), [("critic/score/mean", "train"), ("score", "validation")])
 def test_a_metric_of_training_is_not_called_validation(tmp_path: Path, name: str, eval_set: str) -> None:
     (tmp_path / "t.csv").write_text(f"step,{name}\n1,0.1\n2,0.2\n")
-    runs = read_table(tmp_path / "t.csv", ColumnMapping(constants=FIXED), name)
+    runs = read_table(tmp_path / "t.csv", HowToRead.of(set=FIXED, metric=name))
     assert set(runs.points["eval_set"]) == {eval_set}

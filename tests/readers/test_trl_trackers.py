@@ -122,7 +122,7 @@ def wandb_history(folder: Path) -> Path:
 
 
 def curves(folder: Path) -> pd.DataFrame:
-    points = isolaw.read(folder, settings=SETTINGS).points
+    points = isolaw.read(folder, set=SETTINGS).points
     points = points.sort_values(["eval_set", "metric", "step"]).reset_index(drop=True)
     return points[["eval_set", "metric", "step", "compute", "value"]]
 
@@ -164,6 +164,6 @@ def test_a_console_is_the_run_of_its_state(tmp_path: Path) -> None:
     records = [{k: v for k, v in own.items() if k != "step"} for own in history()[:-1]]
     bars = "".join(f"\r{step}%|#    | {step}/250 [10:00<20:00, 1.5s/it]" for step in range(101))
     (folder / "train.log").write_text(bars + "\n" + "\n".join(map(str, records)))
-    runs = isolaw.read(tmp_path, settings=SETTINGS)
+    runs = isolaw.read(tmp_path, set=SETTINGS)
     assert len(runs) == 1
     assert sorted(runs.points["step"].unique()) == list(range(5, 101, 5))

@@ -46,8 +46,8 @@ from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
 from isolaw.errors import RunError, Wording
 from isolaw.readers import frameworks
-from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.names import ASSUMED
 
 FIRST = "0"  # folder of the first start
 COMMAND = "command.sh"  # file of the started commands

@@ -14,8 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from isolaw.metrics import STEP_SECONDS
-from isolaw.readers.assignments import WHOLE
-from isolaw.readers.names import counts
+from isolaw.readers.names import WHOLE, counts
 from isolaw.readers.raw_log import RawLog, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)

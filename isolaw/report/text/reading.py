@@ -10,10 +10,10 @@ from isolaw import commands
 from isolaw.errors import Refused
 from isolaw.fits import choices
 from isolaw.metrics import is_mean_accuracy, is_reward
-from isolaw.readers.assignments import ASSUMED
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.names import ASSUMED
+from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
-from isolaw.readers.settling import settling
 from isolaw.report.text.numbers import columns, count, number
 from isolaw.runs import Runs, listed
 
@@ -98,12 +98,12 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     If the command has placeholders for the user to fill in, a second line names the file that can contain the
     values.
     """
-    options = settling(reading.candidates, reading.sources)
-    if options is not None and not options:
-        return []  # isolaw's own runs need no settings: --only and --exclude select among them
-    if options is None:
+    how = proposed(reading.candidates, reading.sources)
+    if how is not None and not how.options():
+        return []  # isolaw's own runs need no settings: --only selects among them
+    if how is None:
         return [reading.to_fill_in(words)]
-    settled = commands.read_again(words, options)
+    settled = commands.read_again(words, how.options())
     lines = [f"To read these logs: {settled}"]
     if settled.placeholders:
         values = listed(settled.placeholders, _MOST_NAMED)

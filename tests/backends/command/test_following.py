@@ -70,7 +70,7 @@ def test_it_agrees_with_the_readers(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("".join(map(verl, range(1, 41))))
     found = Following(str(path), frameworks.named("veRL"), 10**6).read(final=True)
-    points = read(str(path), settings=["n=4", "B_p=8"]).points
+    points = read(str(path), set=["n=4", "B_p=8"]).points
     rows = {(own.step, own.eval_set, own.metric): own.value for own in points.itertuples()}
     assert rows == {(step, *target): value for step, own in found.items() for target, value in own.items()}
 

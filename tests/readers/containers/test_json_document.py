@@ -85,7 +85,7 @@ def test_it_becomes_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "n8"
     folder.mkdir()
     write(folder, json.dumps({"config": ARGUMENTS, "history": RECORDS}, indent=1))
-    runs = isolaw.read(tmp_path, settings={"B_p": 16})
+    runs = isolaw.read(tmp_path, set={"B_p": 16})
     assert runs.points["compute"].unique().tolist() == [128 * step for step in EXPECTED]
     assert runs.points["seed"].unique().tolist() == [3]
 

@@ -18,7 +18,7 @@ from isolaw.errors import DataError
 from isolaw.readers import frameworks
 from isolaw.readers.containers.jsonlines import CONTAINER
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 
 HEAD = 65_536
 

@@ -15,8 +15,9 @@ import pytest
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.notebook import CONTAINER
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.html_tables import tables
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 
 REWARDS = [0.125, 0.25, 0.375]
 BANNER = (
@@ -82,20 +83,20 @@ def test_arguments_that_are_no_literals_are_asked(tmp_path: Path) -> None:
 
 def test_two_tables_are_two_trainings(tmp_path: Path) -> None:
     path = write(tmp_path / "two.ipynb", stream(BANNER), display(html(REWARDS)), display(html(REWARDS[:2])))
-    found = survey([path], settings=["*#2:seed=1"]).candidates
+    found = survey([path], HowToRead.of(set=["*#2:seed=1"])).candidates
     assert [own.steps for own in found] == [(10, 30), (10, 20)]
 
 
 def test_printed_metrics_are_a_console(tmp_path: Path) -> None:
     lines = [f"step:{k} - critic/score/mean:{r} - actor/ppo_kl:0.0\n" for k, r in enumerate(REWARDS, 1)]
     path = write(tmp_path / "verl.ipynb", *map(stream, lines), code="1 +")
-    points = isolaw.read(tmp_path, settings=["n=4", "B_p=8"]).points
+    points = isolaw.read(tmp_path, set=["n=4", "B_p=8"]).points
     assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
     printed = "".join(
         f"{{'loss': 0.0, 'reward': {r}, 'reward_std': 0.1, 'epoch': 0.{k}}}\n" for k, r in enumerate(REWARDS)
     )
     path = write(tmp_path / "trl.ipynb", stream(BANNER + printed))
-    points = isolaw.read(path, settings=["logging_steps=1"]).points
+    points = isolaw.read(path, set=["logging_steps=1"]).points
     assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
     assert points["run_id"].unique().tolist() == [str(path)]
 
@@ -108,7 +109,7 @@ def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the outputs of the notebook have no metrics"):
         isolaw.read(write(path, stream("hello\n")))
     own = "".join(f"step {k}: reward={r} loss=0.1\n" for k, r in enumerate(REWARDS, 1))
-    runs = isolaw.read(write(path, stream(own)), metric="reward", constants={"B_p": 8, "n": 4})
+    runs = isolaw.read(write(path, stream(own)), set={"B_p": 8, "n": 4}, metric="reward")
     assert runs.points["value"].tolist() == REWARDS  # a console of one's own
     path.write_text('{"cells": 7}')
     assert not CONTAINER.file(path, path.read_bytes())

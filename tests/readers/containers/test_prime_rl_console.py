@@ -67,7 +67,7 @@ def test_its_files_are_coloured(tmp_path: Path, form: str) -> None:
     rewards = [0.125, -0.5, 0.25]
     path = write(tmp_path, [COLOURS.format(10 + k, k, form.format(r)) for k, r in enumerate(rewards)])
     assert CONTAINER.file(path, path.read_bytes()[:512])
-    runs = isolaw.read(path.parent, settings=["n=16", "B_p=8"])
+    runs = isolaw.read(path.parent, set=["n=16", "B_p=8"])
     points = runs.points
     assert points[points["metric"] == "reward"]["value"].tolist() == rewards
 

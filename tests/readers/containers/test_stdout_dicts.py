@@ -20,7 +20,7 @@ from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "logs" / "trl" / "nhockid235"

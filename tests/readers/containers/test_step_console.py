@@ -17,7 +17,8 @@ import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.step_console import CONTAINER
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 REWARDS = [0.125, 0.25, 0.375, 0.5]
 NOISE = "INFO 10:00 loading weights: 100%|██████| 3/3 [00:01]\n• not a value: 1\n"
@@ -110,7 +111,7 @@ def write(folder: Path, text: str) -> Path:
 def test_rewards_by_step(tmp_path: Path, console: Any) -> None:
     path = write(tmp_path, console(REWARDS))
     assert CONTAINER.file(path, path.read_bytes())
-    points = isolaw.read(tmp_path, settings=["n=4", "B_p=16"]).points
+    points = isolaw.read(tmp_path, set=["n=4", "B_p=16"]).points
     train = points[(points["metric"] == "reward") & (points["eval_set"] == "train")]
     assert dict(zip(train["compute"], train["value"], strict=True)) == dict(
         zip((64, 128, 192, 256), REWARDS, strict=True)
@@ -131,7 +132,7 @@ def test_what_else_they_hold(tmp_path: Path) -> None:
         roll: {("validation", "accuracy"): {0: 0.0625, 2: 0.1875}},
     }
     for console, curves in expected.items():
-        points = isolaw.read(write(tmp_path, console(REWARDS)), settings=["n=4", "B_p=16"]).points
+        points = isolaw.read(write(tmp_path, console(REWARDS)), set=["n=4", "B_p=16"]).points
         own = points.set_index(["eval_set", "metric", "step"])["value"].sort_index()
         for target, values in curves.items():
             assert {step: own[target][step] for step in values} == values, console
@@ -142,7 +143,7 @@ def test_steps_that_start_again_with_an_epoch_go_on(tmp_path: Path) -> None:
     text = nemo(REWARDS[:3], per_epoch=2) + nemo(
         REWARDS[2:], per_epoch=2, first=2
     )  # a resumed job repeats step 3
-    points = isolaw.read(write(tmp_path, text), settings=["n=4"]).points
+    points = isolaw.read(write(tmp_path, text), set=["n=4"]).points
     train = points[(points["metric"] == "reward")]
     assert train["step"].tolist() == [1, 2, 3, 4]
     assert train["value"].tolist() == REWARDS
@@ -151,7 +152,7 @@ def test_steps_that_start_again_with_an_epoch_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("console", [areal, nemo, mlx, mlx_lines, roll])
 def test_one_training_after_another_are_two(tmp_path: Path, console: Any) -> None:
     path = write(tmp_path, console(REWARDS) + console([0.75, 0.875]))
-    found = survey([path], settings=["n=4", "B_p=16", "*#2:seed=1"]).candidates
+    found = survey([path], HowToRead.of(set=["n=4", "B_p=16", "*#2:seed=1"])).candidates
     assert [own.steps and own.steps[1] for own in found] == [4, 2]
     assert [own.run.endswith("#2") for own in found] == [False, True]
 
@@ -171,7 +172,7 @@ def test_the_same_configuration_printed_again_is_one_run(tmp_path: Path) -> None
 
 def test_a_count_of_five_printed_digits_is_no_evidence(tmp_path: Path) -> None:
     text = areal(REWARDS).replace("6.4000e+01", "1.3107e+05")
-    (own,) = survey([write(tmp_path, text)], settings=["n=4", "B_p=32768"]).candidates
+    (own,) = survey([write(tmp_path, text)], HowToRead.of(set=["n=4", "B_p=32768"])).candidates
     assert own.facts["rollouts_per_step"].value == 131_072
 
 
@@ -224,7 +225,7 @@ def test_another_n_in_the_middle_is_asked(tmp_path: Path, console: Any) -> None:
 def test_another_count_in_the_middle_is_asked(tmp_path: Path) -> None:
     one, two, three, four, five = areal(REWARDS).split("6.4000e+01")
     text = "6.4000e+01".join([one, two, three]) + "1.2800e+02" + four + "1.2800e+02" + five
-    (own,) = survey([write(tmp_path, text)], settings=["n=4", "B_p=16"]).candidates
+    (own,) = survey([write(tmp_path, text)], HowToRead.of(set=["n=4", "B_p=16"])).candidates
     assert own.status is LogStatus.NEEDS
     assert "64 (" in own.message
     assert "128 (ppo_actor/n_seqs in every record from record 3 on)" in own.message

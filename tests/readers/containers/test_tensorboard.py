@@ -112,7 +112,7 @@ def test_it_becomes_a_run(tmp_path: Path) -> None:
     file = verl(tmp_path)
     with pytest.raises(DataError, match="n and B_p unknown"):
         isolaw.read(file)
-    runs = isolaw.read(tmp_path, settings={"n": 8, "B_p": 32})
+    runs = isolaw.read(tmp_path, set={"n": 8, "B_p": 32})
     held_out = runs.points[(runs.points["eval_set"] == "aime24") & (runs.points["metric"] == "avg@8")]
     assert dict(zip(held_out["compute"], held_out["value"], strict=True)) == {
         step * 32 * 8: value for step, value in TABLE[HELD_OUT].items()

@@ -18,7 +18,8 @@ import pytest
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.trackio import CONTAINER
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 # Table metrics of version 0.43, and of its first versions, which kept no configuration.
 NEW = "id INTEGER PRIMARY KEY, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT"
@@ -58,7 +59,7 @@ def database(path: Path, schema: str = NEW, wal: bool = False) -> sqlite3.Connec
 
 
 def expect(path: Path, settings: list[str]) -> None:
-    reading = survey([path], settings=settings)
+    reading = survey([path], HowToRead.of(set=settings))
     points = reading.runs.points
     own = (
         points[points["metric"] == "reward"].set_index(["rollouts_per_problem", "step"])["value"].sort_index()

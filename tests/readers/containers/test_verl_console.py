@@ -263,7 +263,7 @@ def test_the_first_versions_name_the_initial_validation_otherwise(tmp_path: Path
     text = initial({"test_score/a": 0.25}) + "step:0 - test_score/a:0.250\n"
     text += "step:1 - critic/score/mean:0.5\nstep:2 - critic/score/mean:0.5 - val/test_score/a:0.5\n"
     (tmp_path / "run.log").write_text(text)
-    points = isolaw.read(tmp_path / "run.log", settings={"n": 8, "B_p": 4}).points
+    points = isolaw.read(tmp_path / "run.log", set={"n": 8, "B_p": 4}).points
     own = points[points["metric"] == "test_score"]
     assert own[["eval_set", "step", "value"]].values.tolist() == [["a", 0, 0.25], ["a", 2, 0.5]]
 

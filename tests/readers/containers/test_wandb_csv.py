@@ -12,7 +12,7 @@ import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.wandb_csv import CONTAINER
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.read import survey
+from isolaw.readers.survey import survey
 
 HELD_OUT = "val-core/aime24/acc/mean@8"
 # A panel's export: every field quoted, no newline at the end, runs evaluated at different steps.
@@ -75,7 +75,7 @@ def test_wide(text: str, tmp_path: Path) -> None:
 def test_wide_becomes_runs(tmp_path: Path) -> None:
     (tmp_path / "export.csv").write_text(WIDE)
     settings = {"B_p": 32, "qwen-n8:n": 8, "qwen - n16:n": 16}
-    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    points = isolaw.read(tmp_path / "export.csv", set=settings).points
     assert set(points["eval_set"] + " " + points["metric"]) == {"aime24 avg@8"}
     found = zip(points["rollouts_per_problem"], points["compute"], points["value"], strict=True)
     assert sorted(found) == [
@@ -241,7 +241,7 @@ def test_one_column_a_run(tmp_path: Path) -> None:
         "grpo-n16": {20: 0.5},
     }
     settings = {"B_p": 4, "grpo-n8:n": 8, "grpo-n16:n": 16, "framework": "TRL"}
-    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    points = isolaw.read(tmp_path / "export.csv", set=settings).points
     assert sorted(points["compute"]) == [20 * 4 * 8, 20 * 4 * 16, 40 * 4 * 8]
 
 
@@ -249,7 +249,7 @@ def test_trls_names_as_the_api_gives_them(tmp_path: Path) -> None:
     """Without W&B's own clocks; W&B's step counts the calls to log, not updates."""
     text = "_step,train/global_step,train/reward,train/rewards/acc/mean\n0,20,0.25,0.5\n1,40,0.5,0.75\n"
     read(tmp_path, text)
-    points = isolaw.read(tmp_path / "export.csv", settings={"B_p": 4, "n": 8}).points
+    points = isolaw.read(tmp_path / "export.csv", set={"B_p": 4, "n": 8}).points
     assert points["step"].unique().tolist() == [20, 40]
 
 
@@ -257,9 +257,9 @@ def test_calls_to_log_are_no_steps(tmp_path: Path) -> None:
     text = '"Step","a - train/reward","a - train/completions/mean_length"\n"0","0.25","9"\n"1","0.5","9"\n'
     read(tmp_path, text)
     with pytest.raises(DataError, match="logging_steps"):
-        isolaw.read(tmp_path / "export.csv", settings={"B_p": 4, "n": 8})
+        isolaw.read(tmp_path / "export.csv", set={"B_p": 4, "n": 8})
     settings = {"B_p": 4, "n": 8, "logging_steps": 20}
-    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    points = isolaw.read(tmp_path / "export.csv", set=settings).points
     assert points["step"].unique().tolist() == [20, 40]
 
 

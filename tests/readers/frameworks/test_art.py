@@ -33,8 +33,8 @@ def test_its_step_counts_updates_and_it_counts_trajectories(tmp_path: Path) -> N
     with pytest.raises(DataError, match="data/step_num_trajectories"):
         isolaw.read(path)
     with pytest.raises(DataError, match=r"rollouts per step = 48 .* B_p · n = 8 · 8 = 64"):
-        isolaw.read(path, settings=["n=8", "B_p=8"])
-    points = isolaw.read(path, settings=["n=8"]).points
+        isolaw.read(path, set=["n=8", "B_p=8"])
+    points = isolaw.read(path, set=["n=8"]).points
     own = points.set_index(["eval_set", "metric", "step"])["value"].sort_index()
     assert own["validation", "reward"].to_dict() == {0: 0, 1: 0.125, 2: 0.25, 3: 0.375}
     assert own["train", "reward"].to_dict() == {1: 0.25, 2: 0.5, 3: 0.75}

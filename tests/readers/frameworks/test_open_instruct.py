@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks.open_instruct import FRAMEWORK
-from isolaw.readers.read import survey
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
 
 metric = FRAMEWORK.metric
 
@@ -128,8 +129,8 @@ def test_episodes_that_contradict_are_asked(tmp_path: Path) -> None:
         {"training_step": s, "episode": 64 * s, "scores": 0.5, "val/x": 1, "eval/y": 2} for s in range(1, 5)
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (own,) = survey([path], settings=["n=4"]).candidates
+    (own,) = survey([path], HowToRead.of(set=["n=4"])).candidates
     assert (own.facts["problems_per_batch"].value, own.metrics["train"]["val/x"]) == (16, 4)
-    (own,) = survey([path], settings=["n=4", "B_p=8"]).candidates
+    (own,) = survey([path], HowToRead.of(set=["n=4", "B_p=8"])).candidates
     assert own.needs == ["n", "B_p"]
     assert "64 (episode, by step)" in own.message

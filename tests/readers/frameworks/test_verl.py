@@ -375,7 +375,7 @@ def test_a_directory_of_runs(tmp_path: Path) -> None:
 def test_the_real_excerpt_says_what_is_missing() -> None:
     with pytest.raises(InputError, match=r"(?s)B_p unknown.*settings="):
         read(REAL)
-    table = read(REAL, settings=["n=8", "B_p=8"]).to_pandas()
+    table = read(REAL, set=["n=8", "B_p=8"]).to_pandas()
     assert set(table["eval_set"]) == {"train", "logic_assignment"}
     rewards = table[(table["metric"] == "reward") & (table["eval_set"] == "train")]
     assert list(rewards["step"]) == list(range(1, 10))

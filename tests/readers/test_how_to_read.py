@@ -1,10 +1,11 @@
-"""``isolaw.toml`` next to logs: found by everything that reads, written by ``isolaw read --save``."""
+"""How to read a source: keywords, options, and ``isolaw.toml``, which ``isolaw read --save`` writes."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 import tomllib
@@ -20,11 +21,10 @@ from hypothesis import strategies as st
 import isolaw as library
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
-from isolaw.readers.assignments import parse
-from isolaw.readers.mapping import ColumnMapping
-from isolaw.readers.read import survey
-from isolaw.readers.reading_draft import draft
-from isolaw.readers.reading_file import ReadingOptions, read_reading_file
+from isolaw.readers.how_to_read import Assignment, HowToRead, applying, read_reading_file
+from isolaw.readers.proposals import draft
+from isolaw.readers.resolve import only, option
+from isolaw.readers.survey import survey
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -53,19 +53,18 @@ def table(tmp_path: Path) -> Path:
 
 
 def facts(source: Path, **more: Any) -> set[tuple[int, int]]:
-    runs = survey([source], **more).runs
+    runs = survey([source], HowToRead.of(**more)).runs
     return set(runs.points[["problems_per_batch", "rollouts_per_problem"]].itertuples(index=False, name=None))
 
 
 def test_what_is_saved_is_found_by_everything_that_reads(isolaw: Call, logs: Path) -> None:
-    given = ["--name-pattern", "n{n}", "--set", "B_p=32", "--set", "*n8:seed=3", "--exclude", "*n128*"]
+    given = ["--name-pattern", "n{n}", "--set", "B_p=32", "--set", "*n8:seed=3", "--only", "!*n128*"]
     code, _, err = isolaw("read", logs, *given, "--save")
     assert code == 0, err
     file = logs / "isolaw.toml"
     assert f"saved {file}" in err
     assert tomllib.loads(file.read_text()) == {
-        "name_pattern": ["n{n}"], "exclude": ["*n128*"],
-        "set": {"problems_per_batch": 32, "*n8": {"seed": 3}},
+        "name_pattern": ["n{n}"], "only": ["!*n128*"], "set": {"B_p": 32, "*n8": {"seed": 3}},
     }  # fmt: skip
     runs = library.read(logs)
     assert f"isolaw reads with the options in {file}" in runs.notes
@@ -74,19 +73,19 @@ def test_what_is_saved_is_found_by_everything_that_reads(isolaw: Call, logs: Pat
     for command in (["fit"], ["answer", "--compute", "1e5"], ["report"]):
         err = isolaw(*command[:1], logs, *command[1:], "--draws", 5)[2]
         assert f"note: isolaw reads with the options in {file}\n" in err
-    assert facts(logs / "n8" / "metrics.jsonl", settings=["n=4", "B_p=2"]) == {(2, 4)}  # not next to it
+    assert facts(logs / "n8" / "metrics.jsonl", set=["n=4", "B_p=2"]) == {(2, 4)}  # not next to it
 
 
 def test_options_win_over_the_file_and_isolaw_says_so(isolaw: Call, logs: Path) -> None:
     file = logs / "isolaw.toml"
     file.write_text('name_pattern = ["n{n}"]\nonly = ["*n8"]\n[set]\nB_p = 32\n[set."*n8"]\nseed = 5\n')
     assert facts(logs, only="*n32") == {(32, 32)}
-    runs = library.read(logs, settings={"seed": 7, "B_p": 16})
+    runs = library.read(logs, set={"seed": 7, "B_p": 16})
     assert set(runs.points["seed"]) == {7}  # although the file is about this run alone
     assert set(runs.points["problems_per_batch"]) == {16}
-    assert runs.notes[0] == f"isolaw reads with the options in {file}; the given settings wins over them"
+    assert runs.notes[0] == f"isolaw reads with the options in {file}; set of this call wins over them"
     err = isolaw("read", logs, "--only", "*n32", "--set", "B_p=16")[2]
-    assert f"{file}; the given only, settings win over them" in err
+    assert f"{file}; only, set of this call win over them" in err
 
 
 def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
@@ -107,9 +106,9 @@ def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
     assert isolaw("read", table, "--column", "n=group_size", "--save")[0] == 0
     file = table.parent / "isolaw.toml"
     written = tomllib.loads(file.read_text())
-    assert written["columns"] == {"rollouts_per_problem": "group_size"}  # what was given, and no guess
+    assert written["columns"] == {"n": "group_size"}  # what was given, and no guess
     assert written["files"] == ["mine.csv"]
-    text = re.sub(r"^# (step|problems_per_batch|\"holdout_acc\")", r"\1", file.read_text(), flags=re.M)
+    text = re.sub(r"^# (step|metric|B_p)", r"\1", file.read_text(), flags=re.M).replace("<number>", "512")
     file.write_text(text)
     assert facts(table) == {(512, 8), (512, 16), (512, 32)}
 
@@ -117,7 +116,7 @@ def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
 def test_a_table_keeps_its_file_to_itself(isolaw: Call, table: Path) -> None:
     given = ["--column", "n=group_size", "--column", "step=global_step", "--metric", "holdout_acc"]
     out = table.with_name("points.parquet")
-    assert isolaw("read", table, *given, "--constant", "B_p=4", "--save", "--out", out)[0] == 0
+    assert isolaw("read", table, *given, "--set", "B_p=4", "--save", "--out", out)[0] == 0
     assert facts(table) == facts(out) == {(4, 8), (4, 16), (4, 32)}
     other = table.with_name("other.csv")
     other.write_text(table.read_text())
@@ -140,7 +139,7 @@ def test_a_file_is_never_replaced(isolaw: Call, logs: Path) -> None:
     code, _, err = isolaw("read", logs, "--set", "B_p=32", "--save")
     assert (code, file.read_text()) == (2, "# mine\n")
     assert f"{file}: exists and stays unchanged" in err
-    assert "    [set]\n    problems_per_batch = 32" in err
+    assert "    [set]\n    B_p = 32" in err
     file.unlink()
     file.symlink_to(logs.parent / "elsewhere.toml")  # a link to nowhere
     assert isolaw("read", logs, "--set", "B_p=32", "--save")[0] == 2
@@ -152,26 +151,26 @@ def test_a_file_is_never_replaced(isolaw: Call, logs: Path) -> None:
 
 def test_all_mistakes_are_named_at_once(logs: Path) -> None:
     file = logs / "isolaw.toml"
-    file.write_text('onyl = ["a"]\ngroup_by = 3\n[colums]\nn = "k"\n[constants]\nB_p = [1]\n')
+    file.write_text('onyl = ["a"]\ngroup_by = 3\n[colums]\nn = "k"\n[set]\nB_p = [1]\n')
     with pytest.raises(SpecError) as raised:
         library.read(logs)
     text = str(raised.value)
     for part in (
         f"{file}:1: onyl: unknown key; found ['a'] (did you mean 'only'?)", f"{file}:2: group_by: found 3",
-        f"{file}:3: [colums]", "constants.problems_per_batch: found [1]",
+        f"{file}:3: [colums]", f"{file}:6: set.B_p: found [1]",
     ):  # fmt: skip
         assert part in text
     file.write_text('format = "verl"\nonyl = ["a"]\n')
     with pytest.raises(SpecError, match=rf"(?s)2 issues.*{file}:1: format: found 'verl'; expected auto"):
         library.read(logs)
     file.write_text('format = "jsonl"\n[columns]\nn = "k"\n')
-    with pytest.raises(InputError, match=rf"^{file}: format: found 'jsonl' next to the column mapping; "):
+    with pytest.raises(InputError, match=rf"^{file}: format: found 'jsonl' next to the columns; "):
         library.read(logs)
     file.write_text("[set]\nB_q = 1\nstep = 2\n")
-    with pytest.raises(InputError, match=rf"^{file}: step: step comes from the log"):
+    with pytest.raises(InputError, match=rf"^{file}: set.step: step comes from the log"):
         library.read(logs)
     file.write_text("[sweep]\nbackend = 'bandit'\n")  # a sweep's file of this name
-    assert facts(logs, settings=["B_p=4"], name_pattern="n{n}") == {(4, 8), (4, 32), (4, 128)}
+    assert facts(logs, set=["B_p=4"], name_pattern="n{n}") == {(4, 8), (4, 32), (4, 128)}
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12)
@@ -190,25 +189,111 @@ def test_what_is_written_is_what_is_read(
     columns: dict[str, str],
     value: Any,
 ) -> None:
-    rules = [rule for glob, seed in globs.items() for rule in parse({"seed": seed}) if glob.strip()]
-    rules = [type(rule)(rule.name, rule.value, glob) for rule, glob in zip(rules, globs, strict=False)]
-    mapping = ColumnMapping(columns=columns, constants={"lr": value})
-    text, missing = draft(["logs"], ReadingOptions(only=only), rules, mapping, [], "again")
+    settings = {"lr": value, **{glob: {"seed": seed} for glob, seed in globs.items()}}
+    how = HowToRead.of(only=only, columns=columns, set=settings)
+    text, missing = draft(["logs"], how, [], "again")
     assert not missing
     path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"
     path.write_text(text)
-    found = read_reading_file(path)
-    assert found is not None
-    assert found.options.only == only
-    assert found.mapping.model_dump() == mapping.model_dump()
-    assert {(rule.glob, rule.name, rule.value) for rule in found.rules} == {  # type: ignore[attr-defined]
-        (rule.glob, rule.name, rule.value) for rule in rules
-    }
+    read = read_reading_file(path)
+    assert read is not None
+    assert read.model_dump() == how.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n=16", ("rollouts_per_problem", 16, "")),
+        ("rollouts_per_problem=16", ("rollouts_per_problem", 16, "")),
+        ("B_p=512", ("problems_per_batch", 512, "")),
+        ("B=4096", ("rollouts_per_step", 4096, "")),
+        ("seed=0", ("seed", 0, "")),
+        ("lr=1e-6", ("lr", 1e-6, "")),
+        ("model=Qwen/Qwen2.5-7B", ("model", "Qwen/Qwen2.5-7B", "")),
+        ("model=hf:org/name", ("model", "hf:org/name", "")),
+        ("on_policy=True", ("on_policy", True, "")),
+        ("percent=false", ("percent", False, "")),
+        ("problem_set=17", ("problem_set", "17", "")),
+        ("runs/*:n=8", ("rollouts_per_problem", 8, "runs/*")),
+        ("*n=8*:n=8", ("rollouts_per_problem", 8, "*n=8*")),
+        ("a:1:seed=3", ("seed", 3, "a:1")),
+        (" n = 8".replace(" ", ""), ("rollouts_per_problem", 8, "")),
+    ],
+)
+def test_forms_of_a_setting(text: str, expected: tuple[str, object, str]) -> None:
+    (rule,) = HowToRead.of(set=[text]).rules
+    assert isinstance(rule, Assignment)
+    assert (rule.name, rule.value, rule.glob) == expected
+
+
+def test_a_mapping_says_the_same() -> None:
+    texts = HowToRead.of(set=["n=16", "a*:seed=1", "on_policy=true"])
+    assert HowToRead.of(set={"n": 16, "a*:seed": 1, "on_policy": True}) == texts
+    assert HowToRead.of(set={"n": 16, "a*": {"seed": 1}, "on_policy": True}) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("n", ["NAME=VALUE", "GLOB:NAME=VALUE"]),
+        ("n=", ["NAME=VALUE"]),
+        ("=3", ["NAME=VALUE"]),
+        ("n=0", ["rollouts_per_problem must be a whole number, 1 or more"]),
+        ("n=8.5", ["whole number"]),
+        ("n=many", ["whole number"]),
+        ("n=1e9999", ["whole number"]),
+        ("seed=-1", ["seed must be a whole number, 0 or more"]),
+        ("on_policy=maybe", ["true or false"]),
+        ("rollouts_per_prblem=8", ["did you mean 'rollouts_per_problem'?"]),
+        ("seeds=8", ["did you mean 'seed'?"]),
+        ("compute=1", ["compute comes from the log"]),
+        ("C=1", ["compute comes from the log"]),
+        ("value=1", ["cannot be set"]),
+    ],
+)
+def test_settings_that_are_refused(text: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        HowToRead.of(set=[text])
+    for word in ["--set", *words]:
+        assert word in str(error.value)
+
+
+def test_one_text_is_not_a_list_of_them() -> None:
+    with pytest.raises(InputError, match="set: found 'n=16'"):
+        HowToRead.of(set="n=16")
+
+
+def test_a_glob_goes_before_none_and_the_later_before_the_earlier() -> None:
+    how = HowToRead.of(set=["runs/a*:n=8", "n=16", "n=32", "*a:n=4", "seed=1"])
+
+    def n(run: str, *sources: str) -> object:
+        return {name: one.value for name, one in applying([how], run, sources).items()}
+
+    assert n("runs/a") == {"rollouts_per_problem": 4, "seed": 1}
+    assert n("runs/ab") == {"rollouts_per_problem": 8, "seed": 1}
+    assert n("runs/b") == {"rollouts_per_problem": 32, "seed": 1}
+
+
+@pytest.mark.parametrize("glob", ["runs/n8", "n8", "runs/*", "*.jsonl", "/data/runs/n8/*"])
+def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
+    assert Assignment("seed", 1, glob).matches("runs/n8", ["/data/runs/n8/metrics.jsonl"])
+    assert not Assignment("seed", 1, glob).matches("other/n16", ["/x/n16/metrics.log"])
+
+
+@pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])
+def test_what_is_suggested_is_accepted_and_is_for_that_run_alone(run: str) -> None:
+    flag, text = shlex.split(option(only(run), "seed", 1))
+    assert flag == "--set"
+    (setting,) = HowToRead.of(set=[text]).rules
+    assert isinstance(setting, Assignment)
+    assert (setting.name, setting.value) == ("seed", 1)
+    assert setting.matches(run, [])
+    assert not setting.matches(run + "2", [])
 
 
 def test_frames_have_no_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(table.parent)
-    Path("isolaw.toml").write_text("[constants]\nB_p = 4\n")
+    Path("isolaw.toml").write_text("[set]\nB_p = 4\n")
     frame = pd.read_csv(table)
     with pytest.raises(InputError, match="B_p"):
         library.read(frame, columns={"n": "group_size", "step": "global_step"}, metric="holdout_acc")
@@ -251,7 +336,7 @@ def test_a_file_that_contradicts_the_logs_or_itself_is_refused(tmp_path: Path) -
 def test_globs_hold_however_the_source_is_spelled(
     source: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = 'exclude = ["logs/n128*"]\nname_pattern = ["n{n}"]\n[set]\nB_p = 32\n[set."logs/n8*"]\nseed = 3\n'
+    text = 'only = ["!logs/n128*"]\nname_pattern = ["n{n}"]\n[set]\nB_p = 32\n[set."logs/n8*"]\nseed = 3\n'
     (logs / "isolaw.toml").write_text(text)
     monkeypatch.chdir(logs if source == "." else logs.parent)
     named = str(logs) if source == "absolute" else source.format(name=logs.parent.name)

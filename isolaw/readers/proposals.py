@@ -1,0 +1,220 @@
+"""What would make all runs of a folder ready: proposed options, and drafts of ``isolaw.toml`` to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from isolaw.commands import Placeholder
+from isolaw.config.writing import toml_key
+from isolaw.errors import DataError, InputError, lines_of, one_line
+from isolaw.metrics import is_reward
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.how_to_read import Assignment, HowToRead
+from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
+from isolaw.readers.names import ALIASES, ASSUMED, NAME_PATTERN
+from isolaw.readers.resolve import ALGORITHMS, only
+from isolaw.readers.table_files import load
+from isolaw.readers.table_needs import TableNeeds, check_complete
+
+_MOST = 12  # with more options, a file is easier to fill in
+_SHOWN = 200  # columns
+_VALUES = {
+    "percent": Placeholder("true|false"),
+    "on_policy": Placeholder("true|false"),
+    "problem_set": Placeholder("name"),
+    "algorithm": Placeholder("name"),
+}
+_NAME, _VALUE, _COLUMN = Placeholder("name"), Placeholder("value"), Placeholder("column")
+_Set = dict[str, dict[str, Any]]
+
+
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead | None:
+    """Return what would make all runs ready, with placeholders for the user to fill in.
+
+    ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
+    there would be too many options; `draft` then writes a file instead.
+    """
+    needing = [log for log in logs if log.status is LogStatus.NEEDS]
+    usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
+    carried, runs = _carried(needing), [log.run for log in needing]
+    pattern, given = offer(runs, carried, sources)
+    if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
+        pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
+    if not pattern and _needs(needing) == ["seed"]:
+        pattern = offer_setting(runs)
+        given = ["seed"] if pattern else []
+    names = [log.run for log in logs]
+    out: _Set = {}
+    offered: dict[str, Any] = {"columns": {}}
+    for need in (need for need in _needs(needing) if need not in given):
+        lacking = [log for log in needing if need in log.needs]
+        if options := {by for log in lacking if (by := log.offered.get(need))}:
+            ((key, value), *others) = sorted(options)
+            if others:  # the tables differ
+                key, value = ("metric" if key == "metric" else "columns"), _COLUMN
+            if key == "columns":
+                offered[key][need] = value
+            else:
+                offered[key] = value
+            continue
+        value = _framework(lacking) if need == "framework" else _VALUES.get(need, Placeholder("number"))
+        if need == "seed":
+            for glob, values in _seeds([log for log in lacking if not log.final], logs).items():
+                out.setdefault(glob, {}).update(values)
+        elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
+            out.setdefault("", {})[need] = value
+        else:
+            folder = _folder(lacking, logs) if need != "n" else None
+            for glob in [folder] if folder else [only(log.run, names) for log in lacking]:
+                out.setdefault(glob, {})[need] = value
+    pattern = pattern or offered.pop("name_pattern", "")
+    if sum(map(len, out.values())) + bool(pattern) > _MOST:
+        return None
+    return HowToRead.model_construct(set=out, name_pattern=[pattern] if pattern else [], **offered)
+
+
+def _framework(logs: Sequence[FoundLog]) -> str | Placeholder:
+    """Return the only framework that fits all these logs and is in their names, otherwise all candidates.
+
+    A name is no proof, so the user has to confirm the choice.
+    """
+    named = {name for log in logs for name in log.frameworks if name.lower() in log.run.lower()}
+    in_all = [name for name in named if all(name.lower() in log.run.lower() for log in logs)]
+    choice = dict.fromkeys(name for log in logs for name in log.frameworks)
+    return in_all[0] if len(named) == len(in_all) == 1 else Placeholder("|".join(choice))
+
+
+def _folder(logs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:
+    """Return a glob for the folder that contains these two or more runs and no others, or None."""
+    folders = {PurePath(log.run).parent for log in logs}
+    glob = f"{only(str(folders.pop()))}/*"
+    inside = [log for log in among if Assignment("", None, glob).matches(log.run, log.sources)]
+    return glob if not folders and len(inside) == len(logs) > 1 else None
+
+
+def _needs(logs: Sequence[FoundLog]) -> list[str]:
+    return list(dict.fromkeys(need for log in logs for need in log.needs))
+
+
+def _carried(logs: Sequence[FoundLog]) -> list[str]:
+    """Return the values to look for in names: values that runs need, and seeds that are only assumed."""
+    assumed = all(log.facts["seed"].origin == ASSUMED for log in logs if "seed" in log.facts)
+    return list(dict.fromkeys([*_needs(logs), *(["seed"] if assumed else [])]))
+
+
+def _tells_apart(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
+    """Return whether seeds in names separate runs with the same identity, and no log records a seed."""
+    groups: dict[str, list[FoundLog]] = {}
+    for log in (log for log in logs if "seed" in log.needs):
+        groups.setdefault(log.message, []).append(log)
+    return all(
+        len({tuple(pattern.read(log.run, log.sources).items()) for log in group}) == len(group)
+        and all(log.facts["seed"].origin == ASSUMED for log in group if "seed" in log.facts)
+        for group in groups.values()
+    )
+
+
+def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> _Set:
+    """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
+    repeated: dict[str, list[FoundLog]] = {}
+    for log in lacking:
+        repeated.setdefault(log.message, []).append(log)
+    out: _Set = {}
+    for group in repeated.values():
+        fact = group[0].facts.get("seed")
+        first = fact.value if fact else 0
+        globs = dict.fromkeys(_glob(log, among) for log in group)
+        words = words_that_differ([log.run for log in group])
+        rewards = {frozenset(filter(is_reward, log.metrics.get("train", ()))) for log in group}
+        given = fact is not None and fact.origin in ("--set", NAME_PATTERN)
+        repetitions = not words and len(rewards) == 1 and not given  # else they differ, or their seed was set
+        for i, (glob, differing) in enumerate(zip(globs, words or [""] * len(globs), strict=False)):
+            if not repetitions:
+                algorithm = differing.lower() in ALGORITHMS
+                out.setdefault(glob, {}).update({"algorithm": differing} if algorithm else {_NAME: _VALUE})
+            elif i:
+                out.setdefault(glob, {})["seed"] = first + i
+    return out
+
+
+def _glob(log: FoundLog, among: Sequence[FoundLog]) -> str:
+    """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
+    if log.container != "table":
+        return only(log.run, [other.run for other in among])
+    files = {source for other in among for source in other.sources}
+    stem = PurePath(log.sources[0]).stem
+    alone = sum(PurePath(file).stem == stem for file in files) == 1
+    return only(stem if alone else log.sources[0])
+
+
+# Drafts
+
+
+def draft(
+    sources: Sequence[str], how: HowToRead, logs: Sequence[FoundLog], command: str
+) -> tuple[str, list[str]]:
+    """Return the text of an ``isolaw.toml``, and the names of the values to fill in.
+
+    It says ``how``, and what is missing as comments. ``command`` is the command to run once these values are
+    filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
+    """
+    given, needs = how.tables(), _of_a_table(logs, how)
+    missing = [*(needs.needs if needs else _needs(logs))] or (["the columns"] if needs else [])
+    columns: list[str] = []
+    wanted: dict[str, list[str]] = {}
+    if needs:
+        wanted, columns = needs.how.tables(), ["".join(parts) for parts in lines_of(needs.short)[-1:]]
+    elif missing:
+        proposal = proposed(logs, sources)
+        wanted = proposal.tables() if proposal else _by_run(logs, sources)
+    if not (how.but(files=[]).tables() or wanted):
+        raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
+    head = [
+        "# How isolaw reads this. All commands find this file; options on the command line override it.",
+        *(["# Fill in each missing value, remove the # before it, then run:"] if missing else []),
+        *([f"#     {command}"] if missing else []),
+        *(f"#{one_line(line)[:4000]}" for line in columns),
+    ]
+    blocks = ["\n".join(head)]
+    titles = sorted({**given, **wanted}, key=lambda title: (title != "", title != "[set]"))
+    for title in titles:
+        lines = list(given.get(title, []))
+        lines += [f"# {line.removeprefix('# ')}" for line in wanted.get(title, []) if line not in lines]
+        blocks.append("\n".join([title, *lines] if title else lines))
+    return "\n\n".join(blocks) + "\n", missing
+
+
+def _of_a_table(logs: Sequence[FoundLog], how: HowToRead) -> TableNeeds | None:
+    """Return what the first table needs whose columns isolaw does not recognise."""
+    for log in logs:
+        unknown = log.status is LogStatus.UNKNOWN_FORMAT or (log.container == "table" and bool(log.offered))
+        if unknown and not log.facts:
+            try:
+                check_complete(load(log.sources[0]), how, log.sources[0])
+            except TableNeeds as error:
+                return error
+            except InputError:
+                continue
+    return None
+
+
+def _by_run(logs: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
+    """Return a table for each run that needs values: the reason, and a key for each value.
+
+    Values in the names of runs are filled in, but as comments too, since a name is no proof.
+    """
+    needing = [log for log in logs if log.status is LogStatus.NEEDS]
+    text, _ = offer([log.run for log in needing], _carried(needing), sources)
+    pattern = NamePattern(text) if text else None
+    out: dict[str, list[str]] = {}
+    for log in needing:
+        lines = out.setdefault(f"[set.{toml_key(only(log.run))}]", [])
+        lines += [one_line("".join(parts)) for parts in lines_of(log.message)]
+        carried = pattern.read(log.run, log.sources) if pattern else {}
+        for need in dict.fromkeys([*log.needs, *(["seed"] if "seed" in carried else [])]):
+            name = ALIASES.get(need, need)
+            value = f"{one_line(str(carried[name]))}  # in the run's name" if name in carried else ""
+            lines.append(f"{need} = {value}".rstrip())
+    return out

@@ -1,0 +1,309 @@
+"""`survey`: find and read every log, table and sweep in the sources, with how each of them can be fitted.
+
+A source that cannot be read does not stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.readers.across_runs import one_identity
+from isolaw.readers.assemble import assemble
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.frameworks.base import Fact
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
+from isolaw.readers.hub import local
+from isolaw.readers.raw_log import RawLog
+from isolaw.readers.reading import Reading, shared_notes
+from isolaw.readers.sources import Place, Search, expected_formats, search
+from isolaw.readers.table_needs import TableNeeds
+from isolaw.readers.tables import read_table
+from isolaw.runs import Runs, listed, plain
+from isolaw.store import SweepStore
+
+# Appended to errors about files that are neither a table nor a known log.
+_NO_LOG = "  The file is not a known log either; expected {}"
+_OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
+_NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
+_SHOWN = 8
+_Rows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
+
+
+def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Reading:
+    """Return every log in the sources, with its `LogStatus`.
+
+    ``how`` takes precedence over ``isolaw.toml`` next to a source. Raises `DataError` for a source that does
+    not exist or a setting that no run uses.
+    """
+    if not sources:
+        raise InputError("found no source; expected a directory, a log or a table")
+    how, paths = how or HowToRead(), [local(source) for source in sources]
+    beside = next_to(paths)
+    files = [file.under(how) for file in beside]
+    there = search(paths, [_searched(path, how, files) for path in paths])
+    collector = _Collector(how, files, len(there.places) > 1)
+    for place in there.places:
+        if not any(way.excludes(place.path) for way in collector.ways):
+            collector.add(place)
+    reading = collector.close(_group_by(how, files, there), " + ".join(map(str, sources)))
+    read = listed([str(place.path) for place in there.places], _SHOWN)
+    if unused := [rule for rule in how.rules if rule not in collector.used]:
+        first, *others = (f"{rule}: {_no_run(rule)}; read: {read}" for rule in unused)
+        raise DataError(Wording(first, *(f"  {text}" for text in others)))
+    if not reading.candidates:
+        raise DataError(f"no log matches; found: {read}")
+    reading.read_as = [file.note(how) for file in beside]
+    fetched = [
+        f"{name}: isolaw read it from {path}"
+        for name, path in zip(sources, paths, strict=True)
+        if name != path
+    ]
+    reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
+    reading.no_logs = there.no_logs
+    reading.sources = tuple(map(str, sources))
+    return reading
+
+
+def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
+    """Return how to search a source: its format and, if columns are named, the columns of a table."""
+    key, columns = "format", how
+    for file in [file for file in files if file.about(source)][:1]:
+        if file.format != how.format:
+            key = f"{file.file}: format"
+        if not (file.files and Path(source).is_dir()):  # else other files are no such tables
+            columns = file
+        how = file
+    if columns.maps and how.format != "auto":
+        where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
+        raise InputError(
+            f"{key}: found {how.format!r} next to the columns{where}; expected only one of them, since "
+            "columns are for tables, whose format isolaw detects"
+        )
+    return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
+
+
+def _group_by(how: HowToRead, files: Sequence[HowToRead], there: Search) -> str | None:
+    """Return the one key by which all sources are grouped into runs."""
+    grouping = [file for file in files if file.group_by]
+    ways = list(dict.fromkeys(filter(None, [how.group_by, *(file.group_by for file in grouping)])))
+    if len(ways) > 1:
+        where = listed([file.file for file in files], _SHOWN)
+        raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
+    if ways and not how.group_by:
+        logs = [place.path for place in there.places if place.container]
+        others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
+        if others:  # otherwise the key would also group logs in folders that the file does not cover
+            raise InputError(
+                f"{grouping[0].file}: group_by: found {ways[0]!r}, which does not cover "
+                f"{listed(others, _SHOWN)}; expected one group_by for all sources"
+            )
+    return ways[0] if ways else None
+
+
+def _no_run(rule: Rule) -> str:
+    """Return what is wrong with a rule that no run uses."""
+    if isinstance(rule, Assignment):
+        return f"no run matches {rule.glob!r}" if rule.glob else "no run uses it"
+    return "no run matches it"
+
+
+class _Collector:
+    """Collects the runs and logs of all sources that the search found."""
+
+    def __init__(self, how: HowToRead, files: Sequence[HowToRead], several: bool) -> None:
+        self.how, self.ways = how, (*files, how)
+        self.several = several  # whether there are several places; tables are then named by their files
+        self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
+        self.logs: list[RawLog] = []
+        self.candidates: list[FoundLog] = []  # except candidates from logs
+        self.tables: list[Runs] = []
+        self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
+        self.used: set[Rule] = set()
+
+    def add(self, place: Place) -> None:
+        """Read one source. A source that cannot be read becomes a candidate that is left out."""
+        path = str(place.path)
+        how = self.how
+        for file in self.ways[:-1]:
+            if file.covers([path]) and not (place.ours or place.sweep):
+                how = file  # the nearest file comes last
+        try:
+            if place.no_history:
+                raise NoHistory(f"{path}: {place.no_history}")
+            if place.container is None:
+                self._add_table(place, how)
+                return
+            for log in place.container.read(place.path):
+                if self._keeps(log.run, [log.source]):
+                    self.logs.append(log)
+        except TableNeeds as error:
+            run = _name(place.path)
+            nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
+            more = [_NO_LOG.format(expected_formats())] if nothing else []
+            self.in_full[run] = Wording(str(error), *more)
+            needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
+            incomplete = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+            incomplete.offered = error.needs
+            self._leave_out(incomplete)
+        except (DataError, StoreError) as error:
+            container = place.container.name if place.container else "sweep" if place.sweep else ""
+            message = str(error).removeprefix(f"{path}: ")
+            self._leave_out(
+                FoundLog(path, place.framework, container, [path], _status(error, place), [], message)
+            )
+
+    def _keeps(self, run: str, sources: list[str]) -> bool:
+        """Return whether to keep a run. Settings of an omitted run count as used."""
+        kept = all(way.keeps(run, sources) for way in self.ways)
+        if not kept:
+            self._heed(run, sources)
+        return kept
+
+    def _leave_out(self, log: FoundLog) -> None:
+        self._heed(log.run, log.sources)
+        if self._keeps(log.run, log.sources):
+            self.candidates.append(log)
+
+    def _heed(self, run: str, sources: list[str]) -> None:
+        """Count the settings of a run that is left out as used, so that they are not reported as unused."""
+        self.used |= {one.rule for way in self.ways for one in way.assigned(run, sources)}
+
+    def _add_table(self, place: Place, how: HowToRead) -> None:
+        """Read a table or a sweep."""
+        path, name = place.path, _name(place.path)
+        if place.sweep:
+            if how.maps:
+                raise DataError(f"{path}: a sweep's directory needs no columns")
+            self._add_runs(SweepStore(path).collect(), place, {})
+            return
+        ways = () if place.ours else [way for way in self.ways if way.covers([str(path)])]
+        given = applying(ways, name, [str(path)])
+        self.used |= {assignment.rule for assignment in given.values()}
+        how = with_values(how, given)
+        try:
+            part = read_table(path, how, ways, self.used, name if self.several else "")
+        except DataError as error:
+            if how.maps or place.ours or isinstance(error, TableNeeds):
+                raise
+            raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
+        self._add_runs(part, place, given)
+
+    def _add_runs(self, part: Runs, place: Place, given: Mapping[str, Assignment]) -> None:
+        """Add the runs of a table or a sweep; no two runs can have the same name."""
+        points = part.points.drop(columns="wall_s")
+        of_run = points.groupby("run_id", sort=False).indices
+        for run in _of_table(part, place, given):
+            if not all(way.keeps(run.run, run.sources) for way in self.ways):
+                continue
+            rows = points, of_run[run.run]
+            before, known = self.of_tables.get(run.run, (None, rows))
+            if before is None:
+                self.of_tables[run.run] = run, rows
+            elif _taken(*rows).equals(_taken(*known)):
+                run.status, run.duplicate_of = LogStatus.DUPLICATE, run.run
+                run.message = "a run in another source has the same values"
+            else:
+                text = f"repeated (run, step): two sources have a run called {run.run}, with different values"
+                for one in (before, run):
+                    one.status, one.needs, one.message = LogStatus.NEEDS, ["seed"], text
+            self.candidates.append(run)
+        self.tables.append(part)
+
+    def _ask_for_seeds(self) -> None:
+        """Leave out runs from several tables that share configuration, seed and attributes."""
+        groups: dict[tuple[Any, ...], list[FoundLog]] = {}
+        for run, _ in self.of_tables.values():
+            if run.status is LogStatus.READY and run.container == "table" and not run.final:
+                known = sorted((name, repr(fact.value)) for name, fact in run.facts.items())
+                groups.setdefault((*known, *run.metrics), []).append(run)
+        for group in groups.values():
+            if len({run.sources[0] for run in group}) > 1:
+                text = one_identity(group[0].facts, [run.run for run in group])
+                for run in group:
+                    run.status, run.needs, run.message = LogStatus.NEEDS, ["seed"], text
+
+    def _ready_tables(self) -> list[Runs]:
+        """Return the tables without runs that are left out."""
+        out, taken = [], set[str]()
+        for part in self.tables:
+            keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
+            keep = [
+                run for run in keep if self.of_tables[run][0].status is LogStatus.READY and run not in taken
+            ]
+            taken |= set(keep)
+            if keep:
+                out.append(part if len(keep) == len(part) else part.select(keep))
+        return out
+
+    def close(self, group_by: str | None, source: str) -> Reading:
+        """Turn the logs into runs, and return everything that was found."""
+        self._ask_for_seeds()
+        runs, used = assemble(self.logs, self.ways, group_by)
+        self.used |= used
+        candidates = [run.candidate() for run in runs]
+        if len(self.candidates) + len(candidates) == 1 and self.in_full:
+            (table,) = self.candidates
+            message, table.run = self.in_full[table.run], table.sources[0]
+            table.message = message.removeprefix(f"{table.run}: ")
+        ready = [run for run in runs if run.status is LogStatus.READY]
+        logged = None
+        if ready:
+            notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
+            points = pd.concat([run.table() for run in ready], ignore_index=True)
+            logged = Runs(points, {run.name: run.attributes for run in ready}, source, notes)
+        return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
+
+
+def _name(path: Path) -> str:
+    """Return the name of a table's run, as for a log: its path without the suffix."""
+    return str(path.with_suffix(""))
+
+
+def _status(error: Exception, place: Place) -> LogStatus:
+    if isinstance(error, NoHistory):
+        return LogStatus.NO_HISTORY
+    if isinstance(error, NotInstalled):
+        return LogStatus.NOT_INSTALLED
+    return LogStatus.DAMAGED if place.container or place.sweep else LogStatus.UNKNOWN_FORMAT
+
+
+def with_values(how: HowToRead, given: Mapping[str, Assignment]) -> HowToRead:
+    """Return how to read a table to whose rows these settings apply."""
+    values = {name: one.value for name, one in given.items() if name not in _NOT_FOR_TABLES}
+    return how.but(set={"": values})
+
+
+def _taken(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
+    return table.iloc[rows].reset_index(drop=True)
+
+
+def _of_table(runs: Runs, place: Place, given: Mapping[str, Assignment]) -> list[FoundLog]:
+    """Return the runs of a table or a sweep. ``given`` contains the user's settings for all of them."""
+    origins = {**runs.origins, **{name: one.origin for name, one in given.items()}}
+    framework, container = ("isolaw", "sweep") if place.sweep else ("", "table")
+    counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
+    ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
+    out = []
+    for run_id, row in runs.table().iterrows():
+        known = {str(name): plain(value) for name, value in row.items() if value == value}
+        facts = {name: Fact(v, origins.get(name, f"in the {container}")) for name, v in known.items()}
+        batch = facts["problems_per_batch"].value * facts["rollouts_per_problem"].value
+        facts["rollouts_per_step"] = Fact(batch, "B_p · n")
+        metrics: dict[str, dict[str, int]] = {}
+        for (eval_set, metric), size in counts.loc[run_id].items():
+            metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
+        first, last, least, most = (int(end) for end in ends.loc[run_id])
+        out.append(
+            FoundLog(
+                str(run_id), framework, container, [str(place.path)], facts=facts, metrics=metrics,
+                steps=(first, last), compute=(least, most), final=place.sweep or place.ours,
+            )
+        )  # fmt: skip
+    return out
