@@ -70,7 +70,8 @@ def test_what_is_saved_is_found_by_everything_that_reads(isolaw: Call, logs: Pat
     assert f"isolaw reads with the options in {file}" in runs.notes
     assert facts(logs) == {(32, 8), (32, 32)}
     assert set(runs.points["seed"]) == {0, 3}
-    for command in (["fit"], ["answer", "--compute", "1e5"], ["report"]):
+    page = logs.parent / "page.html"
+    for command in (["fit"], ["answer", "--compute", "1e5"], ["report", "-o", page]):
         err = isolaw(*command[:1], logs, *command[1:], "--draws", 5)[2]
         assert f"note: isolaw reads with the options in {file}\n" in err
     assert facts(logs / "n8" / "metrics.jsonl", set=["n=4", "B_p=2"]) == {(2, 4)}  # not next to it
