@@ -165,7 +165,7 @@ def draft(
     columns: list[str] = []
     wanted: dict[str, list[str]] = {}
     if needs:
-        wanted, columns = needs.how.tables(), lines_of(needs.short)[-1:]
+        wanted, columns = needs.how.tables(), [*lines_of(needs.short)[-1:]]
     elif missing:
         proposal = proposed(logs, sources)
         wanted = proposal.tables() if proposal else _by_run(logs, sources)

@@ -149,9 +149,9 @@ class _Collector:
             more = [_NO_LOG.format(expected_formats())] if nothing else []
             self.in_full[run] = MessageLines(str(error), *more)
             needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
-            log = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
-            log.offered = error.needs
-            self._leave_out(log)
+            table = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+            table.offered = error.needs
+            self._leave_out(table)
         except (DataError, StoreError) as error:
             container = place.container.name if place.container else "sweep" if place.sweep else ""
             message = str(error).removeprefix(f"{path}: ")
