@@ -161,8 +161,8 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     from isolaw.runs import listed
 
     if (file_and_names := place(sources)) is None:
-        names = ", ".join(sources)
-        raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
+        given = ", ".join(sources)
+        raise click.UsageError(f"--save: found {given}; expected one folder, or files of one folder")
     file, names = file_and_names
     answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
     then = f"Next, with your budget for <rollouts>: {answer}"
