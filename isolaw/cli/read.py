@@ -160,10 +160,9 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     from isolaw.readers.proposals import draft
     from isolaw.runs import listed
 
-    chosen = place(sources)
-    if chosen is None:
-        names = ", ".join(sources)
-        raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
+    if (chosen := place(sources)) is None:
+        given = ", ".join(sources)
+        raise click.UsageError(f"--save: found {given}; expected one folder, or files of one folder")
     file, files = chosen
     answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
     then = f"Next, with your budget for <rollouts>: {answer}"

@@ -334,9 +334,8 @@ class HowToRead(BaseModel):
     def options(self) -> list[str]:
         """Return the options that say the same, as words."""
         columns = {**self.columns, **{name: metric.column for name, metric in self.metrics.items()}}
-        pairs: list[tuple[str, str]] = [
-            ("--column", word(SYMBOL.get(name, name), "=", text)) for name, text in columns.items()
-        ]
+        pairs: list[tuple[str, str]]
+        pairs = [("--column", word(SYMBOL.get(name, name), "=", text)) for name, text in columns.items()]
         pairs += [("--name-pattern", text) for text in self.name_pattern]
         pairs += [("--set", setting(*each)) for each in self._settings()]
         pairs += [("--only", text) for text in self.only]
@@ -501,10 +500,10 @@ def read_reading_file(path: Path) -> HowToRead | None:
     if "sweep" in data:
         return None
     name, formats = data.get("format", "auto"), ("auto", *CONTAINERS)
-    issues = []
+    issues: list[Issue] = []
     if isinstance(name, str) and name not in formats:
         accepted = ", ".join(formats)
-        issues = [Issue("format", found=name, accepted=accepted, nearest=nearest(name, formats))]
+        issues += [Issue("format", found=name, accepted=accepted, nearest=nearest(name, formats))]
     how = None
     try:
         how = parse_section(HowToRead, data, source=str(path))

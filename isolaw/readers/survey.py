@@ -149,9 +149,9 @@ class _Collector:
             more = [_NO_LOG.format(expected_formats())] if nothing else []
             self.in_full[run] = Wording(str(error), *more)
             needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
-            incomplete = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
-            incomplete.offered = error.needs
-            self._leave_out(incomplete)
+            table = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+            table.offered = error.needs
+            self._leave_out(table)
         except (DataError, StoreError) as error:
             container = place.container.name if place.container else "sweep" if place.sweep else ""
             message = str(error).removeprefix(f"{path}: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -47,7 +48,8 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     columns = list(map(str, frame.columns))
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     # What an isolaw.toml says need not be repeated.
-    mended, values = ({}, {}) if how.file else (dict(how.columns), dict(how.values))
+    mended: dict[str, str] = {} if how.file else dict(how.columns)
+    values: dict[str, Any] = {} if how.file else dict(how.values)
     rewards = {} if how.file else {name: metric.column for name, metric in how.metrics.items()}
     free = [name for name in columns if name not in how.texts]
     sure = {

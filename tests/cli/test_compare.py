@@ -113,7 +113,7 @@ def test_a_sweep_and_a_table(isolaw: Call, tiny: Callable[..., Any], tmp_path: P
     assert strict(stdout)["mean"]["end"]["difference"]["value"] == pytest.approx(0)
     code, stdout, stderr = isolaw("compare", tmp_path / "sweep", tmp_path / "sweep", "--column", "a=b")
     assert (code, stdout) == (2, "")
-    assert "needs no column mapping" in stderr
+    assert "needs no columns" in stderr
 
 
 def test_names_that_are_alike_are_told_apart(

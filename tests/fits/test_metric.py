@@ -113,9 +113,9 @@ def test_turned_round_as_the_message_says_it_is_fitted(column: str, name: str) -
     table = pd.DataFrame(rows)
     with pytest.raises(InputError) as error:
         isolaw.fit(table, metric=column)
-    derive = json.loads(str(error.value).partition("derive=")[2])
-    assert list(derive) == [name]
-    law = isolaw.fit(table, columns=derive, metric=name, draws=0)
+    columns = json.loads(str(error.value).partition("columns=")[2])
+    assert list(columns) == [name]
+    law = isolaw.fit(table, columns=columns, metric=name, draws=0)
     assert law.document.curves
-    own = isolaw.read(table, columns=derive, metric=name).points["value"]
+    own = isolaw.read(table, columns=columns, metric=name).points["value"]
     assert own.iloc[-1] > own.iloc[0]
