@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, notes_on_failure, print_result
+from isolaw.cli.common import json_option, note, notes_on_failure, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -43,8 +43,6 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     The exit code is 1 if isolaw recommends no allocation for the budget, and 2 if the logs lack values that
     only you know. isolaw then lists the missing values as isolaw read does.
     """
-    from rich.console import Console
-
     import isolaw
     from isolaw.report.answer import law_file
 
@@ -60,13 +58,15 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
                 raise click.UsageError(text)
         found = isolaw.answer(law, compute, **limits)
     else:
-        reading = shared.read_to_fit(sources, options)
+        with stages() as progress:
+            progress("reading")
+            reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
         own = {name: options[name] for name in (*shared.ANSWER_NAMES, "hold")}
-        status = Console(stderr=True).status("fitting, predicting, backtesting")  # shows only on a terminal
-        with status, notes_on_failure(reading.runs.notes):
-            found = isolaw.answer(reading.runs, compute, again=str(commands.this(ctx.obj)), **own, **limits)
+        with notes_on_failure(reading.runs.notes), stages() as progress:
+            again = str(commands.this(ctx.obj))
+            found = isolaw.answer(reading.runs, compute, again=again, progress=progress, **own, **limits)
     print_result(found.to_dict(), found.lines())
     if files is not None:
         _keep(found, reading, files, str(commands.this(ctx.obj)))

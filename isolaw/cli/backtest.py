@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, notes_on_failure, print_document
+from isolaw.cli.common import json_option, notes_on_failure, print_document, stages
 from isolaw.cli.help import ShortHelp
 
 
@@ -28,6 +29,7 @@ def backtest(sources: tuple[str, ...], fit_below: float, **options: Any) -> None
     from isolaw.report.text.studies import backtest_document
 
     runs = shared.read_to_fit(sources, options).runs
-    with notes_on_failure(runs.notes):
-        result = isolaw.backtest(runs, fit_below, hold=options["hold"], **shared.law_keywords(options))
+    keywords = {"hold": options["hold"], **shared.law_keywords(options)}
+    with notes_on_failure(runs.notes), stages() as progress:
+        result = isolaw.backtest(runs, fit_below, progress=partial(progress, "backtesting"), **keywords)
     print_document(backtest_document(result))

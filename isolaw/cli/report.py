@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, print_result
+from isolaw.cli.common import json_option, note, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.registry import traits
@@ -92,8 +93,6 @@ def report(
         print_result(drawn, _figure_lines(files))
         _say_why(reasons)
         return
-    from rich.console import Console
-
     from isolaw.report.page import check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
@@ -103,20 +102,21 @@ def report(
     given = [name for name in ("hold", "x", *shared.LAW_NAMES) if name in shared.given(ctx)]
     if given and options["law_file"] is not None:
         raise click.UsageError(f"--{given[0].replace('_', '-')} cannot be combined with --law")
-    with Console(stderr=True).status("reading") as status:  # shows only on a terminal
+    with stages() as progress:
+        progress("reading")
         reading = shared.read_to_fit(sources, options)
-        status.update("fitting")
+        progress("fitting the law")
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
         study = _fitted(reading.runs, options) if law is None else Study.of(law, reading.runs)
-        status.update("predicting")
+        progress("predicting")
         states = _states(reading)
         limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
         limits["cost"] = _cost(options, states)
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        status.update("backtest")
-        tested = study.backtest(options["fit_below"], shared.law_keywords(options))
+        keywords = shared.law_keywords(options)
+        tested = study.backtest(options["fit_below"], keywords, partial(progress, "backtesting"))
         facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
-        status.update("drawing")
+        progress("drawing")
         path = write(render(study, facts), out)
     files, reasons = ([], {}) if figures is None else _drawn(reading.runs, figures, options)
     result: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -62,7 +62,12 @@ class Study:
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
-    def backtest(self, below: float | None, keywords: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    def backtest(
+        self,
+        below: float | None,
+        keywords: Mapping[str, Any],
+        progress: Callable[[float], None] = lambda _: None,
+    ) -> Mapping[str, Any] | str:
         """Backtest these runs; return the result, or the reason why there is none.
 
         The backtest fits checkpoints up to ``below``, with the ``keywords`` of `isolaw.fit`. By default
@@ -84,7 +89,7 @@ class Study:
         why = ""
         for cut in [largest / share for share in _BACKTEST_SHARES] if below is None else [below]:
             try:
-                return backtest(runs, cut, **{**keywords, **own})
+                return backtest(runs, cut, progress=progress, **{**keywords, **own})
             except IsolawError as error:
                 if below is not None:
                     raise
