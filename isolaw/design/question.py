@@ -21,7 +21,7 @@ from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, DecisionStage, Request
 from isolaw.design.race import RUNGS
 from isolaw.documents.validation import located
-from isolaw.errors import InputError, Issue, MessageLines, SpecError
+from isolaw.errors import InputError, Issue, MessageLines, SpecError, shown
 from isolaw.fits.selection import Floats
 from isolaw.step_cost import HOUR_S, is_hours, parse_rollouts
 
@@ -97,7 +97,7 @@ def question(
     issue that prevents an answer.
     """
     if hours is not None and not (math.isfinite(hours) and hours > 0):
-        raise InputError(f"hours: found {hours!r}; expected a positive number")
+        raise InputError(f"hours: found {shown(hours)}; expected a positive number")
     if gpus is not None and gpus < 1:
         raise InputError(f"gpus: found {gpus}; expected at least 1")
     if gpus is not None and hours is None and cost is None:
@@ -132,7 +132,9 @@ def _target(target: float | str | None, compute: int) -> int:
         return compute
     target = parse_rollouts(target)
     if not 1 <= target <= _LARGEST:
-        raise InputError(f"target: found {target!r}; expected rollouts, e.g. 1e7, at most {_LARGEST:.0e}")
+        raise InputError(
+            f"target: found {shown(target)}; expected rollouts, e.g. 1e7, at most {_LARGEST:.0e}"
+        )
     return int(target)
 
 
@@ -222,5 +224,5 @@ def _rollouts(spend: float | str, grid: int) -> int:
     value = value * grid if value <= 1 else value
     if not (math.isfinite(value) and value > 0):
         accepted = "a share of the grid (20%), rollouts (2e7), or GPU hours (384gpuh, with a cost)"
-        raise InputError(f"spend: found {spend!r}; expected {accepted}")
+        raise InputError(f"spend: found {shown(spend)}; expected {accepted}")
     return int(value)

@@ -11,7 +11,7 @@ from isolaw.design.advice import Advice
 from isolaw.design.candidate_sweeps import CandidateSweep, DesignKind
 from isolaw.design.question import Question
 from isolaw.design.race import Race
-from isolaw.files import check_replaceable, replacing
+from isolaw.files import check_replaceable, open_file, replacing
 
 _MARK = "# isolaw plan:"
 _ADVICE = "# isolaw advise:"
@@ -62,5 +62,5 @@ def _write(head: str, data: dict[str, Any], path: Path, directory: str) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.readline().startswith((_MARK.encode(), _ADVICE.encode()))
+    with open_file(path) as file:
+        return file.readline(1_000).startswith((_MARK.encode(), _ADVICE.encode()))

@@ -7,14 +7,14 @@ import re
 import pandas as pd
 
 from isolaw.commands import option
-from isolaw.errors import DataError, InputError, offers
+from isolaw.errors import DataError, InputError, offers, shown
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
 from isolaw.source import ReadKeywords, Source
 
 METRIC, EVAL_SET = "avg@4", "validation"
-_SHOWN = 20
+_SHOWN, _LONGEST_NAME = 20, 100
 _REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that rise
 _CHOICE = "Choose with --metric and --eval-set; "
 
@@ -78,24 +78,36 @@ def _falling(metric: str, most: float) -> str:
     is_share = "loss" not in metric.lower() and most <= 1
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
     how = f"In a table with a column {metric}, {turned} rises: {option('derive', name, turned)}"
-    return f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. " + (
-        how if metric.isidentifier() else "Negate it in a table and fit that column"
+    return (
+        f"metric: found {shown(metric)}, which falls as training improves; expected a metric that rises. "
+        + (
+            how
+            if metric.isidentifier() and len(metric) <= _LONGEST_NAME
+            else "Negate it in a table and fit that column"
+        )
     )
 
 
 def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, found: int, source: str) -> str:
     on_train = series.index.get_level_values("eval_set") == "train"
-    shown = [f"{name} on {own} ({_counts(row)})" for (own, name), row in series[~on_train].iterrows()]
+    others = [
+        f"{_short(name)} on {_short(at)} ({_counts(row)})" for (at, name), row in series[~on_train].iterrows()
+    ]
+    wanted = f"{_short(metric or METRIC)} on {_short(eval_set or EVAL_SET)}"
     text = (
-        f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
-        f"{found or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}"
-        f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
+        f"{source + ': ' if source else ''}found no {wanted}, and {found or 'no'} metrics "
+        f"that could replace it. {_CHOICE if offers('--metric') else ''}"
+        f"measured metrics: {listed(others, _SHOWN) or 'none'}"
     )
-    train = [name for _, name in series[on_train].index]
+    train = [_short(name) for _, name in series[on_train].index]
     if "reward" in train:
         counts = _counts(series.loc[("train", "reward")])
         return f"{text}; the training reward is --metric reward --eval-set train ({counts})"
     return text + (f"; on train: {listed(train, _SHOWN)}" if train else "")
+
+
+def _short(name: str) -> str:
+    return shown(name, str, _LONGEST_NAME)
 
 
 def _counts(row: pd.Series) -> str:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError, at_command_line
+from isolaw.errors import InputError, at_command_line, shown
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -147,10 +147,12 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
-        raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: {how}")
+        raise InputError(
+            f"budget: found {shown(asked)}; a budget in hours requires the cost of a step: {how}"
+        )
     seconds = cost.budget_seconds(asked)
     if not 1 <= seconds <= LARGEST_BUDGET:
-        raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
+        raise InputError(f"budget: found {shown(asked)}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
     return seconds
 
 

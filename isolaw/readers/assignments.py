@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from isolaw.errors import InputError, nearest
+from isolaw.errors import InputError, nearest, shown
 from isolaw.readers.literals import parse_number
 from isolaw.readers.raw_log import whole
 from isolaw.runs import COLUMNS, SYMBOLS
@@ -83,7 +83,7 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
     Raises `InputError` for any other form, for a name that cannot be set, and for an invalid value.
     """
     if isinstance(settings, str):
-        raise InputError(f"settings: found {settings!r}; expected a list of texts, or a mapping")
+        raise InputError(f"settings: found {shown(settings)}; expected a list of texts, or a mapping")
     if isinstance(settings, Mapping):
         settings = [f"{name}={value}" for name, value in settings.items()]
     return [_parse_one(text) for text in settings or ()]
@@ -105,8 +105,8 @@ def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[st
 def _parse_one(text: str) -> Assignment:
     form = _FORM.fullmatch(text.strip())
     if form is None or not form["value"].strip():
-        raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs")
-    return assignment(form["name"], form["value"].strip(), form["glob"] or "", f"--set {text!r}")
+        raise InputError(f"--set {shown(text)}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs")
+    return assignment(form["name"], form["value"].strip(), form["glob"] or "", f"--set {shown(text)}")
 
 
 def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
@@ -131,11 +131,11 @@ def settings_of(data: Mapping[str, Any], path: str | Path) -> list[Assignment]:
         settings = own if isinstance(own, dict) else {glob: own}
         for name, value in settings.items():
             if not isinstance(value, bool | int | float | str):
-                raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
+                raise InputError(f"{path}: {glob}: {name}: found {shown(value)}; expected a number or a text")
             one = assignment(name, str(value), glob if settings is own else "", f"{path}: {name}")
             twice = out.setdefault((one.name, one.glob), one)
             if twice.value != one.value:
-                both = f"found {twice.value!r} and {one.value!r} under two names of {one.name}"
+                both = f"found {shown(twice.value)} and {shown(one.value)} under two names of {one.name}"
                 raise InputError(f"{path}: {glob if settings is own else name}: {both}; expected one")
     return [*out.values()]
 
@@ -147,7 +147,7 @@ def settable(name: str, where: str) -> str:
         raise InputError(f"{where}: {name} comes from the log and cannot be set")
     known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
     if name not in known and (close := nearest(name, known, cutoff=0.8)):
-        raise InputError(f"{where}: unknown name {name!r}; did you mean {close!r}?")
+        raise InputError(f"{where}: unknown name {shown(name)}; did you mean {close!r}?")
     return name
 
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from isolaw.arguments import checked
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError, InputError, MessageLines, at_command_line
+from isolaw.errors import DataError, InputError, MessageLines, at_command_line, shown
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.collect import Collector, with_settings
 from isolaw.readers.frames import SOURCE
@@ -196,7 +196,7 @@ def survey(
         others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
         if others:  # otherwise the key would also group logs in folders that the file does not cover
             raise InputError(
-                f"{grouping[0].path}: group_by: found {ways[0]!r}, which does not cover "
+                f"{grouping[0].path}: group_by: found {shown(ways[0])}, which does not cover "
                 f"{listed(others, _SHOWN)}; expected one for all sources, "
                 f"{'--group-by' if at_command_line.get() else 'group_by'}"
             )
@@ -237,8 +237,8 @@ def _how(
     if columns and format != "auto":
         where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {format!r} next to the column mapping{where}; expected only one of them, since a "
-            "mapping is for tables, whose format isolaw detects"
+            f"{key}: found {shown(format)} next to the column mapping{where}; expected only one of them, "
+            "since a mapping is for tables, whose format isolaw detects"
         )
     return format, columns.required - set(columns.names) if columns else None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isolaw.errors import DataError, MessageLines
+from isolaw.errors import DataError, MessageLines, shown
 from isolaw.files import Walk, is_utf8, natural
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
@@ -221,7 +221,7 @@ def is_table(source: str | Path) -> bool:
 
 def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
     if not str(source).strip():  # an unset variable; as a path it would be the current directory
-        raise DataError(f"source: found {str(source)!r}; expected a file, a directory or a glob")
+        raise DataError(f"source: found {shown(str(source))}; expected a file, a directory or a glob")
     if not is_utf8(str(source)):
         raise DataError(f"{source}: found a name that is not UTF-8; expected UTF-8, as in files. Rename it")
     if os.path.lexists(source) or not glob.has_magic(str(source)):

@@ -45,7 +45,7 @@ from isolaw.readers.table_conflicts import (
 )
 from isolaw.readers.table_files import WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, plain
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
 
 def read_table(
@@ -127,6 +127,7 @@ def _as_runs(
                 f"{option('constants', 'eval_set', 'validation')}"
             )
     split_batch(table, source)
+    check_sizes(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
             table[column] = value

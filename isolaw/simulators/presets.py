@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.documents.reading import read_toml
-from isolaw.errors import InputError, nearest
+from isolaw.errors import InputError, nearest, shown
 from isolaw.files import open_file
 from isolaw.simulators import preset_file
 from isolaw.simulators.preset_file import FORMAT
@@ -105,7 +105,9 @@ def read_preset(name: str | Path) -> Preset:
     if path.suffix != ".toml" and not path.is_file():
         close = nearest(str(name), shipped())
         hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
-        raise InputError(f"preset: found {str(name)!r}, which is neither a shipped preset nor a file{hint}")
+        raise InputError(
+            f"preset: found {shown(str(name))}, which is neither a shipped preset nor a file{hint}"
+        )
     return _read(path)
 
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
-from isolaw.errors import InputError, Refused
+from isolaw.errors import InputError, Refused, shown
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
 from isolaw.fits.cell import Cell
@@ -153,7 +153,7 @@ def compare_shapes(
         found = " and ".join(given) or "none"
         raise InputError(f"compare: found {found}; expected one of compute, target and hours")
     if target is not None and not math.isfinite(target):
-        raise InputError(f"target: found {target!r}; expected a reward")
+        raise InputError(f"target: found {shown(target)}; expected a reward")
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)

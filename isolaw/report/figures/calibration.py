@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from isolaw.calibration.calibrate import BANDS, Calibration
 from isolaw.calibration.simulation import SimulatedCell
-from isolaw.errors import InputError
+from isolaw.errors import InputError, shown
 from isolaw.fits.selection import Floats
 from isolaw.report.figures.style import BLUE, RAMP, STYLE, check_replaceable, plain, save
 
@@ -68,7 +68,9 @@ def calibration_figure(found: Calibration) -> Figure:
 def check(path: str | Path) -> None:
     """Raise `InputError` for an unsupported suffix, `DataError` for a file that isolaw did not write."""
     if Path(path).suffix[1:] not in _KINDS:
-        raise InputError(f"--figure: found {str(path)!r}; expected a file ending in .{', .'.join(_KINDS)}")
+        raise InputError(
+            f"--figure: found {shown(str(path))}; expected a file ending in .{', .'.join(_KINDS)}"
+        )
     check_replaceable(Path(path))
 
 

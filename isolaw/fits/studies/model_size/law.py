@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import DataError, InputError, Refused, shown
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.quantity import Quantity, estimated
@@ -218,7 +218,7 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", draws: int = 400, seed:
     (0.15, 17.0)
     """
     if loss not in ("reward", "log"):
-        raise InputError(f"loss: found {loss!r}; expected reward or log")
+        raise InputError(f"loss: found {shown(loss)}; expected reward or log")
     log = loss == "log"
     if log and curves.loss.min() <= 0:
         at = int(curves.loss.argmin())
