@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from isolaw.errors import DataError, MessageLines, shown
-from isolaw.files import Walk, is_utf8, natural
+from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
 from isolaw.readers.assignments import SPLIT
@@ -261,14 +260,9 @@ def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
-    with limits.os_errors(path):
-        mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # reading a device may never end
-        raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
-    if forced:
-        return Found(path, containers[0])
-    # A pipe can be read only once, so its content is not inspected here.
-    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
+    with limits.os_errors(path), open_file(path) as file:
+        head = file.read(HEAD)
+    return Found(path, containers[0]) if forced else _classified(path, head, containers)
 
 
 def _of_runs(columns: list[str]) -> bool:
