@@ -97,7 +97,8 @@ def parameter_names(model: str) -> frozenset[str]:
         from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model, trust_remote_code=False))
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        shapes = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return frozenset(name for name, _ in shapes.named_parameters())
 
 
