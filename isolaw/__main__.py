@@ -20,7 +20,7 @@ import contextlib  # noqa: E402
 import signal  # noqa: E402
 from typing import Any  # noqa: E402
 
-_SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
+_AFTER_BAR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor again
 
 
 def main() -> None:
@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def _interrupted(_number: int, _frame: Any) -> None:
-    cursor = _SHOW_CURSOR if os.isatty(2) else b""
-    os.write(2, cursor + b"isolaw: interrupted\n")
+    before = _AFTER_BAR if os.isatty(2) else b""
+    os.write(2, before + b"isolaw: interrupted\n")
     os._exit(130)
 
 

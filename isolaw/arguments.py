@@ -43,6 +43,9 @@ _ACCEPTED = {
     "where": 'values of columns, e.g. {"B_p": 32}',
     "metric": "the name of a metric, e.g. avg@4",
     "eval_set": "the name of an evaluation set, e.g. validation",
+    "points": "a DataFrame. isolaw.read(df, columns={…}, constants={…}) makes runs of another table",
+    "attributes": "the attributes of each run_id, e.g. {run_id: {'lr': 1e-6}}",
+    "run_ids": "a list of run_ids",
 }
 # For other names, the function that raises `InputError` for a value of the right type.
 _CHECKS: dict[str, Callable[[Any], object]] = {"compute": parse_budget, "price": checked_price}
@@ -195,7 +198,10 @@ def _of_kind(value: Any, hint: Any) -> Any:
     if kind is Callable:
         return value if callable(value) else _WRONG
     if kind is Mapping:
-        whole = isinstance(value, Mapping) and all(_converted(key, inner[0]) is not _WRONG for key in value)
+        whole = isinstance(value, Mapping) and all(
+            _converted(key, inner[0]) is not _WRONG and _converted(of_key, inner[1]) is not _WRONG
+            for key, of_key in value.items()
+        )
         return value if whole else _WRONG
     if kind in (Sequence, Iterable):
         return _list(value, kind, inner[0])

@@ -32,9 +32,7 @@ from typing import Any
 
 # Characters that a terminal would execute or cannot print: control characters, line breaks, characters that
 # change the text direction, and lone surrogates.
-_UNSAFE = re.compile(
-    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def one_line(text: str) -> str:
@@ -267,10 +265,11 @@ def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns
     names = [str(v) for v in valid]
     close = nearest(name, names)
     hint = f"did you mean {close!r}? " if close else ""
-    return f"no {what} {name!r}; {hint}{there}: {', '.join(names)}"
+    known = shown(", ".join(names), str, 4 * _LONGEST_SHOWN)
+    return f"no {what} {shown(name)}; {hint}{there}: {known}"
 
 
-def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
+def nearest(name: str, valid: Iterable[object], cutoff: float = 0.5) -> str:
     """Return the valid name closest to ``name``, or ``""`` if none is close.
 
     >>> nearest("rollouts_per_prblem", ["rollouts_per_problem", "seed"])
@@ -278,6 +277,6 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.5) -> str:
     """
     if len(name) > _LONGEST_NAME:
         return ""
-    names = [one for one in islice(valid, _MOST_NAMES) if len(one) <= _LONGEST_NAME]
+    names = [v for v in islice(valid, _MOST_NAMES) if isinstance(v, str) and len(v) <= _LONGEST_NAME]
     close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return close[0] if close else ""

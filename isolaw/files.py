@@ -150,16 +150,21 @@ def open_file(path: str | Path) -> BufferedReader:
 
     Raise `OSError` for a folder, a device, a pipe or a socket, without waiting for its content.
     """
+    return os.fdopen(descriptor(path), "rb")
+
+
+def descriptor(path: str | Path) -> int:
+    """Return a descriptor of a regular file for reading; raise `OSError` as `open_file` does."""
     # The kind is examined first too: opening a device can have effects, and a socket cannot be opened.
     _require_file(os.stat(path).st_mode, path)
     # Without O_NONBLOCK, opening a pipe waits for a writer. It has no effect on regular files.
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        _require_file(os.fstat(file.fileno()).st_mode, path)
+        _require_file(os.fstat(opened).st_mode, path)
     except OSError:
-        file.close()
+        os.close(opened)
         raise
-    return file
+    return opened
 
 
 def _require_file(mode: int, path: str | Path) -> None:
@@ -216,10 +221,8 @@ def _holds_states(folder: Path) -> bool:
 
 
 def _beginning(path: Path) -> bytes:
-    if not path.is_file():  # opening a pipe would wait
-        return b""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(_MARKED_WITHIN)
     except OSError:
         return b""

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from isolaw import places
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, InputError, Wording, check_type, nearest
+from isolaw.errors import DataError, InputError, Wording, check_type, nearest, shown
 from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
@@ -98,6 +98,7 @@ class Runs:
     (1, ['avg@4'])
     """
 
+    @checked
     def __init__(
         self,
         points: pd.DataFrame,
@@ -163,7 +164,8 @@ class Runs:
         extra = pd.DataFrame.from_dict(self.attributes, orient="index")
         return runs.join(extra[[c for c in extra.columns if c not in IDENTITY]], how="left")
 
-    def select(self, run_ids: Any) -> Runs:
+    @checked
+    def select(self, run_ids: Iterable[str]) -> Runs:
         """Return only the runs in ``run_ids``."""
         keep = list(run_ids)
         out = copy.copy(self)  # skips validation, since part of a valid table is valid
@@ -178,8 +180,11 @@ class Runs:
         return out
 
     @classmethod
+    @checked
     def concat(cls, parts: Sequence[Runs]) -> Runs:
         """Return the runs of several sources together; raise `DataError` if two sources share a run."""
+        if not parts:
+            raise DataError("there are no runs")
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.rows for part in parts], ignore_index=True)
@@ -248,8 +253,6 @@ def _marked(points: pd.DataFrame) -> set[str]:
 def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the finite rows in order, and for each curve that ends in NaN the row in which NaN begins."""
     where = f"{source}: " if source else ""
-    if not isinstance(points, pd.DataFrame):
-        raise DataError(f"{where}found {type(points).__name__}; expected a DataFrame. {_INSTEAD}")
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
     if missing:
         hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
@@ -258,6 +261,8 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
+    if len(twice := points.columns[points.columns.duplicated()]):
+        raise DataError(f"{where}there are several columns {shown(twice[0])}; expected one")
     points = with_plain_columns(points[[c for c in COLUMNS if c in points.columns]], source)
     table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
@@ -265,6 +270,11 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     for column, least in _LEAST.items():
         if len(bad := table.index[table[column] < least]):
             raise DataError(f"{where}{column} must be at least {least}: {places.rows(table, bad, column)}")
+    counts = ["problems_per_batch", "rollouts_per_problem", "step"]
+    rollouts = table[counts].astype("float64").clip(lower=1).prod(axis=1)
+    if len(bad := table.index[rollouts > LARGEST_EXACT]):
+        what = "B_p · n · step must be at most 2^53"
+        raise DataError(f"{where}{what}: {places.rows(table, bad, 'compute')}")
     size = table["value"].abs()
     finite, ends = np.isfinite(size), size.isna()
     if ends.any():
@@ -279,12 +289,16 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
 
 
 def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a table with the values of categories in their place.
+    """Return a table with the values of categories in their place, and NaN for NA in columns of numbers.
 
     Raises `DataError` for a value that is neither text, number nor date, such as a list, and for an integer
     beyond 64 bits.
     """
     where = f"{source}: " if source else ""
+    nullable = [
+        pd.api.types.is_extension_array_dtype(dtype) and dtype.kind in "iuf" for dtype in table.dtypes
+    ]
+    table = table.astype({own: "float64" for own in table.columns[nullable] if table[own].hasnans})
     for name in table.columns[[dtype.kind in "Oc" for dtype in table.dtypes]]:
         column = table[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -311,6 +325,8 @@ def after_last_value(table: pd.DataFrame) -> pd.Series:
 
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
+        if len(bad := column[column.isna()]):
+            raise DataError(f"{where}{name} is missing in {places.at(bad, bad.index[0])}")
         return column.astype("str")
     if column.dtype.kind in "bmM":  # booleans, durations, dates
         raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
@@ -323,11 +339,21 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     # Compute that was read from a figure, and averaged tokens, can be fractional. Counts cannot.
     slack = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
-    bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
-    if len(bad):
+    _require(((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)), column, name, where)
+    return whole.astype("Int64").astype(dtype)
+
+
+def check_sizes(table: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` for a count that float64 cannot store exactly."""
+    for name in (name for name, dtype in COLUMNS.items() if dtype.lower() == "int64" and name in table):
+        sizes = pd.to_numeric(table[name], errors="coerce").astype("Float64").abs()
+        _require(sizes > LARGEST_EXACT, table[name], name, f"{source}: ")
+
+
+def _require(wrong: pd.Series, column: pd.Series, name: str, where: str) -> None:
+    if len(bad := column[wrong.fillna(False)]):
         limits = f"from {_LEAST.get(name, '-2^53')} to 2^53"
         raise DataError(f"{where}{name} must be a whole number {limits}: {places.found(bad)}")
-    return whole.astype("Int64").astype(dtype)
 
 
 def _check_keys(table: pd.DataFrame, where: str) -> None:
@@ -335,7 +361,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
     for name in IDENTITY:
         runs = varying.index[varying[name] > 1]
         if len(runs):
-            raise DataError(f"{where}run {runs[0]!r} has several values of {name}; expected one")
+            raise DataError(f"{where}run {shown(runs[0])} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
         raise DataError(
             f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. " + _several_runs()

@@ -213,8 +213,8 @@ class Cost:
         if of_gpus and not self.gpus:
             why = "does not record on how many GPUs its runs ran" if self.gpus is None else "has no GPUs"
             raise InputError(
-                f"budget: found {text!r}, but {self.where or self.source} {why}; expected hours of run time, "
-                f"e.g. {hours:g}h"
+                f"budget: found {shown(text)}, but {self.where or self.source} {why}; "
+                f"expected hours of run time, e.g. {hours:g}h"
             )
         return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
 
@@ -290,7 +290,7 @@ def checked_price(price: float | None) -> float | None:
     check_type("price", price, (Real, NoneType), "a price per hour")
     if price is not None and not 0 < price < math.inf:
         raise InputError(
-            f"price: found {price!r}; expected a positive price per GPU hour (without GPUs: per hour)"
+            f"price: found {shown(price)}; expected a positive price per GPU hour (without GPUs: per hour)"
         )
     return price
 

@@ -94,6 +94,16 @@ def test_predict(compute: Any, law: Law) -> None:
     rejected(law.predict, compute)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hold", 5), ("hold", "x" * 100_000), ("where", 5), ("draws", -1), ("curve", 5), ("fit_below", HUGE)],
+    ids=brief,
+)
+@pytest.mark.usefixtures("no_fit")
+def test_backtest(name: str, value: Any, runs: Runs) -> None:
+    assert rejected(isolaw.backtest, runs, **{"fit_below": 1e4, name: value}).startswith(f"{name}: found ")
+
+
 @pytest.mark.parametrize("path", PATHS, ids=brief)
 def test_a_path_that_no_file_can_have(
     path: str, law: Law, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,3 +150,56 @@ def test_a_table_with_categories(name: str) -> None:
     table = pd.DataFrame({"B_p": 32, "n": 8, "seed": 0, "step": range(3), "avg@4": [0.1, 0.2, 0.3]})
     categories = table.astype({name: "category"})
     pd.testing.assert_frame_equal(isolaw.read(categories).points, isolaw.read(table).points)
+
+
+NA_STEPS = [pd.Series([1, pd.NA, 3, 4, 5, 6], dtype=dtype) for dtype in (object, "Int64")]
+NO_STEPS = pd.Series([pd.NA] * 3 + [4, 5, 6], dtype="Int64")
+LARGE_STEPS = [pd.Series([*own, 4, 5, 6], dtype=object) for own in ([1e300] * 3, [1, 2, 1e300], [HUGE] * 3)]
+
+
+@pytest.mark.parametrize("step", [*NA_STEPS, NO_STEPS, *LARGE_STEPS], ids=lambda own: str(own.iloc[0])[:6])
+@pytest.mark.parametrize("run_id", [None, "a"])
+def test_steps(step: pd.Series, run_id: str | None) -> None:
+    table = pd.DataFrame({"B_p": 32, "n": [8] * 3 + [16] * 3, "step": step, "avg@4": [0.1, 0.2, 0.3] * 2})
+    message = rejected(isolaw.read, table if run_id is None else table.assign(run_id=run_id))
+    assert message.startswith(("DataFrame: step", "DataFrame: n changes "))
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"attributes": 5},
+        {"attributes": {"a": 1}},
+        {"attributes": {1: {}}},
+        {"attributes": {"a": {1: 2}}},
+        {"source": 5},
+        {"notes": "abc"},
+        {"notes": (1,)},
+        {"problems": 5},
+    ],
+    ids=str,
+)
+def test_runs_of_wrong_parts(keywords: dict[str, Any], runs: Runs) -> None:
+    (name,) = keywords
+    assert rejected(Runs, runs.points, **keywords).startswith(f"{name}: found ")
+
+
+def test_runs_of_a_wrong_table(runs: Runs) -> None:
+    points = runs.points
+    assert "several columns 'run_id'" in rejected(Runs, pd.concat([points, points], axis=1))
+    assert "missing columns: seed" in rejected(Runs, points.rename(columns={"seed": 3}))
+    assert "run_id is missing in row 0" in rejected(Runs, points.assign(run_id=pd.NA))
+    huge = points.assign(problems_per_batch=2**40, rollouts_per_problem=2**40)
+    assert "B_p · n · step must be at most 2^53" in rejected(Runs, huge)
+    for run_ids in (5, "a", [[1]]):
+        assert rejected(runs.select, run_ids).startswith("run_ids: found ")
+    for parts in ([], [5], 5):
+        rejected(Runs.concat, parts)
+
+
+def test_messages_cut_long_names(runs: Runs) -> None:
+    long = "loss" + "x" * 100_000
+    rejected(isolaw.fit, runs, long)
+    rejected(isolaw.fit, Runs(runs.points.assign(metric=long, eval_set=long)))
+    rejected(isolaw.read, runs.points, settings=[f"n={long}"])
+    rejected(isolaw.read, runs.points, settings=[f"{long}="])

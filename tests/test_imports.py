@@ -240,3 +240,11 @@ def test_one_name_has_one_meaning() -> None:
             if name[0].isupper() and not name.isupper():
                 meanings.setdefault(name, set()).add(meaning)
     assert {name: own for name, own in meanings.items() if len(own) > 1} == {}
+
+
+def test_no_code_of_a_model_is_executed() -> None:
+    for name, path in MODULES.items():
+        for call in ast.walk(ast.parse(path.read_text())):
+            of = call.func if isinstance(call, ast.Call) else None
+            if isinstance(of, ast.Attribute) and ast.unparse(of).startswith("Auto"):
+                assert "trust_remote_code=False" in ast.unparse(call) or "**how" in ast.unparse(call), name

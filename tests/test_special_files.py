@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import socket
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from isolaw.files import open_file, sha256
 
-LIMIT_S, MEMORY = 60, 6 * 2**30
+LIMIT_S = 60
+LIMITED = """
+import resource, sys
+from isolaw.cli import run
+resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)
+sys.exit(run(sys.argv[1:]))
+"""
+Call = Callable[..., subprocess.CompletedProcess[str]]
 REPLAY = "--set sweep.backend=replay --set replay.source="
 COMMAND = "--set sweep.backend=command --set command.run=ls --set command.files="
 REAL = "--set sweep.backend=real --set real.model=model --set problems.set="
@@ -35,6 +41,24 @@ def special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("zero.csv").symlink_to("/dev/zero")
     socket.socket(socket.AF_UNIX).bind("socket.csv")
     return tmp_path
+
+
+@pytest.fixture
+def limited(commands: Path) -> Call:
+    """Run isolaw within limits of time and memory; its standard input is a pipe that stays open."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        source, sink = os.pipe()
+        try:
+            python = [str(commands / "python"), "-P", "-c", LIMITED]
+            return subprocess.run(
+                [*python, *words], stdin=source, capture_output=True, text=True, check=False, timeout=LIMIT_S
+            )
+        finally:
+            os.close(source)
+            os.close(sink)
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -70,33 +94,32 @@ def test_a_link_to_a_regular_file_is_opened(tmp_path: Path) -> None:
         ("pipe.toml", "pipe.toml: found a pipe; expected a file"),
     ],
 )
-def test_a_dry_run_refuses_special_files(line: str, said: str, special: Path) -> None:
-    done = isolaw("sweep", *line.split(), "--out", "out", "--dry-run")
+def test_a_dry_run_refuses_special_files(line: str, said: str, special: Path, limited: Call) -> None:
+    done = limited("sweep", *line.split(), "--out", "out", "--dry-run")
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert re.search("found a (special file|pipe|device)", done.stderr)
 
 
-@pytest.mark.parametrize("line", ["predict pipe.json --compute 1e4", "predict zero.csv --compute 1e4"])
-def test_a_law_is_a_regular_file(line: str, special: Path) -> None:
-    done = isolaw(*line.split())
-    assert done.returncode == 2
-    assert re.search("found a (pipe|device); expected a file", done.stderr)
-
-
-def isolaw(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run isolaw within limits of time and memory; its standard input is a pipe that stays open."""
-    source, sink = os.pipe()
-    try:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "isolaw", *words],
-            stdin=source,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-        )
-    finally:
-        os.close(source)
-        os.close(sink)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict pipe.json --compute 1e4",
+        "predict zero.csv --compute 1e4",
+        "fit pipe",
+        "fit pipe.csv",
+        "fit --points pipe.csv",
+        "read pipe.csv",
+        "answer zero.csv --compute 1e4",
+        "model-size pipe.csv",
+        "model-size zero.csv",
+        "problems --counts pipe.csv",
+        "problems --counts zero.csv",
+        "calibrate pipe.csv",
+        "compare pipe.json pipe.json",
+    ],
+)
+def test_a_named_file_is_a_regular_file(line: str, special: Path, limited: Call) -> None:
+    done = limited(*line.split())
+    assert done.returncode == 2, done.stderr
+    assert re.search("found a (pipe|device); expected a file", done.stderr), done.stderr

@@ -14,7 +14,7 @@ from benchmarks.calibration.simulation import Protocol, SimulatedCell
 from benchmarks.calibration.space import Beforehand, Space
 from isolaw import metrics
 from isolaw.commands import option
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import DataError, InputError, Refused, shown
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import Configuration, configurations_of, differing, measured_points, rows_with
@@ -79,7 +79,7 @@ def observe(
     """
     metric, eval_set, chosen = choose(runs, metric, eval_set)
     if (parsed := metrics.parse(metric)) is not None and parsed[0] != "avg":
-        raise InputError(f"metric: found {metric!r}; expected a mean of successes, e.g. avg@4")
+        raise InputError(f"metric: found {shown(metric)}; expected a mean of successes, e.g. avg@4")
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
     table = rows_with(table, full_names(where or {}))

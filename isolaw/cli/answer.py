@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, notes_on_failure, print_result
+from isolaw.cli.common import json_option, note, notes_on_failure, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -44,8 +44,6 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     The exit code is 1 if isolaw recommends no allocation for the budget, and 2 if the logs lack values that
     only you know. isolaw then lists the missing values as isolaw read does.
     """
-    from rich.console import Console
-
     import isolaw
     from isolaw.report.answer import law_file
 
@@ -57,14 +55,16 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
         shared.only(ctx, _OF_A_LAW, "a law")
         result = isolaw.answer(law, compute, **limits)
     else:
-        reading = shared.read_to_fit(sources, options)
+        with stages() as progress:
+            progress("reading")
+            reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
         keywords = shared.law_keywords(options)
-        status = Console(stderr=True).status("fitting, predicting, backtesting")  # shows only on a terminal
-        with status, notes_on_failure(reading.runs.notes):
+        with notes_on_failure(reading.runs.notes), stages() as progress:
+            again = str(commands.this(ctx.obj))
             result = isolaw.answer(
-                reading.runs, compute, again=str(commands.this(ctx.obj)), **keywords, **limits
+                reading.runs, compute, again=again, progress=progress, **keywords, **limits
             )
     print_result(result.to_dict(), result.lines())
     if files is not None:

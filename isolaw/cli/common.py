@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,22 @@ def progress(task: str) -> Iterator[Callable[[float], None]]:
     """Show a progress bar in a context that is `interruptible`; yield a function of the share done."""
     with interruptible(), progress_bar(task) as update:
         yield lambda share: update(completed=share)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[..., None]]:
+    """Show a progress bar for each stage of a command; yield a function of the stage and the share done."""
+    stage, update = "", None
+    with ExitStack() as bar:
+
+        def show(name: str, share: float = 0.0) -> None:
+            nonlocal stage, update
+            if update is None or name != stage:
+                bar.close()
+                stage, update = name, bar.enter_context(progress_bar(name))
+            update(completed=share)
+
+        yield show
 
 
 def _lines(description: str, total: float) -> Callable[..., None]:

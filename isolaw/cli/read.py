@@ -145,9 +145,10 @@ def _wrapped(label: str, text: str) -> str:
 
 
 def _is_table_of_runs(path: Path) -> bool:
+    from isolaw.files import open_file
     from isolaw.readers.sources import is_ours
 
-    with path.open("rb") as file:
+    with open_file(path) as file:
         head = file.read(4)
     return head == b"PAR1" and is_ours(path, head)
 

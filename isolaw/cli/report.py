@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, print_result
+from isolaw.cli.common import json_option, note, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 from isolaw.registry import traits
@@ -56,8 +57,6 @@ def report(
     With --figures, isolaw also draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards
     at one compute. It names those that the runs do not support, with the reason.
     """
-    from rich.console import Console
-
     from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
@@ -65,19 +64,19 @@ def report(
 
     check_replaceable(out)
     chosen = any(name in shared.given(ctx) for name in shared.LAW_NAMES)
-    with Console(stderr=True).status("reading") as status:  # shows only on a terminal
+    with stages() as progress:
+        progress("reading")
         reading = shared.read_to_fit(sources, options)
-        status.update("fitting")
+        progress("fitting the law")
         law, origin = (None, None) if chosen else _saved_law(reading.runs, sources)
         study = _fitted(reading.runs, options) if law is None else FittedRuns.of(law, reading.runs)
-        status.update("predicting")
+        progress("predicting")
         states = _states(reading)
         limits = {"max_batch_rollouts": options["max_batch_rollouts"], "cost": _cost(states)}
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        status.update("backtest")
-        tested = study.backtest()
+        tested = study.backtest(progress=partial(progress, "backtesting"))
         facts = facts_of(reading, predicted, tested, str(commands.this(ctx.obj)), states)
-        status.update("drawing")
+        progress("drawing")
         path = write(render(study, facts), out)
     files, reasons = ([], {}) if figures is None else _drawn(study, figures)
     result: dict[str, Any] = {

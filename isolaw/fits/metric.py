@@ -7,14 +7,14 @@ import re
 import pandas as pd
 
 from isolaw.commands import argument, option, options
-from isolaw.errors import DataError, InputError, Wording
+from isolaw.errors import DataError, InputError, Wording, shown
 from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
 from isolaw.source import ReadKeywords, Source
 
 METRIC, EVAL_SET = "avg@4", "validation"
-_SHOWN = 20
+_SHOWN, _LONGEST_NAME = 20, 100
 _REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that rise
 _CHOICE = "Choose with " + argument("metric") + " and " + argument("eval_set") + "; "
 
@@ -79,30 +79,38 @@ def _falling(metric: str, most: float) -> Wording:
     name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
     how = f"In a table with a column {metric}, {turned} rises: " + option("columns", name, turned)
     return Wording(
-        f"metric: found {metric!r}, which falls as training improves; expected a metric that rises. "
-    ) + (how if metric.isidentifier() else "Negate it in a table and fit that column")
+        f"metric: found {shown(metric)}, which falls as training improves; expected a metric that rises. "
+    ) + (
+        how
+        if metric.isidentifier() and len(metric) <= _LONGEST_NAME
+        else "Negate it in a table and fit that column"
+    )
 
 
 def _refusal(
     series: pd.DataFrame, metric: str | None, eval_set: str | None, number: int, source: str
 ) -> Wording:
     on_train = series.index.get_level_values("eval_set") == "train"
-    shown = [
-        f"{name} on {measured_on} ({_counts(row)})"
-        for (measured_on, name), row in series[~on_train].iterrows()
+    others = [
+        f"{_short(name)} on {_short(at)} ({_counts(row)})" for (at, name), row in series[~on_train].iterrows()
     ]
+    wanted = f"{_short(metric or METRIC)} on {_short(eval_set or EVAL_SET)}"
     text = (
-        f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
+        f"{source + ': ' if source else ''}found no {wanted}, and "
         f"{number or 'no'} metrics that could replace it. "
         + _CHOICE
-        + f"measured metrics: {listed(shown, _SHOWN) or 'none'}"
+        + f"measured metrics: {listed(others, _SHOWN) or 'none'}"
     )
-    train = [name for _, name in series[on_train].index]
+    train = [_short(name) for _, name in series[on_train].index]
     if "reward" in train:
         counts = _counts(series.loc[("train", "reward")])
         way = options(["--metric", "reward", "--eval-set", "train"])
         return text + "; the training reward is " + way + f" ({counts})"
     return text + (f"; on train: {listed(train, _SHOWN)}" if train else "")
+
+
+def _short(name: str) -> str:
+    return shown(name, str, _LONGEST_NAME)
 
 
 def _counts(row: pd.Series) -> str:

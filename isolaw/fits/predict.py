@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError, Spelled
+from isolaw.errors import InputError, Spelled, shown
 from isolaw.evidence import REFUSED, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
@@ -148,10 +148,12 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
     parse_hours(asked)
     if cost is None:
         how = Spelled("cost=isolaw.read_cost(SOURCE)", ["--cost", "SOURCE"])
-        raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: " + how)
+        raise InputError(
+            f"budget: found {shown(asked)}; a budget in hours requires the cost of a step: " + how
+        )
     seconds = cost.budget_seconds(asked)
     if not 1 <= seconds <= LARGEST_BUDGET:
-        raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
+        raise InputError(f"budget: found {shown(asked)}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
     return seconds
 
 

@@ -151,7 +151,7 @@ def select(
         if value not in accepted:
             raise InputError(f"{name}: found {shown(value)}; expected {', '.join(accepted)}")
     if x != "compute" and hold == "B":
-        raise InputError(f"x: found {x!r}; expected compute: where B is fixed the law is in steps")
+        raise InputError(f"x: found {shown(x)}; expected compute: where B is fixed the law is in steps")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
+from isolaw.files import leads_out, open_file
 from isolaw.readers import limits
 from isolaw.readers.literals import literal, parse_yaml, scalar
 
@@ -122,7 +123,7 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises `DataError` if the file is missing, larger than 1 MB, of another format, or not a configuration.
     """
     path = Path(path)
-    with limits.os_errors(path), path.open("rb") as file:
+    with limits.os_errors(path), open_file(path) as file:
         content = file.read(limits.LARGEST_CONFIG + 1)
     if len(content) > limits.LARGEST_CONFIG:
         raise DataError(f"{path}: a configuration larger than {limits.LARGEST_CONFIG // limits.MB} MB")
@@ -158,7 +159,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
     Files with the log's own name (``run1.yaml`` next to ``run1.jsonl``) come first, then files with the names
     that frameworks use. isolaw searches from the log's directory up to the run's directory (`home`). The
     ``config.json`` of a model does not count. Returns ``({}, "")`` if there is none. If the file cannot be
-    read, returns no keys, and the path with the reason.
+    read, or is a link that leads out of the run's directory, returns no keys, and the path with the reason.
     """
     path = Path(path)
     folder, names = path, list(_NAMES)
@@ -166,12 +167,16 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
         folder = path.parent
         names = [path.stem + suffix for suffix in (".yaml", ".yml", ".toml", ".json")] + names
     trouble = ""
-    for place in _upwards(folder):
+    places = _upwards(folder)
+    for place in places:
         for name in names:
             candidate = place / name
             if candidate.name == path.name or not candidate.is_file():
                 continue
             source = os.path.relpath(candidate, folder)
+            if leads_out(candidate, places[-1]):
+                trouble = trouble or f"{source} (not read: a link that leads out of the folder)"
+                continue
             try:
                 config = read(candidate)
             except DataError as error:

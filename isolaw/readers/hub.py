@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from isolaw import commands
-from isolaw.errors import DataError, NotInstalled, nearest
+from isolaw.errors import DataError, NotInstalled, nearest, shown
 from isolaw.files import Walk
 from isolaw.runs import listed
 
@@ -45,7 +45,7 @@ def local(source: str | Path) -> str | Path:
     asked = _SOURCE.fullmatch(str(source))
     path = (asked["path"] or "").strip("/") if asked else ""
     if asked is None or ".." in path.split("/"):
-        raise DataError(f"source: found {str(source)!r}; expected {_FORM}")
+        raise DataError(f"source: found {shown(str(source))}; expected {_FORM}")
     repo, revision = asked["repo"], unquote(asked["revision"] or "main")
     try:
         from huggingface_hub import snapshot_download

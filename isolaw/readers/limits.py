@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from isolaw.errors import DataError
+from isolaw.files import descriptor, open_file
 
 MB = 1_000_000
 LARGEST_LOG = 10_000 * MB
@@ -41,7 +42,7 @@ class _Metered(io.FileIO):
     """A file that checks, at each read, the processor time since it was opened."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
+        super().__init__(path, opener=lambda name, _: descriptor(name))
         self._began, self._done = time.thread_time(), 0
 
     def readinto(self, buffer: Any) -> int | None:
@@ -124,9 +125,8 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def start(path: str | Path, most: int) -> bytes:
-    """Return at most ``most`` first bytes of a file; none of a pipe, where reading could block forever."""
-    path = Path(path)
-    if not path.is_file():
+    """Return at most ``most`` first bytes of a regular file; none of anything else."""
+    if not os.path.isfile(path):
         return b""
-    with os_errors(path), path.open("rb") as file:
+    with os_errors(path), open_file(path) as file:
         return file.read(most)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isolaw.errors import DataError, Wording
-from isolaw.files import Walk, is_utf8, natural
+from isolaw.errors import DataError, Wording, shown
+from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
 from isolaw.readers import limits
 from isolaw.readers.console_table import is_console
@@ -222,7 +221,7 @@ def is_table(source: str | Path) -> bool:
 
 def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
     if not str(source).strip():  # an unset variable; as a path it would be the current directory
-        raise DataError(f"source: found {str(source)!r}; expected a file, a directory or a glob")
+        raise DataError(f"source: found {shown(str(source))}; expected a file, a directory or a glob")
     if not is_utf8(str(source)):
         raise DataError(f"{source}: found a name that is not UTF-8; expected UTF-8, as in files. Rename it")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
@@ -262,14 +261,9 @@ def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:
-    with limits.os_errors(path):
-        mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # reading a device may never end
-        raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
-    if forced:
-        return Place(path, containers[0])
-    # A pipe can be read only once, so its content is not inspected here.
-    return Place(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
+    with limits.os_errors(path), open_file(path) as file:
+        head = file.read(HEAD)
+    return Place(path, containers[0]) if forced else _classified(path, head, containers)
 
 
 def _of_runs(columns: list[str]) -> bool:

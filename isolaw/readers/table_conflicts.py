@@ -71,7 +71,7 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
     """Raise `DataError` if one run has rows of a second batch shape that continue the steps of the first."""
     if "step" not in rows or not (rows[[_B, _N]].nunique() > 1).any():
         return
-    rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce"))
+    rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce")).dropna(subset="step")
     ends = []
     for _, own in rows.groupby([_B, _N], sort=False):
         steps = own["step"].drop_duplicates().sort_values()

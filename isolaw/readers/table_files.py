@@ -15,6 +15,7 @@ import orjson
 import pandas as pd
 
 from isolaw.errors import DataError
+from isolaw.files import open_file
 from isolaw.parquet import column_names, frame_of, read_parquet
 from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
@@ -45,11 +46,9 @@ def load(path: str | Path) -> pd.DataFrame:
     cells.
     """
     path = Path(path)
-    with os_errors(path), path.open("rb") as file:  # opened only once, since it can be a pipe
+    with os_errors(path), open_file(path) as file:
         content = file.read(len(PARQUET_MAGIC))
         if content == PARQUET_MAGIC:
-            if not path.is_file():
-                raise DataError(f"{path}: isolaw cannot read Parquet from a pipe; write it to a file")
             return _read_parquet(path)
         content += file.read(_LARGEST)
     if len(content) > _LARGEST:

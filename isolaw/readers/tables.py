@@ -46,7 +46,7 @@ from isolaw.readers.table_conflicts import (
 )
 from isolaw.readers.table_files import PARQUET_MAGIC, WRITTEN_NAN, load
 from isolaw.readers.table_needs import check_complete, value_alone
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, plain
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
 
 def read_table(
@@ -130,6 +130,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
                 "set eval_set to validation"
             )
     split_batch(table, source)
+    check_sizes(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
             table[column] = value

@@ -7,8 +7,9 @@ of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -170,6 +171,7 @@ def answer(
     draws: int = DRAWS,
     seed: int = 0,
     again: str | None = None,
+    progress: Callable[[str, float], None] = lambda stage, share: None,
     **reading: Unpack[ReadKeywords],
 ) -> Answer:
     """Recommend how to split a budget, and report the expected loss, the gain and the runs to add next.
@@ -192,6 +194,8 @@ def answer(
     again
         the command that repeats this call, shown in ``next``; by default built from ``source`` and
         ``compute``.
+    progress
+        called with the name of each stage of the work, and the share of the stage that is done.
 
     Raises
     ------
@@ -212,9 +216,11 @@ def answer(
     """
     study: FittedRuns | None = None
     if (law := _as_law(source)) is None:
+        progress("reading", 0.0)
         runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
         keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
         keywords |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
+        progress("fitting the law", 0.0)
         study = FittedRuns.fitted_to(runs, keywords)
         if study.law is None:
             raise Refused(study.refused)
@@ -227,10 +233,11 @@ def answer(
     limits["max_batch_rollouts"] = max_batch_rollouts or (
         store.read_spec().limits.max_batch_rollouts if store else None
     )
+    progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
     tested: Mapping[str, Any] | str = "it requires runs, and the source is a law"
     if study is not None:
-        tested = study.backtest(seed)
+        tested = study.backtest(seed, partial(progress, "backtesting"))
     if again is None:
         known = isinstance(source, str | os.PathLike) and not reading and study is not None
         again = str(commands.answer([str(source)], compute)) if known else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -62,7 +62,9 @@ class FittedRuns:
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
-    def backtest(self, seed: int = 0) -> Mapping[str, Any] | str:
+    def backtest(
+        self, seed: int = 0, progress: Callable[[float], None] = lambda _: None
+    ) -> Mapping[str, Any] | str:
         """Backtest these runs; return the result, or the reason why there is none.
 
         The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
@@ -83,7 +85,7 @@ class FittedRuns:
         why = ""
         for share in _BACKTEST_SHARES:
             try:
-                return backtest(runs, largest / share, **keywords)
+                return backtest(runs, largest / share, progress=progress, **keywords)
             except IsolawError as error:
                 why = why or str(error)
         return why

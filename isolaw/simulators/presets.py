@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from isolaw.config.sections import Count, Section
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import parse_section
-from isolaw.errors import InputError, SpecError, nearest
+from isolaw.errors import InputError, SpecError, nearest, shown
 from isolaw.simulators.problems import difficulty
 
 FORMAT = "isolaw.preset/1"
@@ -68,7 +68,9 @@ def read_preset(name: str | Path) -> Preset:
     if path.suffix != ".toml" and not path.is_file():
         close = nearest(str(name), shipped())
         hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
-        raise InputError(f"preset: found {str(name)!r}, which is neither a shipped preset nor a file{hint}")
+        raise InputError(
+            f"preset: found {shown(str(name))}, which is neither a shipped preset nor a file{hint}"
+        )
     return _read(path)
 
 

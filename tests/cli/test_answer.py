@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from isolaw.cli import cli
@@ -80,3 +84,26 @@ def test_wrong_usage(isolaw: Call, directory: Path, tmp_path: Path, arguments: l
     code, stdout, stderr = isolaw("answer", directory, *words, *FEW)
     assert (code, stdout) == (2, "")
     assert word in stderr
+
+
+@pytest.mark.parametrize(
+    ("stage", "seen"), [("fitting the law", r"\d %"), ("backtesting", r" [1-9]\d? % \S*\d:\d\d:\d\d")]
+)
+def test_ctrl_c_in_a_large_table(
+    commands: Path, terminal: Any, tmp_path: Path, stage: str, seen: str
+) -> None:
+    n, seed, step = np.meshgrid([4, 16, 64, 256], np.arange(20), np.arange(1, 41), indexing="ij")
+    step *= 256 // n  # all n reach one compute
+    reward = 0.2 + 0.6 * (1 - np.exp(-np.sqrt(n * step / 3e3))) * (1 - 0.004 * (np.log2(n) - 6) ** 2)
+    columns = {"n": n, "seed": seed, "step": step, "avg@4": reward + 0.01 * np.sin(7 * seed + step)}
+    table = pd.DataFrame({name: own.ravel() for name, own in columns.items()}).assign(B_p=32)
+    table.to_parquet(tmp_path / "runs.parquet")
+    words = ["answer", str(tmp_path / "runs.parquet"), "--compute", "1e7", "--out", str(tmp_path / "kept")]
+    words += map(str, FEW)
+    running = terminal(str(commands / "python"), "-m", "isolaw", *words)
+    # The time left is known once two seeds are done.
+    running.until(rf"{stage} .*{seen}", 300)
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 130
+    assert running.text.endswith("\r\x1b[2K\x1b[?25hisolaw: interrupted\r\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.parquet"]

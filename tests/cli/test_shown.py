@@ -69,8 +69,9 @@ def test_what_is_not_shown(text: str) -> None:
 
 
 def test_what_is_shown() -> None:
-    text = Wording("B_p · n → 8…", "  - é\t日本")
-    assert shown(text) == text == "B_p · n → 8…\n  - é\t日本"
+    text = Wording("B_p · n → 8…", "  - é日本")
+    assert shown(text) == text == "B_p · n → 8…\n  - é日本"
+    assert shown("a\tb") == "a\\u0009b"
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

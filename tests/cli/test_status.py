@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import os
-import pty
-import re
-import select
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -75,59 +68,29 @@ def test_watch_or_json(isolaw: Call, sweep: Path) -> None:
     assert "not a sweep's directory" in err
 
 
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, *command: str) -> None:
-        self.ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
-        self.process = subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=theirs, env=environment)
-        os.close(theirs)
-        self.text = ""
-        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end inside a character
-
-    def until(self, pattern: str, seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not re.search(pattern, self.text):
-            assert time.monotonic() < end, self.text
-            if select.select([self.ours], [], [], 0.2)[0]:
-                self.text += self.decoder.decode(os.read(self.ours, 65536))
-
-    def end(self) -> int:
-        """The exit code, once what was still said is read."""
-        while True:
-            try:
-                said = os.read(self.ours, 65536)
-            except OSError:  # the other side was closed
-                break
-            self.text += self.decoder.decode(said)
-        os.close(self.ours)
-        return self.process.wait(timeout=120)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["the sweep ends", "interrupted"])
-def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
+def test_live(command: str, terminal: Any, tiny: Make, tmp_path: Path, how: str) -> None:
     out = tmp_path / "sweep"
     spec = tiny(grid={"rollouts_per_problem": [2, 4, 8]})
     events: Any
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         for _ in range(10):
             next(events)
-        terminal = Terminal(command, "status", str(out), "--watch")
-        terminal.until(r"pace not yet known[\s\S]*There is no law yet")
+        watching = terminal(command, "status", str(out), "--watch")
+        watching.until(r"pace not yet known[\s\S]*There is no law yet")
         for _ in range(8):
             next(events)
-        terminal.until(r"rollouts per second, about \d+ (s|min) left")
+        watching.until(r"rollouts per second, about \d+ (s|min) left")
         if how == "interrupted":
-            terminal.process.send_signal(signal.SIGINT)
-            assert terminal.end() == 0
+            watching.process.send_signal(signal.SIGINT)
+            assert watching.end() == 0
             assert engine.status(out)["running"]
         for _ in events:
             pass
     if how == "the sweep ends":
-        assert terminal.end() == 0
-        assert "6 done, 0 started, 0 waiting, 0 failed" in terminal.text
-        assert "The law so far, without intervals:" in terminal.text
-    assert terminal.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
-    assert "Traceback" not in terminal.text
+        assert watching.end() == 0
+        assert "6 done, 0 started, 0 waiting, 0 failed" in watching.text
+        assert "The law so far, without intervals:" in watching.text
+    assert watching.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert "Traceback" not in watching.text

@@ -328,3 +328,17 @@ def test_one_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert source.startswith("config.yaml (cannot be read: not YAML")
     put(tmp_path / "config.json", n=8)
     assert beside(tmp_path / "run.log") == ({"n": 8}, "config.json")
+
+
+@pytest.mark.parametrize("name", ["config.yaml", ".hydra/config.yaml", "log.yaml"])
+def test_a_link_next_to_a_log_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret.yaml").write_text("n: 8\n")
+    run, inside = tmp_path / "run", tmp_path / "run" / "own"
+    (run / ".hydra").mkdir(parents=True)
+    (run / name).symlink_to(tmp_path / "secret.yaml")
+    config, source = beside(run / "log.jsonl")
+    assert (config, source) == ({}, f"{name} (not read: a link that leads out of the folder)")
+    inside.write_text("n: 16\n")
+    (run / name).unlink()
+    (run / name).symlink_to(inside)
+    assert beside(run / "log.jsonl") == ({"n": 16}, name)

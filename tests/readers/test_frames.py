@@ -244,7 +244,7 @@ def test_keywords_of_reading_need_something_to_read() -> None:
 def test_runs_of_a_foreign_table_names_the_reader() -> None:
     with pytest.raises(DataError, match=r"missing columns: run_id.* isolaw.read\(df, columns="):
         Runs(frame())
-    with pytest.raises(DataError, match=r"found list; expected a DataFrame. isolaw.read\("):
+    with pytest.raises(InputError, match=r"points: found \[1, 2\]; expected a DataFrame. isolaw.read\("):
         Runs([1, 2])  # type: ignore[arg-type]
 
 

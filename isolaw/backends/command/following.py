@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import glob
+import io
 import json
 import math
 import os
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -174,7 +176,7 @@ class Following:
             before = self._starts.get(str(path), 0)
             if container.name == _PRINTED and 0 < before <= status.st_size:
                 file.seek(before)
-                self._add(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
+                self._add(_read_piece(container, path, file))
             else:
                 self._add(list(container.read(path)))
         self._seen[str(path)] = mark
@@ -205,7 +207,7 @@ class Following:
                 self._add_lines(whole, self._columns[name])
             else:
                 with contextlib.suppress(DataError):  # the lines contain no record
-                    self._add(_read_piece(container, path, whole))
+                    self._add(_read_piece(container, path, io.BytesIO(whole)))
         self._places[name], self._marks[name] = at, _mark(file, at)
 
     def _add_lines(self, text: bytes, columns: list[str]) -> None:
@@ -362,11 +364,12 @@ def _framework_of(path: Path) -> str:
     return ""
 
 
-def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
-    """Read one piece of a log file, and return the logs in it."""
+def _read_piece(container: Any, path: Path, text: IO[bytes]) -> list[RawLog]:
+    """Read one piece of a log file, the rest of an open file, and return the logs in it."""
     with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
         piece = Path(folder) / path.name
-        piece.write_bytes(text)
+        with piece.open("wb") as copy:
+            shutil.copyfileobj(text, copy)
         return list(container.read(piece))
 
 

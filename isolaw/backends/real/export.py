@@ -141,7 +141,9 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
     logging.disable_progress_bar()
     # Open the file first: a run that is still executing can delete it, but an open file stays readable.
     with safe_open(weights, framework="pt") as stored, torch.no_grad():
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
         parameters = dict(model.named_parameters())
         adapters = Adapters(model, lora) if lora else None
         trained = dict(model.named_parameters())

@@ -8,7 +8,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.documents.reading import parse_json, read_bytes
-from isolaw.errors import DataError, InputError
+from isolaw.errors import DataError, InputError, shown
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
 from isolaw.fits.document.codec import Malformed
@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: not a law ({error}); isolaw fit --out writes one") from None
     form = document.get("format")
     if form != FORMAT:
-        raise DataError(f"{path}: not a law: format: found {form!r}; expected {FORMAT!r}")
+        raise DataError(f"{path}: not a law: format: found {shown(form)}; expected {FORMAT!r}")
     return dict(document)
 
 
@@ -84,7 +84,7 @@ def _check(document: LawDocument) -> None:
         raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
     held = HELD.get(document.hold)
     if held and not isinstance(document.fixed.get(held), int):
-        raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
+        raise Malformed(f"fixed.{held}: found {shown(document.fixed.get(held))}; expected a whole number")
     file = document.bootstrap.file
     if file is not None and Path(file).name != file:
-        raise Malformed(f"bootstrap.file: found {file!r}; expected the name of a file next to the law")
+        raise Malformed(f"bootstrap.file: found {shown(file)}; expected the name of a file next to the law")

@@ -14,8 +14,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import read_reward
-from isolaw.fits.pipeline import fit
+from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.reward_unit import bounds, unit_of
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
@@ -77,13 +77,21 @@ def backtest(
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    hold: Any = "B_p",
+    hold: Hold = "B_p",
     where: Mapping[str, Any] | None = None,
-    **options: Any,
+    method: Literal["surface", "paper"] = "surface",
+    curve: str = "auto",
+    records: float | Literal["auto", "off"] | None = "auto",
+    robust: bool = False,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda _: None,
+    **reading: Unpack[ReadKeywords],
 ) -> BacktestResult:
     """Fit the checkpoints up to the compute ``fit_below``, and evaluate recommendations for larger budgets.
 
-    All other arguments, including keywords for reading, are the same as in `isolaw.fit`.
+    ``progress`` is called with the share done. All other arguments, including keywords for reading, are the
+    same as in `isolaw.fit`.
 
     Raises
     ------
@@ -99,7 +107,6 @@ def backtest(
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
-    reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
@@ -108,12 +115,17 @@ def backtest(
         raise InputError(f"fit_below: found {number(fit_below)}; expected {accepted}")
     where = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
-    splits = _splits(runs, [set(c.seeds) for c in selection.configurations])
-    judged = []
-    for training, judging in splits:
+    seeds = sorted(set.intersection(*(set(c.seeds) for c in selection.configurations)))
+    splits = len(seeds) if len(seeds) > 1 else 1
+    judged: list[dict[str, _Judged]] = []
+    for training, judging in _splits(runs, seeds):
+        progress(len(judged) / splits)
         small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
         try:
-            law = fit(small, metric, eval_set=eval_set, hold=hold, where=where, **options)
+            law = fit(
+                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, curve=curve,
+                records=records, robust=robust, draws=draws, seed=seed,
+            )  # fmt: skip
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         before, after = (
@@ -127,27 +139,25 @@ def backtest(
         "simulated": runs.select(selection.run_ids).simulated.json,
         "fit_below": float(fit_below),
         "budgets": budgets.tolist(),
-        "held_out": "seed" if len(splits) > 1 else "later checkpoints",
-        "seeds": len(splits),
+        "held_out": "seed" if splits > 1 else "later checkpoints",
+        "seeds": splits,
         "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
         "rules": {rule: _summary(rule, judged) for rule in judged[0]},
     }
 
 
-def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
-    """Return pairs of training and evaluation runs, with each seed held out in turn.
+def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:
+    """Yield pairs of training and evaluation runs, with each seed held out in turn.
 
-    With only one seed, both parts of the pair contain all runs.
+    With fewer than two seeds, both parts of the only pair contain all runs.
     """
-    shared = sorted(set.intersection(*seeds))
-    if len(shared) < 2:
-        return [(runs, runs)]
+    if len(seeds) < 2:
+        yield runs, runs
+        return
     table = runs.table()
-    out = []
-    for seed in shared:
+    for seed in seeds:
         held = table["seed"] == seed
-        out.append((runs.select(table.index[~held]), runs.select(table.index[held])))
-    return out
+        yield runs.select(table.index[~held]), runs.select(table.index[held])
 
 
 def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:

@@ -19,6 +19,7 @@ problems. Pass rates belong to the sampled model, and change as it is trained.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, expit, gammaln
 
 from isolaw.arguments import checked
+from isolaw.documents.reading import read_bytes
 from isolaw.errors import DataError, InputError
 from isolaw.evidence import Quantity, from_draws
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.selection import Floats
 from isolaw.metrics import per_problem
+from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -163,13 +166,12 @@ def read_counts(path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
         raise DataError(f"{path}: expected a table of counts: {', '.join(_FORMATS)}")
     try:
         if path.suffix == ".parquet":
-            table = pd.read_parquet(path)
+            table = frame_of(read_parquet(path), path)
         elif path.suffix == ".csv":
-            table = pd.read_csv(path)
+            table = pd.read_csv(io.BytesIO(read_bytes(path)))
         else:
-            table = pd.read_json(path, lines=True, dtype={"id": str, "problem_id": str})
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+            names = {"id": str, "problem_id": str}
+            table = pd.read_json(io.BytesIO(read_bytes(path)), lines=True, dtype=names)
     except ValueError as error:
         raise DataError(f"{path}: not a table: {error}") from None
     if missing := [name for name in ("correct", "samples") if name not in table.columns]:

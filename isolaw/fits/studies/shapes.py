@@ -35,7 +35,7 @@ import numpy as np
 
 from isolaw.allocation import BatchShape
 from isolaw.arguments import checked
-from isolaw.errors import InputError, Refused
+from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
@@ -149,7 +149,7 @@ def compare_shapes(
         given = "none" if compute is None else "both"
         raise InputError(f"compare: found {given}; expected either compute or target")
     if target is not None and not math.isfinite(target):
-        raise InputError(f"target: found {target!r}; expected a reward")
+        raise InputError(f"target: found {shown(target)}; expected a reward")
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.errors import DataError
-from isolaw.files import Walk
+from isolaw.files import Walk, leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.literals import scalar
@@ -41,14 +41,14 @@ def read(path: Path) -> Iterator[RawLog]:
     if not is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
     with limits.os_errors(path):
-        lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
+        lines = (line.partition(":") for line in _text(path, "meta.yaml").splitlines())
         meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
         if meta.get("lifecycle_stage") == "deleted":
             return
-        name = _text(path / "tags" / "mlflow.runName").strip() or meta.get("run_name", "")
+        name = _text(path, "tags/mlflow.runName").strip() or meta.get("run_name", "")
         log = RawLog(str(path), "mlflow", f"{name} ({path.name[:8]})" if name else path.name)
         params = path / "params"
-        texts = {".".join(param.relative_to(params).parts): _text(param) for param in _files(params)}
+        texts = {".".join(param.relative_to(params).parts): _text(params, param) for param in _files(params)}
         with limits.errors_in(params):
             log.config = flatten({key: scalar(text) for key, text in texts.items()})
         log.config_source = "params" if texts else ""
@@ -86,7 +86,7 @@ def _add_points(folder: Path, log: RawLog) -> None:
 def _files(folder: Path) -> list[Path]:
     """Return the regular files below a folder, without pipes, since opening a pipe can block forever."""
     files: list[Path] = []
-    for path in Walk(folder) if folder.is_dir() else ():
+    for path in Walk(folder) if folder.is_dir() and not leads_out(folder, folder.parent) else ():
         files.append(path)
         if len(files) > _MOST_FILES:
             raise DataError(
@@ -96,9 +96,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def _text(path: Path) -> str:
-    """Return the content of a small text file, or "" if there is none."""
-    return limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
+def _text(folder: Path, name: str | Path) -> str:
+    """Return the content of a small text file in a folder, or "" if there is none."""
+    path = folder / name
+    return "" if leads_out(path, folder) else limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
 
 
 CONTAINER = Container("mlflow", read, directory=is_run)

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from isolaw.errors import DataError, NoHistory
+from isolaw.files import leads_out, open_file
 from isolaw.parquet import column_names, frame_of, read_parquet
 from isolaw.readers import configs, limits
 from isolaw.readers.literals import parse_json
@@ -128,7 +129,7 @@ def _frame(path: Path) -> pd.DataFrame:
 def _exported(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator[Row]:
     """Yield the rows of an export, and add the configuration of each run."""
     beside = path.with_name(f"{path.stem}_configs.parquet")
-    for row in _frame(beside).to_dict("records") if beside.is_file() else []:
+    for row in _frame(beside).to_dict("records") if _is_next_to(path, beside) else []:
         config = {str(key): value for key, value in row.items() if key not in _NO_METRIC}
         configurations[str(row.get("run_name"))] = config
     frame = _frame(path)
@@ -144,14 +145,16 @@ def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
     isolaw reads a copy, since SQLite writes next to any database that has a write-ahead log.
     """
     with limits.os_errors(path), tempfile.TemporaryDirectory() as folder:
-        files = [part for part in (path, Path(f"{path}-wal")) if part.is_file()]
+        log = Path(f"{path}-wal")
+        files = [path, log] if _is_next_to(path, log) else [path]
         if (size := sum(file.stat().st_size for file in files)) > _LARGEST:
             raise DataError(
                 f"{path}: {size / limits.MB:,.0f} MB; expected a database of at most {_LARGEST // limits.MB} "
                 "MB. Export the project's metrics as Parquet"
             )
-        for file in files:
-            shutil.copyfile(file, Path(folder, file.name))
+        for part in files:
+            with open_file(part) as file, Path(folder, part.name).open("wb") as copy:
+                shutil.copyfileobj(file, copy)
         address = f"file:{quote(os.fsencode(Path(folder, path.name)))}"
         seconds = limits.FLOOR_S + limits.S_PER_MB * size / limits.MB
         try:
@@ -167,6 +170,11 @@ def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
                     yield *row[:3], _object(row[3])
         except _UNREADABLE as error:
             raise DataError(f"{path}: not a Trackio project ({error})") from None
+
+
+def _is_next_to(path: Path, other: Path) -> bool:
+    """Return whether a file is next to another one, and no link that leads out of their folder."""
+    return other.is_file() and not leads_out(other, path.parent)
 
 
 def _object(text: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from isolaw.errors import DataError
+from isolaw.files import open_file
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, changed
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
@@ -58,7 +59,7 @@ def is_console(path: Path, head: bytes) -> bool:
     if len(head) < HEAD:
         return False
     rest, tried = b"", 0
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_file(path) as file:
         for _ in range(_SEARCHED):
             if tried > _MOST_TRIED or not (chunk := file.read(limits.MB)):
                 break

@@ -80,7 +80,7 @@ def read(path: Path) -> Iterator[RawLog]:
         if not log.config and whole:  # otherwise the files could belong to another run
             log.config, log.config_source = beside(folder)
         if not log.config and whole:
-            log.config, log.config_source = _quoted(folder / "logs" / "debug.log"), "logs/debug.log"
+            log.config, log.config_source = _quoted(folder), "logs/debug.log"
         if log.series:
             yield log
             return
@@ -200,9 +200,12 @@ def _update(config: dict[str, Any], record: Any) -> None:
                 inside[key] = json.loads(item.value_json)
 
 
-def _quoted(path: Path) -> dict[str, Any]:
+def _quoted(folder: Path) -> dict[str, Any]:
     """Return the configuration quoted in W&B's own log, from `wandb.init` and from later updates."""
     config: dict[str, Any] = {}
+    path = folder / "logs" / "debug.log"
+    if leads_out(path, folder):
+        return config
     text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
     for quoted in _CONFIG.finditer(text):
         parsed = python_or_json(quoted[1])
@@ -218,7 +221,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     from isolaw.readers.containers import candidates
 
     lacks = f"{log.source}: the W&B run has no history"
-    if not path.is_file():
+    if not path.is_file() or leads_out(path, path.parents[1]):
         raise NoHistory(f"{lacks}, and no files/output.log to read instead")
     head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)

@@ -211,3 +211,18 @@ def test_any_bytes_are_survived(tmp_path_factory: pytest.TempPathFactory, lines:
         (run / name).write_bytes(content)
     for log in CONTAINER.read(run):
         assert all(math.isfinite(value) for own in log.series.values() for value in own.value)
+
+
+def test_links_of_a_run_stay_in_it(tmp_path: Path) -> None:
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    for folder in (outside, run / "metrics", run / "tags"):
+        folder.mkdir(parents=True)
+    (outside / "secret").write_text("theirs")
+    (run / "meta.yaml").write_text("run_name: own\n")
+    (run / "metrics" / "reward").write_text("1 0.5 1\n")
+    (run / "tags" / "mlflow.runName").symlink_to(outside / "secret")
+    (run / "params").symlink_to(outside)
+    (log,) = CONTAINER.read(run)
+    assert log.run == "own (run)"
+    assert log.config == {}
+    assert list(log.series) == ["reward"]

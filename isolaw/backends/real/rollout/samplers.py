@@ -97,7 +97,8 @@ def parameter_names(model: str) -> frozenset[str]:
         from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        shapes = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return frozenset(name for name, _ in shapes.named_parameters())
 
 
@@ -135,7 +136,9 @@ class TransformersSampler(Sampler):
 
         self.needs_weights = False
         self.device = torch.device("cuda" if environment.gpus() else "cpu")
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
         self.model = loaded.to(self.device).eval()
         head.chunked(self.model.get_output_embeddings(), float32=float32_head)
         stop = self.model.generation_config.eos_token_id

@@ -80,8 +80,11 @@ def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str,
         from transformers import AutoConfig, AutoModelForCausalLM
 
     packing.register()
-    config = _without_dropout(AutoConfig.from_pretrained(folder))
-    how = {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": packing.ATTENTION}
+    config = _without_dropout(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+    how = {
+        "config": config, "dtype": getattr(torch, dtype), "attn_implementation": packing.ATTENTION,
+        "trust_remote_code": False,
+    }  # fmt: skip
     try:
         if zero:
             return _divided(folder, zero, device, **how)

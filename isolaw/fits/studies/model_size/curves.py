@@ -27,7 +27,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, Refused, unknown
+from isolaw.errors import DataError, Refused, shown, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.bootstrap import inflation
@@ -126,7 +126,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
         if not good.all():
             row = f"{table.index.name or 'row'} {table.index[~good][0]}"
             value = str(table[name][~good].iloc[0])
-            raise DataError(f"{source}: {row}: {name}: found {value!r}; expected {expected}")
+            raise DataError(f"{source}: {row}: {name}: found {shown(value)}; expected {expected}")
     if outcome == "reward":
         out["loss"] = 1.0 - out["reward"]
     out["run"] = table["run"].astype(object) if "run" in table.columns else None
