@@ -158,12 +158,12 @@ def _kind(hint: Any) -> Any:
 
 
 def _accepts_path(hint: Any) -> bool:
-    kinds = [_kind(own) for own in _members(hint)]
-    return any(isinstance(own, type) and issubclass(own, os.PathLike) for own in kinds)
+    kinds = [_kind(member) for member in _members(hint)]
+    return any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in kinds)
 
 
 def _is_number(hint: Any) -> bool:
-    return any(_kind(own) in (int, float) for own in _members(hint))
+    return any(_kind(member) in (int, float) for member in _members(hint))
 
 
 def _converted(value: Any, hint: Any) -> Any:

@@ -122,10 +122,10 @@ class Checkpoint:
             "wall_s": round(wall_s, 6),
             "rows": [{**vars(row), "value": row.value if isfinite(row.value) else None} for row in self.rows],
             **({"counts": counts} if counts else {}),
-            **({"responses": [vars(own) for own in self.responses]} if self.responses else {}),
+            **({"responses": [vars(response) for response in self.responses]} if self.responses else {}),
             **({"seconds": self.seconds} if self.seconds else {}),
             **({"machine": self.machine} if self.machine else {}),
-            **({"notes": [vars(own) for own in self.notes]} if self.notes else {}),
+            **({"notes": [vars(note) for note in self.notes]} if self.notes else {}),
         }
 
 

@@ -89,7 +89,7 @@ def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
 
 def stopped(pid: int) -> list[int]:
     """Return the suspended descendants of a process (as by SIGSTOP). The list is empty without ``/proc``."""
-    return [own for own in guard.descendants(pid) if guard.is_stopped(own)]
+    return [descendant for descendant in guard.descendants(pid) if guard.is_stopped(descendant)]
 
 
 def each(

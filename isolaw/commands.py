@@ -51,7 +51,9 @@ def word(*parts: object) -> Word:
     (('<number>',), ())
     """
     self = Word("".join(map(str, parts)))
-    self.placeholders = tuple(own for part in parts if isinstance(part, Word) for own in part.placeholders)
+    self.placeholders = tuple(
+        placeholder for part in parts if isinstance(part, Word) for placeholder in part.placeholders
+    )
     return self
 
 
@@ -89,7 +91,11 @@ def placeholders(words: Iterable[object]) -> list[str]:
     >>> placeholders([word("n=", Placeholder("number")), word("B_p=", Placeholder("number")), "<name>"])
     ['<number>']
     """
-    return list(dict.fromkeys(own for each in words if isinstance(each, Word) for own in each.placeholders))
+    return list(
+        dict.fromkeys(
+            placeholder for each in words if isinstance(each, Word) for placeholder in each.placeholders
+        )
+    )
 
 
 @dataclass(frozen=True)

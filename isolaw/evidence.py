@@ -59,7 +59,7 @@ class Simulated(Enum):
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
         """Return the label of runs, given the attributes of each run."""
-        return cls.among(traits(own.get("backend")).simulated for own in runs)
+        return cls.among(traits(run.get("backend")).simulated for run in runs)
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Simulated:

@@ -187,7 +187,7 @@ def check_destination(path: str | Path) -> Path:
     try:
         target = Path(path).resolve()
         target.exists()  # raises for a name that is too long
-        owner = next((own for own in target.parents if _is_taken(own, target)), None)
+        owner = next((parent for parent in target.parents if _is_taken(parent, target)), None)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
     if owner is not None:

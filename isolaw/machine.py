@@ -94,9 +94,9 @@ class Machine:
 def examine(checked: Iterable[str]) -> Machine:
     """Return the facts about this machine, with the requirements of the packages in ``checked``."""
     packages: dict[str, str] = {}
-    for found in importlib.metadata.distributions():
-        if found.name:  # an interrupted pip leaves packages without a name
-            packages.setdefault(str(canonicalize_name(found.name)), found.version)
+    for distribution in importlib.metadata.distributions():
+        if distribution.name:  # an interrupted pip leaves packages without a name
+            packages.setdefault(str(canonicalize_name(distribution.name)), distribution.version)
     return Machine(
         python=platform.python_version(),
         system=platform.system(),

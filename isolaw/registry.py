@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 def _exported() -> dict[str, str]:
     stub = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
     found = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
-    return {own.name: str(node.module) for node in found for own in node.names}
+    return {name.name: str(node.module) for node in found for name in node.names}
 
 
 #: Public name → its module, from the stub that type checkers read.

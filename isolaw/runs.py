@@ -176,7 +176,7 @@ class Runs:
         if self.problems is not None:
             out.problems = self.problems[self.problems["run_id"].isin(keep)]
         known = set(out.points["run_id"])
-        out.attributes = {r: dict(own) for r, own in self.attributes.items() if r in known}
+        out.attributes = {r: dict(attribute) for r, attribute in self.attributes.items() if r in known}
         return out
 
     @classmethod
@@ -188,7 +188,7 @@ class Runs:
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.rows for part in parts], ignore_index=True)
-        attributes = {run_id: own for part in parts for run_id, own in part.attributes.items()}
+        attributes = {run_id: attribute for part in parts for run_id, attribute in part.attributes.items()}
         source = " + ".join(part.source for part in parts)
         single = [part.problems for part in parts if part.problems is not None]
         problems = pd.concat(single, ignore_index=True) if single else None
@@ -202,7 +202,11 @@ class Runs:
         """
         if not self.simulated:
             return self.rows.copy()
-        made = {run_id for run_id, own in self.attributes.items() if traits(own.get("backend")).simulated}
+        made = {
+            run_id
+            for run_id, attribute in self.attributes.items()
+            if traits(attribute.get("backend")).simulated
+        }
         return self.rows.assign(**{COLUMN: self.rows["run_id"].isin(made)})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -239,7 +243,7 @@ def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
     """Return the attributes in an Arrow schema's metadata, keyed by run_id, or an empty dict without any."""
     try:
         attributes = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
-        return {str(run_id): dict(own) for run_id, own in attributes.items()}
+        return {str(run_id): dict(attribute) for run_id, attribute in attributes.items()}
     except (ValueError, AttributeError, TypeError):
         raise DataError(f"{where}: the attributes of its runs, in the metadata, are damaged") from None
 

@@ -322,11 +322,11 @@ def parse_rollouts(budget: float | str, or_else: str = "") -> float:
     if not isinstance(budget, str):
         check_type("compute", budget, Real, f"one budget in rollouts, e.g. 1e6 or '1M'{or_else}")
         return budget
-    found = _ROLLOUTS.fullmatch(budget)
-    if found is None:
+    match = _ROLLOUTS.fullmatch(budget)
+    if match is None:
         raise InputError(f"budget: found {shown(budget)}; expected rollouts, e.g. 1e6 or 1M{or_else}")
-    digits = found[1].replace(",", "").replace("_", "")
-    return float(f"{digits}e{int(found[2] or 0) + _THOUSANDS[found[3].upper()]}")
+    digits = match[1].replace(",", "").replace("_", "")
+    return float(f"{digits}e{int(match[2] or 0) + _THOUSANDS[match[3].upper()]}")
 
 
 def is_hours(text: str) -> bool:
@@ -344,7 +344,7 @@ def parse_hours(text: str) -> tuple[float, bool]:
     >>> parse_hours("384gpuh"), parse_hours("1.5e3 h")
     ((384.0, True), (1500.0, False))
     """
-    found = _BUDGET.fullmatch(text)
-    if found is None or not (hours := float(found[1].replace(",", "").replace("_", ""))) > 0:
+    match = _BUDGET.fullmatch(text)
+    if match is None or not (hours := float(match[1].replace(",", "").replace("_", ""))) > 0:
         raise InputError(f"budget: found {shown(text)}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
-    return hours, found[2].lower() == "gpuh"
+    return hours, match[2].lower() == "gpuh"

@@ -384,7 +384,6 @@ def cluster() -> Iterator[Any]:
             cluster.shutdown()
 
 
-@pytest.fixture
 @pytest.fixture(scope="session")
 def preset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preset with the constants of isolaw's population."""

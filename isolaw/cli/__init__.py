@@ -57,7 +57,7 @@ def _command(name: str) -> click.Command:
 
 for _title, _names in _SECTIONS.items():
     _members = [_command(name) for name in _names]
-    cli.sections[_title] = [str(own.name) for own in _members]
+    cli.sections[_title] = [str(member.name) for member in _members]
     for _member in _members:
         cli.add_command(_member)
 cli.add_command(_command("run_one"))  # cluster jobs call this command; --help does not list it

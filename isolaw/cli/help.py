@@ -77,7 +77,11 @@ class ShortHelp(click.Command):
     @property
     def listed(self) -> list[click.Option]:
         """The options that ``--help`` lists."""
-        return [own for own in self.params if isinstance(own, click.Option) and not isinstance(own, Further)]
+        return [
+            param
+            for param in self.params
+            if isinstance(param, click.Option) and not isinstance(param, Further)
+        ]
 
     @property
     def groups(self) -> dict[str, list[click.Option]]:
@@ -98,7 +102,7 @@ class ShortHelp(click.Command):
         if self.groups:
             parts = []
             for title, options in self.groups.items():
-                flags = [max(own.opts, key=len) for own in options]
+                flags = [max(option.opts, key=len) for option in options]
                 more = ", …" if len(flags) > _NAMED else ""
                 parts.append(f"{title} ({', '.join(flags[:_NAMED])}{more})")
             formatter.write_paragraph()
@@ -106,7 +110,7 @@ class ShortHelp(click.Command):
 
 
 def _section(title: str, options: list[Any], ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    records = [record for own in options if (record := own.get_help_record(ctx)) is not None]
+    records = [record for option in options if (record := option.get_help_record(ctx)) is not None]
     if records:
         with formatter.section(title):
             formatter.write_dl(records)

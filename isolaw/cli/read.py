@@ -90,7 +90,7 @@ def read(
     if not reading.ready:
         note(f"isolaw: {none_fitted(reading)}")
         return 2
-    return 0 if all(own.status.settled for own in reading.candidates) else 3
+    return 0 if all(candidate.status.settled for candidate in reading.candidates) else 3
 
 
 def _print(run: FoundLog) -> None:

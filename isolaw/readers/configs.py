@@ -189,10 +189,10 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
 
 def home(folder: str | Path) -> Path:
     """Return the run's directory for a log's folder: the parent of ``checkpoint-500``, ``files`` etc."""
-    found = _upwards(Path(folder))[-1]
+    upward = _upwards(Path(folder))[-1]
     here = Path.cwd()
-    named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
-    return found.relative_to(here) if named_so else found  # runs get the names that the user uses
+    named_so = not Path(folder).is_absolute() and upward != here and upward.is_relative_to(here)
+    return upward.relative_to(here) if named_so else upward  # runs get the names that the user uses
 
 
 def run_name(path: Path, generic: Collection[str]) -> str:

@@ -67,9 +67,9 @@ def is_console(content: bytes) -> bool:
     if head.count(b"=") + head.count(b":") < _FEWEST or b"\0" in head:
         return False
     found: dict[tuple[str, int], set[float]] = {}
-    for own in _lines(head):
-        steps = found.setdefault((own.unit, own.total), set())
-        steps.add(own.values["step"])
+    for line in _lines(head):
+        steps = found.setdefault((line.unit, line.total), set())
+        steps.add(line.values["step"])
         if len(steps) == _FEWEST:
             return True
     return False
@@ -178,9 +178,9 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
         epoch = _EPOCH.search(text)
         epochs = [own for own in counters if epoch and own.start(1) == epoch.start(1)]
         units = {
-            own: found[1].lower()
+            own: match[1].lower()
             for own in counters
-            if (found := _UNIT.search(text, max(own.start(1) - _NEAR, 0), own.start(1)))
+            if (match := _UNIT.search(text, max(own.start(1) - _NEAR, 0), own.start(1)))
         }
         steps = [own for own in counters if own not in epochs and own not in units]
         counter = next(iter(steps), None) or _STEP.search(text)

@@ -79,9 +79,11 @@ class Group:
 def groups(candidates: Iterable[FoundLog]) -> list[Group]:
     """Return the logs that are not ready, grouped by reason."""
     found: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
-    for own in candidates:
-        if own.status is not LogStatus.READY:
-            found.setdefault((own.status, tuple(own.needs), own.message), []).append(own.run)
+    for candidate in candidates:
+        if candidate.status is not LogStatus.READY:
+            found.setdefault((candidate.status, tuple(candidate.needs), candidate.message), []).append(
+                candidate.run
+            )
     order = list(LogStatus)
     return sorted(
         (Group(*key, tuple(runs)) for key, runs in found.items()), key=lambda own: order.index(own.status)

@@ -13,26 +13,30 @@ def is_notebook(document: Any) -> bool:
 def code(document: dict[str, Any]) -> list[str]:
     """Return the source of each code cell."""
     cells = (own for own in document["cells"] if isinstance(own, dict))
-    return [_joined(own.get("source")) for own in cells if own.get("cell_type") == "code"]
+    return [_joined(cell.get("source")) for cell in cells if cell.get("cell_type") == "code"]
 
 
 def printed(document: dict[str, Any]) -> str:
     """Return the text that the cells printed, in order."""
     return "\n".join(
-        _joined(own.get("text")) for own in _outputs(document) if own.get("output_type") == "stream"
+        _joined(output.get("text")) for output in _outputs(document) if output.get("output_type") == "stream"
     )
 
 
 def shown(document: dict[str, Any]) -> list[str]:
     """Return the HTML in the outputs of the cells."""
-    found = (own["data"].get("text/html") for own in _outputs(document) if isinstance(own.get("data"), dict))
+    found = (
+        output["data"].get("text/html")
+        for output in _outputs(document)
+        if isinstance(output.get("data"), dict)
+    )
     return [_joined(own) for own in found if own]
 
 
 def _outputs(document: dict[str, Any]) -> list[dict[str, Any]]:
     cells = (own for own in document["cells"] if isinstance(own, dict))
-    lists = (own["outputs"] for own in cells if isinstance(own.get("outputs"), list))
-    return [own for outputs in lists for own in outputs if isinstance(own, dict)]
+    lists = (cell["outputs"] for cell in cells if isinstance(cell.get("outputs"), list))
+    return [output for outputs in lists for output in outputs if isinstance(output, dict)]
 
 
 def _joined(text: Any) -> str:

@@ -39,18 +39,18 @@ class Reading:
     @property
     def ready(self) -> list[FoundLog]:
         """The logs that can be fitted."""
-        return [own for own in self.candidates if own.status is LogStatus.READY]
+        return [candidate for candidate in self.candidates if candidate.status is LogStatus.READY]
 
     @property
     def simulated(self) -> Simulated:
         """Label that states whether a simulator made all, some or none of the runs that were found."""
-        known = [own.facts for own in self.candidates if own.facts]
+        known = [candidate.facts for candidate in self.candidates if candidate.facts]
         return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known)
 
     @property
     def left_out(self) -> list[FoundLog]:
         """The logs that cannot be fitted, with their reasons."""
-        return [own for own in self.candidates if own.status is not LogStatus.READY]
+        return [candidate for candidate in self.candidates if candidate.status is not LogStatus.READY]
 
     @property
     def table_notes(self) -> list[str]:
@@ -76,7 +76,9 @@ class Reading:
             for group in found
             if not group.status.settled
         ]
-        settled = Counter(own.status for own in self.candidates if own.status is not LogStatus.READY)
+        settled = Counter(
+            candidate.status for candidate in self.candidates if candidate.status is not LogStatus.READY
+        )
         inert = [f"{number} {own.value.replace('_', ' ')}" for own, number in settled.items() if own.settled]
         return [*out, *([f"isolaw left out {', '.join(inert)}"] if inert else [])]
 
@@ -94,7 +96,7 @@ class Reading:
             return self
         names = ("framework", *_TOGETHER)
         chosen = max(of, key=lambda key: (len({own.n for own in of[key]}), len(of[key])))
-        group = {own.run: key for key, members in of.items() for own in members}
+        group = {member.run: key for key, members in of.items() for member in members}
         candidates = []
         for own in self.candidates:
             key = group.get(own.run, chosen)

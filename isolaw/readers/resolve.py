@@ -77,17 +77,22 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
 
 def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
     """Add a problem for each name or option that contradicts the log, or a note if it is only a label."""
-    for name, own in assignments.items():
+    for name, assignment in assignments.items():
         known = out.facts.get(name)
-        if known is None or known.value == own.value or name in out.differing or name in _FOR_THE_READER:
+        if (
+            known is None
+            or known.value == assignment.value
+            or name in out.differing
+            or name in _FOR_THE_READER
+        ):
             continue
         symbol = _SYMBOL.get(name, name)
-        text = f"{symbol} = {own.value} ({own.origin}), but the log has {known.value} ({known.origin})"
-        if own.pattern is not None:
+        text = f"{symbol} = {assignment.value} ({assignment.origin}), but the log has {known.value} ({known.origin})"
+        if assignment.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
-        elif own.file and name in WHOLE:  # the file may be outdated, or meant for other logs
+        elif assignment.file and name in WHOLE:  # the file may be outdated, or meant for other logs
             out.problems.append(
-                f"{text}: correct {own.file}, or set {symbol} in the command if the log is wrong"
+                f"{text}: correct {assignment.file}, or set {symbol} in the command if the log is wrong"
             )
         elif name in SPLIT and sum(other in assignments for other in SPLIT) < _ENOUGH:
             out.problems.append(

@@ -82,7 +82,7 @@ def stitch(
     tolerance = ROUNDED if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         own_steps = before if framework.evaluates_first and target[0] != "train" else steps
-        pieces = [_points(part, own, keys, out) for part, own in zip(parts, own_steps, strict=True)]
+        pieces = [_points(part, own_step, keys, out) for part, own_step in zip(parts, own_steps, strict=True)]
         step, value, wall_s = np.hstack(pieces)
         if step.size:
             curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)

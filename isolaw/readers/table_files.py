@@ -264,7 +264,7 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
 def _read_html(path: Path, content: bytes) -> pd.DataFrame:
     """Read the longest table in an HTML file."""
     header, rows = max(
-        tables(content.decode("utf-8-sig", "replace")), key=lambda own: len(own[1]), default=([], [])
+        tables(content.decode("utf-8-sig", "replace")), key=lambda table: len(table[1]), default=([], [])
     )
     if not rows:
         raise DataError(f"{path}: found no table with a header and rows in its HTML")

@@ -354,7 +354,7 @@ def read_points(
         columns = list(map(str, table.columns))
         numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
         values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
-        way = options([each for own in values for each in ("--column", word(own[0], "=", own[1]))])
+        way = options([each for value in values for each in ("--column", word(value[0], "=", value[1]))])
         raise DataError(
             f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with "
             + way

@@ -116,11 +116,11 @@ class Answer:
         0.005 of the best.
         """
         rows = []
-        for own in self.prediction.options:
-            a, (low, high) = own.allocation, own.reward.interval or (None, None)
+        for option in self.prediction.options:
+            a, (low, high) = option.allocation, option.reward.interval or (None, None)
             counts = a.rollouts_per_problem, a.problems_per_batch, a.steps
-            estimates = own.reward.value, low, high, own.expected_loss, own.probability
-            rows.append((*counts, *estimates, own.measured))
+            estimates = option.reward.value, low, high, option.expected_loss, option.probability
+            rows.append((*counts, *estimates, option.measured))
         names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]
         return pd.DataFrame(rows, columns=[*names, "probability_within_tolerance", "measured"])
 
@@ -244,7 +244,7 @@ def answer(
     race = directory.read(store) if store else ()
     adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
     failed = _failed(sweep)
-    found = [NextStep(own.what, own.why, own.command(sweep)) for own in adds]
+    found = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
     if failed:  # the law lacks them, so it cannot tell which others to add
         found = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
     return Answer(
@@ -304,7 +304,7 @@ def _failed(sweep: str) -> str:
     state = engine.status(sweep) if sweep else {"failures": []}
     if not (failures := state["failures"]):
         return ""
-    levels = ", ".join(map(str, sorted({own["rollouts_per_problem"] for own in failures})))
+    levels = ", ".join(map(str, sorted({failure["rollouts_per_problem"] for failure in failures})))
     share = f"{len(failures)} of {state['runs']} runs failed (n = {levels})"
     return f"{share}: {commands.sweep_status(sweep)}"
 

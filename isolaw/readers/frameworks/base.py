@@ -158,7 +158,7 @@ class Framework:
 
     def _a_step(self, log: RawLog, key: str) -> array[float]:
         """Return the increase of a count per step, from one record to the next."""
-        keys = [own for own in self.step_keys if own in log.series]
+        keys = [step_key for step_key in self.step_keys if step_key in log.series]
         steps = dict(enumerate([] if keys or log.of_tracker else log.step))
         for own in reversed(keys):
             steps |= dict(zip(log.series[own].record, log.series[own].value, strict=True))
@@ -208,8 +208,8 @@ def by_rules(
 
     def metric(key: str) -> Target | None:
         for pattern, eval_set, own in compiled:
-            if found := pattern.fullmatch(key):
-                groups = found.groupdict()
+            if match := pattern.fullmatch(key):
+                groups = match.groupdict()
                 eval_set = groups.get("set") or eval_set
                 if own:
                     return eval_set, own if isinstance(own, str) else own(int(groups["k"]))

@@ -90,14 +90,14 @@ def _validation(rest: str) -> tuple[str, str] | None:
     parts = rest.rsplit("/", 3 if rest.endswith("/mean") else 2)
     if len(parts) == 4:
         parts = [*parts[:2], f"{parts[2]}/{parts[3]}"]
-    found = _STATISTIC.fullmatch(parts[-1])
-    if len(parts) != 3 or not parts[0] or not found or (found[1] == "mean") == bool(found[3]):
+    match = _STATISTIC.fullmatch(parts[-1])
+    if len(parts) != 3 or not parts[0] or not match or (match[1] == "mean") == bool(match[3]):
         return None
     data, variable, _ = parts
-    name = "avg" if found[1] == "mean" else found[1]
+    name = "avg" if match[1] == "mean" else match[1]
     if variable != "acc":
         name = variable if name == "avg" else f"{variable}_{name}"
-    return data, f"{name}@{int(found[2])}"
+    return data, f"{name}@{int(match[2])}"
 
 
 def _either(name: str) -> tuple[str, str]:

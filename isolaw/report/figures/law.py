@@ -204,9 +204,9 @@ def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) 
     rows = rows.assign(x=study.x(rows)).query("x > 0")
     for entry in law.document.grid:
         b, n = entry.problems_per_batch, entry.rollouts_per_problem
-        own = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
+        row = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
         axes.plot(
-            own["x"], own["value"], ".", ms=2, color=colour.to_rgba(np.array(n)), alpha=0.35, zorder=1,
+            row["x"], row["value"], ".", ms=2, color=colour.to_rgba(np.array(n)), alpha=0.35, zorder=1,
             rasterized=len(rows) > 5000,
         )  # fmt: skip
 

@@ -197,6 +197,6 @@ def _hash(script: str) -> str:
 
 def plotly_version() -> str:
     """Return the version of the embedded plotly.js."""
-    found = re.search(r"plotly\.js \(cartesian - minified\) v([\d.]+)", _asset(_SCRIPTS[0]))
-    assert found is not None
-    return found[1]
+    match = re.search(r"plotly\.js \(cartesian - minified\) v([\d.]+)", _asset(_SCRIPTS[0]))
+    assert match is not None
+    return match[1]

@@ -35,18 +35,18 @@ def landscape(study: FittedRuns) -> list[Chart]:
 def _shares(study: FittedRuns, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
     """Return the share of problems by bin of pass@1 (rows) and compute (columns), and its source."""
     points = study.held.points
-    own = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
-    bins = own[(own["eval_set"] == study.eval_set) & own["metric"].str.fullmatch(_BIN.pattern)]
+    point = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
+    bins = point[(point["eval_set"] == study.eval_set) & point["metric"].str.fullmatch(_BIN.pattern)]
     if len(bins):
         middle = bins["metric"].str.extract(_BIN).astype(float).mean(axis=1)
         return bins.assign(p=middle).groupby(["p", "compute"])["value"].mean().unstack(), "exact shares"
     problems = study.held.problems
     if problems is None:
         return None
-    mine = problems[(problems["eval_set"] == study.eval_set) & problems["run_id"].isin(own["run_id"])]
+    mine = problems[(problems["eval_set"] == study.eval_set) & problems["run_id"].isin(point["run_id"])]
     if mine.empty:
         return None
-    compute = own.drop_duplicates(["run_id", "step"]).set_index(["run_id", "step"])["compute"]
+    compute = point.drop_duplicates(["run_id", "step"]).set_index(["run_id", "step"])["compute"]
     mine = mine.join(compute, on=["run_id", "step"]).assign(p=mine["correct"] / mine["samples"])
     counts = mine.groupby(["p", "compute"]).size().unstack(fill_value=0)
     return counts / counts.sum(), f"from {int(mine['samples'].max())} samples of each problem"

@@ -146,11 +146,13 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[str, int]) -> dict[str, Any]:
     """Return all runs of a configuration as one line with gaps. Each point contains its run and step."""
     pieces = [own for _, own in rows.groupby("run_id", sort=False)]
-    known = [[[labels[str(own["run_id"].iloc[0])], int(step)] for step in own["step"]] for own in pieces]
+    known = [
+        [[labels[str(piece["run_id"].iloc[0])], int(step)] for step in piece["step"]] for piece in pieces
+    ]
     symbol = law_text.symbol(study.document) if study.document else "C"
     return {
-        "x": joined([rounded(own["x"]) for own in pieces]),
-        "y": joined([rounded(own["value"]) for own in pieces]),
+        "x": joined([rounded(piece["x"]) for piece in pieces]),
+        "y": joined([rounded(piece["value"]) for piece in pieces]),
         "customdata": joined(known),
         "mode": "lines",
         "line": {"color": n_colour(study.levels, int(n)), "width": 1},

@@ -47,7 +47,7 @@ def decisions(history: Sequence[Decision]) -> Table:
     rows = []
     for i, made in enumerate(history, 1):
         loss = made.expected_loss
-        behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
+        behind = [standing.key for standing in made.standings if standing.verdict is CellVerdict.WORSE]
         asked = sorted({request.key for request in made.runs})
         rows.append(
             [
@@ -74,7 +74,7 @@ def decisions(history: Sequence[Decision]) -> Table:
 
 def lines(history: Sequence[Decision], directory: str = "") -> list[str]:
     """Return the race's result, and how to extend runs that it stopped early."""
-    left = sum(own.verdict is CellVerdict.WORSE for made in history for own in made.standings)
+    left = sum(standing.verdict is CellVerdict.WORSE for made in history for standing in made.standings)
     out = (
         [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]
     )

@@ -24,7 +24,7 @@ def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
     """
     runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
     for count in range(_EVALUATIONS, 0, -1):
-        spread = [own[i] for own in runs for i in _spread(len(own), count)]
+        spread = [run[i] for run in runs for i in _spread(len(run), count)]
         if count == 1 or sum(len(one.responses) for one in spread) <= most:
             break
     out: list[Kept] = []
@@ -62,14 +62,14 @@ def table(shown: Sequence[Kept]) -> Table:
     for one in shown:
         spec = one.spec
         run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
-        for own in one.responses:
-            length = f"{own.tokens:,}{', cut' if own.truncated else ''}"
+        for response in one.responses:
+            length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
             rows.append(
                 [
                     TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
-                    TableCell(_plain(own.eval_set)), TableCell(_plain(own.prompt), kind="said"),
-                    TableCell(_plain(own.response), kind="said"), TableCell(_plain(own.answer), kind="said"),
-                    TableCell(f"{own.reward:g}", own.reward), TableCell(length, own.tokens),
+                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
+                    TableCell(_plain(response.response), kind="said"), TableCell(_plain(response.answer), kind="said"),
+                    TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
                 ]
             )  # fmt: skip
     columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]

@@ -47,7 +47,7 @@ def answer_lines(
         lines += [words.largest_answer(nearest), words.loss(nearest, document)]
     lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
     said = _SAID if prediction.options else (*_SAID, Code.FLAT)
-    weak = [own for own in prediction.flags if own.code not in said]
+    weak = [flag for flag in prediction.flags if flag.code not in said]
     weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
     if weak or failed:
         most = _MOST_WEAK - bool(failed)
@@ -97,7 +97,7 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the result of the simple rule with the lowest mean loss."""
     others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
-    return min(others.items(), key=lambda own: own[1]["mean_loss"])
+    return min(others.items(), key=lambda other: other[1]["mean_loss"])
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:

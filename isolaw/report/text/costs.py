@@ -62,10 +62,13 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
     if not configurations:
         return []
     rows = [["B_p", "n", "runs", "GPUs of a run", "s per step", "tokens/s per GPU", "GPU hours"]]
-    for own in configurations:
-        cost, shape = own.spent.cost, (own.problems_per_batch, own.rollouts_per_problem)
-        numbers = (cost.step(*shape) or 0.0, own.tokens_per_gpu_s, gpu_hours([own]))
-        rows.append([*map(str, shape), str(own.runs), str(cost.gpus), *map(number, numbers)])
+    for configuration in configurations:
+        cost, shape = (
+            configuration.spent.cost,
+            (configuration.problems_per_batch, configuration.rollouts_per_problem),
+        )
+        numbers = (cost.step(*shape) or 0.0, configuration.tokens_per_gpu_s, gpu_hours([configuration]))
+        rows.append([*map(str, shape), str(configuration.runs), str(cost.gpus), *map(number, numbers)])
     total, tokens = gpu_hours(configurations), configurations[0].spent.cost.per_rollout
     return [
         f"The remaining runs take an estimated {number(total)} GPU hours:",

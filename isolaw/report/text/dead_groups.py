@@ -16,11 +16,11 @@ _USUAL = 16
 def document(found: DeadGroups) -> Document:
     """Return the share of dead groups of a problem set; the first line is about n = 16."""
     least, most = found.samples
-    usual = min(found.sizes, key=lambda own: abs(own.rollouts_per_problem - _USUAL))
+    usual = min(found.sizes, key=lambda size: abs(size.rollouts_per_problem - _USUAL))
     samples = f"{least}" if least == most else f"{least} to {most}"
     heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "estimate")
     rows = [["n", "dead", "95 % interval", *heads]]
-    rows += [_row(own) for own in found.sizes]
+    rows += [_row(size) for size in found.sizes]
     lines: list[Stanza] = [
         f"With n = {usual.rollouts_per_problem}, {_share(usual.dead.value or 0.0)} of the groups have no "
         f"signal: of 100 problems in a batch, {100 * usual.live:.0f} contribute to the gradient.",
@@ -31,7 +31,7 @@ def document(found: DeadGroups) -> Document:
         "Of the B_p problems of a batch, B_p · (1 − dead) contribute to the gradient.",
         "An unbiased estimate assumes no model of pass rates.",
     ]
-    if any(own.basis == "model" for own in found.sizes):
+    if any(size.basis == "model" for size in found.sizes):
         lines.append(
             f"A model estimate is for an n above the {least} samples of a problem. Its value comes from a "
             "beta-binomial fit. Its interval assumes no model, and more samples narrow the interval."

@@ -49,7 +49,7 @@ def decision(made: Decision, index: int) -> str:
             f"{cell(made.best)} is the best at C = {number(made.compute)}, with an expected loss of "
             f"{made.expected_loss:.4f}"
         )
-        behind = [own.key for own in made.standings if own.verdict is CellVerdict.WORSE]
+        behind = [standing.key for standing in made.standings if standing.verdict is CellVerdict.WORSE]
         known += f"; left behind: {cells(behind)}" if behind else ""
         known += "; "
     if made.ending is not None:
@@ -121,7 +121,7 @@ def _part(rollouts: float, of: float) -> str:
 
 def standings(last: Decision) -> list[str]:
     """Return the configurations of the last comparison as the lines of a table."""
-    ordered = sorted(last.standings, key=lambda own: own.expected_loss or 0.0)
+    ordered = sorted(last.standings, key=lambda standing: standing.expected_loss or 0.0)
     rows = [
         [
             f"{own.problems_per_batch}",

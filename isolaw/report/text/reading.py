@@ -47,7 +47,7 @@ def listing(candidates: Sequence[FoundLog]) -> list[str]:
 
     The first line is the folder common to all names, if there is one.
     """
-    folder = _common_folder([own.run for own in candidates])
+    folder = _common_folder([candidate.run for candidate in candidates])
     lines = [*_table(candidates, folder), ""]
     for group in groups(candidates):
         names = [run.removeprefix(folder) for run in group.runs]
@@ -64,26 +64,26 @@ def none_fitted(reading: Reading) -> str:
 
 def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
     rows = [["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]]
-    for own in candidates:
-        facts = {name: str(fact.value) for name, fact in own.facts.items()}
-        if "seed" in facts and own.facts["seed"].origin == ASSUMED:
+    for candidate in candidates:
+        facts = {name: str(fact.value) for name, fact in candidate.facts.items()}
+        if "seed" in facts and candidate.facts["seed"].origin == ASSUMED:
             facts["seed"] = f"({facts['seed']})"
         known = [facts.get(name, "") for name in ("problems_per_batch", "rollouts_per_problem", "seed")]
-        steps = f"{own.steps[1]:,}" if own.steps else ""
-        total = number(own.compute[1]) if own.compute else ""
-        name, framework = own.run.removeprefix(folder), own.framework or own.container
-        rows.append([name, framework, *known, steps, total, _metrics(own), status(own, folder)])
+        steps = f"{candidate.steps[1]:,}" if candidate.steps else ""
+        total = number(candidate.compute[1]) if candidate.compute else ""
+        name, framework = candidate.run.removeprefix(folder), candidate.framework or candidate.container
+        rows.append([name, framework, *known, steps, total, _metrics(candidate), status(candidate, folder)])
     lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 
 
 def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
-    found = Counter(own.status for own in candidates)
+    found = Counter(candidate.status for candidate in candidates)
     ready = found.pop(LogStatus.READY, 0)
     parts = []
     if found.pop(LogStatus.NEEDS, 0):
-        needs = Counter(", ".join(own.needs) for own in candidates if own.needs)
+        needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
     parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
     logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
@@ -152,7 +152,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     any.
     """
     lines = listing(reading.candidates)
-    if any(own.status is LogStatus.NEEDS for own in reading.candidates):
+    if any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
         lines += to_settle(reading, words)
     if lines[-1]:
         lines.append("")

@@ -33,7 +33,9 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     """
     whole = list(dict.fromkeys(run_ids))
     hashes = {own for own in whole if len(own) == _HASH and set(own) <= set("0123456789abcdef")}
-    digits = next(k for k in range(_SHORTEST, _HASH + 1) if len({own[:k] for own in hashes}) == len(hashes))
+    digits = next(
+        k for k in range(_SHORTEST, _HASH + 1) if len({digest[:k] for digest in hashes}) == len(hashes)
+    )
     return {own: own[:digits] if own in hashes else own for own in whole}
 
 
@@ -123,7 +125,7 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
     batches = [] if document is None else document.health.batches
     if len(batches) > 1:
         shares = ", ".join(
-            f"{own.healthy} of {own.judged} at B_p = {own.problems_per_batch}" for own in batches
+            f"{batch.healthy} of {batch.judged} at B_p = {batch.problems_per_batch}" for batch in batches
         )
         lines.append(f"Healthy runs: {shares}. A B_p is stable if at least 90 % of its runs are healthy.")
     return lines
@@ -181,7 +183,9 @@ def dry_run(preview: Preview) -> list[str]:
     lines += [line for table in preview.outlook.memory for line in memory_table(table)]
     lines += costs.estimated(preview.estimates)
     lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
-    return lines + [line for own in preview.commands for line in ("", f"# {own['run']}", own["line"])]
+    return lines + [
+        line for command in preview.commands for line in ("", f"# {command['run']}", command["line"])
+    ]
 
 
 def _gib(size: float | None) -> str:

@@ -17,7 +17,7 @@ _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · 
 
 def document(found: TargetStudy) -> Document:
     """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
-    targets = ", ".join(f"{own:g}" for own in found.targets)
+    targets = ", ".join(f"{target:g}" for target in found.targets)
     ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
     ranges = (
         "Ranges are 95 % intervals."
@@ -51,7 +51,7 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
     for j, target in enumerate(law.targets):
         rows.append([f"{target:g}", *(_short(own[j]) for _, own in names if own)])
     lines: list[Stanza] = [Table.of(rows, ">"), rule_line(law)]
-    last = [own for own in law.choices if own.target == law.targets[-1]]
+    last = [choice for choice in law.choices if choice.target == law.targets[-1]]
     several = len({own.rollouts_per_problem for own in last}) > 1
     best = ", ".join(
         f"{own.lr:.2g} at {own.label if several else f'B_p = {own.problems_per_batch}'}" for own in last

@@ -155,7 +155,7 @@ class TransformersSampler(Sampler):
         Rollouts with the same prompt and the same tokens so far share one row of the model's batch, because
         their next token has the same distribution. The rollouts of a problem start as one row.
         """
-        rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
+        rows = [list(prompt) for prompt, seed in zip(prompts, seeds, strict=True) for _ in seed]
         limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
         most = int(limit.max())
         uniform = [np.random.default_rng(int(seed)).random(most) for own in seeds for seed in own]
