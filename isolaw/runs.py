@@ -60,7 +60,9 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-_SIMULATOR = next(name for name, own in BACKENDS.items() if own.simulated)  # for tables that name none
+_SIMULATOR = next(
+    name for name, backend in BACKENDS.items() if backend.simulated
+)  # for tables that name none
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
@@ -260,8 +262,8 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
     if missing:
         hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
-        found = ", ".join(map(str, points.columns))
-        text = f"missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}"
+        names = ", ".join(map(str, points.columns))
+        text = f"missing columns: {', '.join(missing)}; found: {names}{''.join(hints)}"
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
@@ -288,7 +290,7 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     if len(bad := table.index[size > _HUGE]):
         raise DataError(f"{where}value is beyond {_HUGE:g}: {places.rows(table, bad, 'value')}")
     _check_keys(table, where)
-    rows = [table[own].sort_values(KEY, kind="stable").reset_index(drop=True) for own in (finite, ends)]
+    rows = [table[part].sort_values(KEY, kind="stable").reset_index(drop=True) for part in (finite, ends)]
     return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)
 
 
@@ -302,7 +304,7 @@ def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
     nullable = [
         pd.api.types.is_extension_array_dtype(dtype) and dtype.kind in "iuf" for dtype in table.dtypes
     ]
-    table = table.astype({own: "float64" for own in table.columns[nullable] if table[own].hasnans})
+    table = table.astype({column: "float64" for column in table.columns[nullable] if table[column].hasnans})
     for name in table.columns[[dtype.kind in "Oc" for dtype in table.dtypes]]:
         column = table[name]
         if isinstance(column.dtype, pd.CategoricalDtype):

@@ -29,14 +29,14 @@ def ends_in_nan(table: pd.DataFrame, written: pd.Series) -> tuple[pd.Series, lis
     rows = rows.assign(**{name: pd.to_numeric(rows[name], errors="coerce") for name in ("step", "compute")})
     farthest = rows["compute"][rows["value"].notna()].max()
     empty = []
-    for (run_id, _, metric), own in rows[rows["run_id"].isin(rows["run_id"][after])].groupby(CURVE):
-        own = own.sort_values("step", kind="stable")
-        at = np.flatnonzero(own["value"].notna())
-        if not at.size or marked[own.index].any():
+    for (run_id, _, metric), curve in rows[rows["run_id"].isin(rows["run_id"][after])].groupby(CURVE):
+        curve = curve.sort_values("step", kind="stable")
+        at = np.flatnonzero(curve["value"].notna())
+        if not at.size or marked[curve.index].any():
             continue
-        gap, last = int(np.diff(at, prepend=-1).max()) - 1, own.iloc[at[-1]]
-        if len(own) - 1 - at[-1] > _LONGER * max(gap, 1) and last["compute"] < _FAR * farthest:
-            ends[own.index[at[-1] + 1 :]] = True
+        gap, last = int(np.diff(at, prepend=-1).max()) - 1, curve.iloc[at[-1]]
+        if len(curve) - 1 - at[-1] > _LONGER * max(gap, 1) and last["compute"] < _FAR * farthest:
+            ends[curve.index[at[-1] + 1 :]] = True
             empty.append(f"{metric} of {run_id} after step {last['step']:g}")
     ends = ends.set_axis(table.index)
     if not empty:

@@ -17,14 +17,14 @@ def tables(text: str) -> list[HtmlTable]:
     reader = _Reader()
     reader.feed(text)
     reader.close()
-    found = []
+    out = []
     for rows in reader.tables:
         header, *below = rows or [[]]
         names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index is unnamed
         body = [row[-len(names) :] for row in below if len(row) >= len(names) > 1]
         if body and len(set(names)) == len(names):
-            found.append((names, body))
-    return found
+            out.append((names, body))
+    return out
 
 
 class _Reader(HTMLParser):

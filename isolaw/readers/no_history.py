@@ -28,7 +28,11 @@ def reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not head:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
-    if _ROLLOUT.match(head) and b'"step":' not in head and any(all(k in head for k in own) for own in _KEYS):
+    if (
+        _ROLLOUT.match(head)
+        and b'"step":' not in head
+        and any(all(k in head for k in keys) for keys in _KEYS)
+    ):
         return "the lines are rollouts of one evaluation by verifiers, without training steps", "verifiers"
     if path.suffix.lower() not in _CONSOLES or not is_text(head):
         return None

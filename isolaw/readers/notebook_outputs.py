@@ -12,7 +12,7 @@ def is_notebook(document: Any) -> bool:
 
 def code(document: dict[str, Any]) -> list[str]:
     """Return the source of each code cell."""
-    cells = (own for own in document["cells"] if isinstance(own, dict))
+    cells = (cell for cell in document["cells"] if isinstance(cell, dict))
     return [_joined(cell.get("source")) for cell in cells if cell.get("cell_type") == "code"]
 
 
@@ -25,21 +25,21 @@ def printed(document: dict[str, Any]) -> str:
 
 def shown(document: dict[str, Any]) -> list[str]:
     """Return the HTML in the outputs of the cells."""
-    found = (
+    texts = (
         output["data"].get("text/html")
         for output in _outputs(document)
         if isinstance(output.get("data"), dict)
     )
-    return [_joined(own) for own in found if own]
+    return [_joined(text) for text in texts if text]
 
 
 def _outputs(document: dict[str, Any]) -> list[dict[str, Any]]:
-    cells = (own for own in document["cells"] if isinstance(own, dict))
+    cells = (cell for cell in document["cells"] if isinstance(cell, dict))
     lists = (cell["outputs"] for cell in cells if isinstance(cell.get("outputs"), list))
     return [output for outputs in lists for output in outputs if isinstance(output, dict)]
 
 
 def _joined(text: Any) -> str:
     if isinstance(text, list):
-        return "".join(own for own in text if isinstance(own, str))
+        return "".join(part for part in text if isinstance(part, str))
     return text if isinstance(text, str) else ""

@@ -72,7 +72,9 @@ def _read_export(path: Path) -> pd.DataFrame:
     frames = []
     for log in wandb_csv.read(path):
         frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
-        columns = {key: pd.Series(own.value, index=list(own.record)) for key, own in log.series.items()}
+        columns = {
+            key: pd.Series(series.value, index=list(series.record)) for key, series in log.series.items()
+        }
         frames.append(pd.DataFrame(columns, index=frame.index).assign(**frame))
     frame = pd.concat(frames, ignore_index=True)
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
@@ -121,7 +123,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
     if holes:  # a written NaN is a value, an empty cell is a missing value
         texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
-        nan = texts.apply(lambda own: own.str.strip().str.lower() == "nan").to_numpy()
+        nan = texts.apply(lambda column: column.str.strip().str.lower() == "nan").to_numpy()
         frame.attrs[WRITTEN_NAN] = {
             frame.columns[at]: set(frame.index[nan[:, k]]) for k, at in enumerate(holes)
         }
@@ -211,7 +213,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     _check_size(path, 0, content.count(b":"))
     if notebook_outputs.is_notebook(document):
         return _read_notebook(path, document)
-    records, beside = max(_lists(document, {}, 1), key=lambda found: len(found[0]), default=([], {}))
+    records, beside = max(_lists(document, {}, 1), key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
@@ -247,11 +249,11 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
 def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Yield the lists of objects in a document, each with the plain values next to it and above it."""
     if isinstance(document, list):
-        records = [own for own in document if isinstance(own, dict)]
+        records = [record for record in document if isinstance(record, dict)]
         if len(records) > 1:
             yield records, beside
     elif isinstance(document, dict) and depth <= _DEEPEST:
-        plain = {name: own for name, own in document.items() if _plain(own)}
+        plain = {name: value for name, value in document.items() if _plain(value)}
         for name, below in document.items():
             if isinstance(below, dict) and name in CONFIGURATIONS:
                 plain |= _row(below)

@@ -266,7 +266,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
     """Divide accuracies in percent by 100 unless their unit is ``given``; reject runs with mixed units."""
     notes = []
     numbers = pd.to_numeric(table["value"], errors="coerce")
-    for name in [str(own) for own in table["metric"].unique() if own not in given]:
+    for name in [str(value) for value in table["metric"].unique() if value not in given]:
         of = table["metric"] == name
         if not in_percent(name, numbers[of]):
             continue

@@ -244,9 +244,9 @@ def answer(
     race = directory.read(store) if store else ()
     adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
     failed = _failed(sweep)
-    found = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
+    steps = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
     if failed:  # the law lacks them, so it cannot tell which others to add
-        found = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
+        steps = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
     return Answer(
         prediction,
         law,
@@ -254,8 +254,8 @@ def answer(
         tested,
         gain(law, prediction, **limits),
         largest_with_recommendation(law, prediction, **limits),
-        next((own for own in found if own.command), None)
-        or next((NextStep(own.what, own.why, again, True) for own in found), None)
+        next((step for step in steps if step.command), None)
+        or next((NextStep(step.what, step.why, again, True) for step in steps), None)
         or _spend(prediction, sweep),
         limits,
         failed,
@@ -280,13 +280,13 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
     path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
-    own = path / "law.json"
-    if SweepStore(path).exists or not own.is_file() or not Law.is_file(own):
+    law = path / "law.json"
+    if SweepStore(path).exists or not law.is_file() or not Law.is_file(law):
         return None
     try:
         search([path])
     except DataError:  # neither a log nor a sweep
-        return own
+        return law
     return None
 
 

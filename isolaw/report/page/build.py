@@ -115,12 +115,12 @@ def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
         return f"n*(C): {study.refused}"
     lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
     charts, shown = [], [] if budgets is None else budgets.recommended
-    found: list[Table | None] = [tables.laws(d), tables.configurations(d)]
+    sections: list[Table | None] = [tables.laws(d), tables.configurations(d)]
     if budgets is not None and shown:
         charts = [law_charts.n_star(study, budgets)]
-        found.insert(0, tables.frontier(shown, d))
+        sections.insert(0, tables.frontier(shown, d))
     title = f"The best {SYMBOL_OF[d.axis]} for a budget"
-    return PageSection("law", title, lines, charts, [table for table in found if table is not None])
+    return PageSection("law", title, lines, charts, [table for table in sections if table is not None])
 
 
 def _race(facts: PageContent) -> list[PageSection]:
@@ -177,10 +177,10 @@ def _health(study: FittedRuns, facts: PageContent) -> PageSection:
 
 
 def _backtest(facts: PageContent) -> PageSection | str:
-    found = facts.backtest
-    if isinstance(found, str):
-        return f"Backtest: {found}"
-    charts, losses = [run_charts.backtest(found)], [tables.backtest(found)]
+    result = facts.backtest
+    if isinstance(result, str):
+        return f"Backtest: {result}"
+    charts, losses = [run_charts.backtest(result)], [tables.backtest(result)]
     title = "Backtest: would small runs have predicted the best allocation?"
     return PageSection("backtest", title, [], charts, losses)
 
@@ -207,7 +207,9 @@ def _advice(study: FittedRuns, facts: PageContent) -> list[tuple[RunsToAdd, str]
     if study.document is None:
         return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
-    return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
+    return [
+        (addition, addition.command(facts.sweep)) for addition in advice(study.document, first, facts.race)
+    ]
 
 
 def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:

@@ -57,10 +57,10 @@ def versions(plotly: str) -> str:
 
 def seeds(runs: Runs) -> str:
     """Return the seeds of the runs as text."""
-    found = sorted(int(seed) for seed in runs.points["seed"].unique())
-    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
-        return f"{found[0]} to {found[-1]}"
-    return ", ".join(map(str, found))
+    numbers = sorted(int(seed) for seed in runs.points["seed"].unique())
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))
 
 
 def options(document: LawDocument) -> str:

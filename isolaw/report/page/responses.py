@@ -22,7 +22,7 @@ def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
 
     The choice includes the first and the last evaluation of each run, if ``most`` permits.
     """
-    runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
+    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
     for count in range(_EVALUATIONS, 0, -1):
         spread = [run[i] for run in runs for i in _spread(len(run), count)]
         if count == 1 or sum(len(one.responses) for one in spread) <= most:
@@ -68,7 +68,8 @@ def table(shown: Sequence[Kept]) -> Table:
                 [
                     TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
                     TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
-                    TableCell(_plain(response.response), kind="said"), TableCell(_plain(response.answer), kind="said"),
+                    TableCell(_plain(response.response), kind="said"),
+                    TableCell(_plain(response.answer), kind="said"),
                     TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
                 ]
             )  # fmt: skip

@@ -42,17 +42,17 @@ def grid(study: FittedRuns) -> Chart:
     the highest mean.
     """
     compute, table = study.finals()
-    found = _recommended(study, compute)
+    prediction = _recommended(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
-    caption = _grid_caption(study, table, compute, found)
+    caption = _grid_caption(study, table, compute, prediction)
     if len(study.batches) > 1:
-        near = None if found is None else {_place(o) for o in found.options}
+        near = None if prediction is None else {_place(o) for o in prediction.options}
         return _map_of_grid(table, title, caption, near)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
-    if found is not None and study.law is not None and study.law.surface is not None:
+    if prediction is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
         chart.data[:0] = _fitted(study.law.surface, compute)
-        n = found.options[0].allocation.rollouts_per_problem
+        n = prediction.options[0].allocation.rollouts_per_problem
         right = bool(n > np.median(study.levels))
         label = f"recommended: n = {n:,}"
         chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, right=right, dash="dot")]
@@ -68,8 +68,8 @@ def _recommended(study: FittedRuns, compute: float) -> Prediction | None:
     """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
-    found = predicted(study.law, compute)
-    return found if found is not None and found.options else None
+    prediction = predicted(study.law, compute)
+    return prediction if prediction is not None and prediction.options else None
 
 
 def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
@@ -124,8 +124,8 @@ def _map_of_grid(
 def _runs(table: pd.DataFrame) -> list[str]:
     """Return the hover text of each mean: its standard error, if known, and the number of runs."""
     return [
-        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(own, 'run')}"
-        for own, error in zip(table["runs"], table["error"], strict=True)
+        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(runs, 'run')}"
+        for runs, error in zip(table["runs"], table["error"], strict=True)
     ]
 
 
@@ -138,7 +138,7 @@ def _by_n(
         n, table["value"], {"color": "var(--muted)", "width": 1}, mode="lines+markers",
         error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
                  "thickness": 1.2, "width": 3},
-        customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, own) for own in n]},
+        customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, level) for level in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     )  # fmt: skip
     layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y)}}}
@@ -159,12 +159,12 @@ def best_and_worst(study: FittedRuns) -> list[Chart]:
 def backtest(result: Mapping[str, Any]) -> Chart:
     """Return a chart of the loss in reward of each rule, by budget."""
     data = []
-    for i, (rule, found) in enumerate(result["rules"].items()):
+    for i, (rule, losses) in enumerate(result["rules"].items()):
         width = 2.5 if rule == "isolaw" else 1.5
         style = {"color": f"var(--k{i % 4})", "width": width, "dash": _DASHES[i % 4]}
         hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
         data.append(line(
-            result["budgets"], found["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
+            result["budgets"], losses["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
             marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule), mode="lines+markers",
         ))  # fmt: skip
     layout = {
@@ -232,7 +232,7 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is only one seed"
-    means = {rule: found["mean_loss"] for rule, found in result["rules"].items()}
+    means = {rule: losses["mean_loss"] for rule, losses in result["rules"].items()}
     listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (

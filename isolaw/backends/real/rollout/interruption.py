@@ -42,14 +42,14 @@ class Interruption:
         if recipe.interrupt_at is None or recipe.interrupt_phrase is None:
             return None
         phrase = encode_phrase(recipe.interrupt_phrase, tokenizer)
-        own = phrase[-1] in tokenizer.get_added_vocab().values()
-        return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
+        closing = phrase[-1] in tokenizer.get_added_vocab().values()
+        return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if closing else None)
 
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
         """Draw rollouts with interruptions; ``how`` is temperature and top_p, as in `Sampler.generate`."""
-        own = [seed for some in seeds for seed in some]
+        flat = [seed for some in seeds for seed in some]
         first, last = self.span
-        places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]
+        places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in flat]
         drawn = sampler.generate(prompts, seeds, max_tokens=places, **how)
         rows = [row for row, finished in enumerate(drawn.finished) if not finished]
         if not rows:
@@ -58,7 +58,7 @@ class Interruption:
         begun = [drawn.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
         rest = sampler.generate(
             [drawn.prompts[row] + tokens for row, tokens in zip(rows, begun, strict=True)],
-            [[int(_stream(own[row], _ANSWER).integers(2**63))] for row in rows],
+            [[int(_stream(flat[row], _ANSWER).integers(2**63))] for row in rows],
             max_tokens=[self.answer_tokens] * len(rows),
             **how,
         )
