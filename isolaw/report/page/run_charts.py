@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
+from isolaw.report.document import Table, TableCell
 from isolaw.report.figures.series import n_ends
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
@@ -29,6 +31,77 @@ from isolaw.report.page.chart import (
 from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
+from isolaw.store.responses import Kept
+
+_MOST = 300  # rows; each text has up to 2.7 kB
+_EVALUATIONS = 5  # per run
+# The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+
+
+def chosen_responses(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:
+    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
+
+    The choice includes the first and the last evaluation of each run, if ``most`` permits.
+    """
+    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
+    for each in range(_EVALUATIONS, 0, -1):
+        spread = [run[i] for run in runs for i in _spread(len(run), each)]
+        if each == 1 or sum(len(one.responses) for one in spread) <= most:
+            break
+    out: list[Kept] = []
+    for one in spread:
+        most -= len(one.responses)
+        if most < 0:
+            break
+        out.append(one)
+    return out
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """Return up to ``count`` evenly spaced indices below ``size``.
+
+    The last index is always included and, if there are two or more, the first index.
+
+    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    ([0, 3, 6], [6], [0, 1])
+    """
+    return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
+
+
+def response_lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
+    """Describe which responses the table shows, and how many it leaves out."""
+    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
+    text = "The first response to each of the first problems, the same problems in every run and evaluation."
+    if here == all_of:
+        return [text]
+    return [text, f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."]
+
+
+def response_table(shown: Sequence[Kept]) -> Table:
+    """Return a table with one row per response."""
+    rows = []
+    for one in shown:
+        spec = one.spec
+        run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
+        for response in one.responses:
+            length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
+            rows.append(
+                [
+                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
+                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
+                    TableCell(_plain(response.response), kind="said"),
+                    TableCell(_plain(response.answer), kind="said"),
+                    TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
+                ]
+            )  # fmt: skip
+    columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]
+    return Table("responses", "Responses at evaluations", columns, rows, long=True)
+
+
+def _plain(text: str) -> str:
+    return text.translate(_PICTURES)
+
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
 _NEAR_END = 0.8  # rewards before this share of the largest compute do not count as final

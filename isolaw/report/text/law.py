@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from isolaw.evidence import Quantity
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
+from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
 from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOL_OF
 
