@@ -80,18 +80,20 @@ def checked(function: Checked) -> Checked:
         for name, value in given.arguments.items():
             kind, hint = signature.parameters[name].kind, hints.get(name, Any)
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                given.arguments[name] = tuple(argument(name, item, hint) for item in value)
+                given.arguments[name] = tuple(_argument(name, item, hint) for item in value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 inner = _keywords_of(hint)
-                given.arguments[name] = {k: argument(k, item, inner.get(k, Any)) for k, item in value.items()}
+                given.arguments[name] = {
+                    k: _argument(k, item, inner.get(k, Any)) for k, item in value.items()
+                }
             else:
-                given.arguments[name] = argument(name, value, hint)
+                given.arguments[name] = _argument(name, value, hint)
         return function(*given.args, **given.kwargs)
 
     return cast(Checked, wrapper)
 
 
-def argument(name: str, value: Any, hint: Any) -> Any:
+def _argument(name: str, value: Any, hint: Any) -> Any:
     """Return a value as plain Python; raise `InputError` if its type or its range is wrong."""
     if name == "self" or hint is Any:
         return value

@@ -1,6 +1,6 @@
 """Build every command that isolaw prints. No other module builds commands.
 
-Messages, notes, pages and drafted files contain commands to paste. Each command is a `Command`, a list of
+Messages, notes, pages and drafted files contain commands to paste. Each command is a `_Command`, a list of
 words that one of the functions below returns; `PRINTED` collects these functions. `tests/test_commands.py`
 runs each command in the situation in which isolaw prints it. It fails if any other text in the package looks
 like a command.
@@ -99,7 +99,7 @@ def placeholders(words: Iterable[object]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Command:
+class _Command:
     """A command as a list of words, which ``str`` quotes for a shell.
 
     Messages that show a command with `placeholders` ask the user to fill them in.
@@ -162,8 +162,8 @@ def _given(keyword: str, value: object) -> str:
     return f"{keyword}={json.dumps(value, ensure_ascii=False, default=str)}"
 
 
-Printed = TypeVar("Printed", bound=Callable[..., Command])
-PRINTED: dict[str, Callable[..., Command]] = {}
+Printed = TypeVar("Printed", bound=Callable[..., _Command])
+PRINTED: dict[str, Callable[..., _Command]] = {}
 
 
 def _printed(function: Printed) -> Printed:
@@ -182,15 +182,15 @@ def unused(path: str) -> str:
     return next(str(name) for name in names if not name.exists())
 
 
-def _isolaw(*words: object) -> Command:
-    return Command(("isolaw", *(text if isinstance(text, str) else str(text) for text in words)))
+def _isolaw(*words: object) -> _Command:
+    return _Command(("isolaw", *(text if isinstance(text, str) else str(text) for text in words)))
 
 
 # Reading
 
 
 @_printed
-def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
+def read_again(sources: Sequence[str], options: Sequence[str]) -> _Command:
     """Return the command that reads the same sources with more options.
 
     ``sources`` contains all words of the user's command.
@@ -199,19 +199,19 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> Command:
 
 
 @_printed
-def draft_reading(sources: Sequence[str]) -> Command:
+def draft_reading(sources: Sequence[str]) -> _Command:
     """Return the command that writes ``isolaw.toml`` with the given options and what is missing."""
     return _isolaw("read", *sources, "--save")
 
 
 @_printed
-def read_table(table: str, options: Sequence[str]) -> Command:
+def read_table(table: str, options: Sequence[str]) -> _Command:
     """Return the command that reads a table with the options that name its columns."""
     return _isolaw("read", path(table), *options)
 
 
 @_printed
-def read_sweep(directory: object) -> Command:
+def read_sweep(directory: object) -> _Command:
     """Return the command that lists the runs of a sweep, for a user who named a sweep instead of a law."""
     return _isolaw("read", path(directory))
 
@@ -220,13 +220,13 @@ def read_sweep(directory: object) -> Command:
 
 
 @_printed
-def fit(sources: Sequence[str], options: Sequence[str], out: str = "") -> Command:
+def fit(sources: Sequence[str], options: Sequence[str], out: str = "") -> _Command:
     """Return the command that fits runs with the ``options`` that they require (`isolaw.fits.choices`)."""
     return _isolaw("fit", *sources, *options, *(["--out", out] if out else []))
 
 
 @_printed
-def answer(sources: Sequence[str], budget: float | str) -> Command:
+def answer(sources: Sequence[str], budget: float | str) -> _Command:
     """Return the command that answers how to spend a budget, from logs, a sweep or a law."""
     return _isolaw(
         "answer", *map(path, sources), "--compute", budget if isinstance(budget, str) else f"{budget:.15g}"
@@ -234,13 +234,13 @@ def answer(sources: Sequence[str], budget: float | str) -> Command:
 
 
 @_printed
-def predict(law: str, budget: int) -> Command:
+def predict(law: str, budget: int) -> _Command:
     """Return the command that predicts the allocation for a budget from a law's file."""
     return _isolaw("predict", path(law), "--compute", budget)
 
 
 @_printed
-def this(words: Sequence[str]) -> Command:
+def this(words: Sequence[str]) -> _Command:
     """Return the command that the user typed, which isolaw repeats on the page that it wrote."""
     return _isolaw(*words)
 
@@ -249,37 +249,37 @@ def this(words: Sequence[str]) -> Command:
 
 
 @_printed
-def sweep_file(file: object, out: str) -> Command:
+def sweep_file(file: object, out: str) -> _Command:
     """Return the command that previews a sweep file. Without ``--dry-run`` it runs the sweep."""
     return _isolaw("sweep", path(file), "--out", unused(out), "--dry-run")
 
 
 @_printed
-def continue_sweep(directory: object) -> Command:
+def continue_sweep(directory: object) -> _Command:
     """Return the command that continues a sweep."""
     return _isolaw("sweep", "--out", directory)
 
 
 @_printed
-def sweep_status(directory: object) -> Command:
+def sweep_status(directory: object) -> _Command:
     """Return the command that shows the progress of a sweep, with the causes of all failures."""
     return _isolaw("status", path(directory))
 
 
 @_printed
-def rewrite_sweep(file: object, directory: object) -> Command:
+def rewrite_sweep(file: object, directory: object) -> _Command:
     """Return the command that rewrites a damaged ``sweep.json`` from the sweep's original file."""
     return _isolaw("sweep", path(file), "--out", directory)
 
 
 @_printed
-def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
+def extend_sweep(directory: object, keys: Sequence[str]) -> _Command:
     """Return the command that adds runs to a sweep by changing keys of its file."""
     return _isolaw("sweep", "--out", directory, *(each for key in keys for each in ("--set", key)))
 
 
 @_printed
-def spend(file: object, batch: Sequence[int], budget: int) -> Command:
+def spend(file: object, batch: Sequence[int], budget: int) -> _Command:
     """Return the command that previews a run of the ``batch`` (B_p, n) for a budget, from a sweep file."""
     keys = ["problems_per_batch", "rollouts_per_problem"]
     settings = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
@@ -289,13 +289,13 @@ def spend(file: object, batch: Sequence[int], budget: int) -> Command:
 
 
 @_printed
-def dead_groups(counts: object) -> Command:
+def dead_groups(counts: object) -> _Command:
     """Return the command that prints the share of groups without a signal, from counts of correct answers."""
     return _isolaw("problems", "--counts", counts)
 
 
 @_printed
-def write_advised(words: Sequence[str], folder: str) -> Command:
+def write_advised(words: Sequence[str], folder: str) -> _Command:
     """Return the command that gives the same advice and writes the files of its sweeps to a folder."""
     return _isolaw(*words, "--write", folder)
 
@@ -304,13 +304,13 @@ def write_advised(words: Sequence[str], folder: str) -> Command:
 
 
 @_printed
-def doctor() -> Command:
+def doctor() -> _Command:
     """Return the command that prints a fix for each fault of this machine."""
     return _isolaw("doctor")
 
 
 @_printed
-def doctor_gpu(*options: str) -> Command:
+def doctor_gpu(*options: str) -> _Command:
     """Return the command that tests the stages of the real backend on this machine's GPUs."""
     return _isolaw("doctor", "--gpu", *options)
 
@@ -322,13 +322,13 @@ def shipped(file: str) -> Path:
 
 
 @_printed
-def install(*words: str, pinned: str = "") -> Command:
+def install(*words: str, pinned: str = "") -> _Command:
     """Return the pip command that installs packages, or the pinned requirements in a file that ships."""
     file = ["--no-deps", "-r", str(shipped(f"requirements/{pinned}.txt"))] if pinned else []
-    return Command(("pip", "install", *file, *words))
+    return _Command(("pip", "install", *file, *words))
 
 
 @_printed
-def uninstall(*packages: str) -> Command:
+def uninstall(*packages: str) -> _Command:
     """Return the pip command that uninstalls packages that conflict with others."""
-    return Command(("pip", "uninstall", "-y", *packages))
+    return _Command(("pip", "uninstall", "-y", *packages))

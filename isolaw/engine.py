@@ -57,7 +57,7 @@ def sweep(
     >>> runs
     <Runs: simulated runs: 4 runs, 2 configurations, ... rows>
     """
-    spec, written = spec_of(spec)
+    spec, written = _spec_of(spec)
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
         for event in execute(resolve_sweep(spec, folder), folder, written):
             if event.kind == "warning":
@@ -72,7 +72,7 @@ def sweep(
         return SweepStore(folder).collect()
 
 
-def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
+def _spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
     """Return a sweep's spec from any form that `sweep` accepts, and the text of its file if it has one."""
     written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):

@@ -46,7 +46,7 @@ class Desk:
     call: Call
     patch: pytest.MonkeyPatch
     tiny: Callable[..., Any]
-    made: list[commands.Command] = field(default_factory=list)
+    made: list[commands._Command] = field(default_factory=list)
     said: str = ""
 
     def run(self, *words: object, code: int = 0) -> str:
@@ -371,7 +371,7 @@ INSTALLS = "installs packages"
 def a_machine_without_the_real_backend(desk: Desk) -> Run:
     machine(desk)
     (fix,) = re.findall("  fix: (.+)", desk.run("doctor"))
-    desk.made.append(commands.Command(tuple(shlex.split(fix))))  # isolaw made it when it was imported
+    desk.made.append(commands._Command(tuple(shlex.split(fix))))  # isolaw made it when it was imported
     return Run(only_parsed=INSTALLS)
 
 
@@ -406,7 +406,7 @@ def cases() -> list[Any]:
 def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     function = commands.PRINTED[name]
 
-    def noted(*words: Any, **more: Any) -> commands.Command:
+    def noted(*words: Any, **more: Any) -> commands._Command:
         desk.made.append(function(*words, **more))
         return desk.made[-1]
 
@@ -615,7 +615,7 @@ SHELLS = {
 BARE = re.compile(r"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*|'[^']*'(?:\"'\"'[^']*')*")
 
 
-def whole(words: list[str], command: commands.Command) -> tuple[list[str], str]:
+def whole(words: list[str], command: commands._Command) -> tuple[list[str], str]:
     return words, str(command).removeprefix("isolaw ")
 
 

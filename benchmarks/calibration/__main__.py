@@ -38,7 +38,7 @@ from benchmarks.calibration.recorded import lr_factor
 from benchmarks.calibration.simulation import Protocol, SimulatedCell
 from benchmarks.calibration.space import parameters
 from benchmarks.replication.jitter import constants_of, jittered
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 from isolaw.children import each
 from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
@@ -349,7 +349,7 @@ def published(jobs: int) -> dict[str, Any]:
 def kept(name: str) -> Path:
     """Return the path of a command's result, which names the versions that made it."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    return KEPT / f"{name}-v{VERSION}-e{ESTIMATOR}-s{Bandit.version}.json"
+    return KEPT / f"{name}-v{VERSION}-e{ESTIMATOR}-s{_Bandit.version}.json"
 
 
 def summary() -> dict[str, Any]:
@@ -365,7 +365,7 @@ def summary() -> dict[str, Any]:
         rows.append(row)
     others = {name: kept(name) for name in ("published", "rest")}
     more = {name: json.loads(path.read_text()) for name, path in others.items() if path.exists()}
-    versions = {"calibration": VERSION, "estimator": ESTIMATOR, "simulator": Bandit.version}
+    versions = {"calibration": VERSION, "estimator": ESTIMATOR, "simulator": _Bandit.version}
     return {**versions, "known": rows, **more}
 
 

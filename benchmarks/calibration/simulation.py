@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.backends.bandit import Batches
+from isolaw.backends.bandit import _Batches
 from isolaw.fits.cell import Cell
 from isolaw.simulators.draws import binomial
 from isolaw.simulators.interference import InterferenceParameters, create
@@ -103,7 +103,7 @@ class Protocol:
         problems = seed if self.shared else seed + (run << 32)
         model = create(parameters, difficulty, problems, self.n_train, self.n_validation)
         order = difficulty.stream(seed + (run << 32), ORDER)
-        batches = Batches(order, self.n_train, min(b, self.n_train), self.replacement)
+        batches = _Batches(order, self.n_train, min(b, self.n_train), self.replacement)
         step_size = parameters.lr_easy * cell.factor
         update = Update(n, step_size, kl=parameters.kl_easy, **self.update)
         streams = np.random.SeedSequence([seed, run, b, n]).spawn(2)

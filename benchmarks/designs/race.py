@@ -35,15 +35,15 @@ import isolaw
 from benchmarks.designs.simulated import KEPT
 from benchmarks.replication.jitter import constants_of, jittered
 from isolaw.allocation import BatchShape
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 from isolaw.design.cell_rewards import compare
 from isolaw.design.decisions import Decision, DecisionStage, Ending, Request, RunKey, cost_of, horizons
 from isolaw.design.race import Race
 from isolaw.fits import SURFACE
 from isolaw.fits.selection import Configuration
 
-RUNS = KEPT / f"presets-{Bandit.version}"
-ANSWERS = KEPT / f"design-surface-{SURFACE}-simulator-{Bandit.version}.jsonl"
+RUNS = KEPT / f"presets-{_Bandit.version}"
+ANSWERS = KEPT / f"design-surface-{SURFACE}-simulator-{_Bandit.version}.jsonl"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[2] / "docs" / "race.md"
 TARGET = 3_000_000
@@ -265,7 +265,7 @@ def play_all(options: argparse.Namespace) -> None:
 def summary() -> dict[str, Any]:
     """Return the tables: of each design and half the mean loss × 1000 with its error over truths, …"""
     entries = kept()
-    out: dict[str, Any] = {"surface": SURFACE, "simulator": Bandit.version, "rows": []}
+    out: dict[str, Any] = {"surface": SURFACE, "simulator": _Bandit.version, "rows": []}
     for half, indices in (("tuning", TUNING), ("judging", JUDGING)):
         for design in (*DESIGNS, *JOINT):
             own = [e for e in entries if e["design"] == design and e["index"] in indices]

@@ -19,11 +19,11 @@ from scipy.interpolate import RegularGridInterpolator, make_interp_spline
 from scipy.signal import savgol_filter
 
 import isolaw
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 
 Floats = NDArray[np.float64]
 
-VERSION = Bandit.version
+VERSION = _Bandit.version
 KEPT = Path(__file__).parents[1] / ".designs"
 FOLDER = KEPT / f"simulator-{VERSION}"
 SUMMARY = Path(__file__).with_name("simulated.json")

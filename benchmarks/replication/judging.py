@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.replication import execution
 from benchmarks.replication.battery import SETS, Battery
 from benchmarks.replication.measurements import MeasuredFindings
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 from isolaw.errors import StoreError
 
 
@@ -64,7 +64,7 @@ def description(battery: Battery) -> dict[str, Any]:
         "rollouts_per_problem": battery.levels,
         "n_train": battery.n_train,
         "n_validation": run.problems.n_validation,
-        "backend_version": Bandit.version,
+        "backend_version": _Bandit.version,
     }
 
 

@@ -48,11 +48,11 @@ _MOST_HELD = 4
 _held: dict[str, Runs] = {}  # cache of runs by the hash of their content
 
 
-class ReplayOptions(BaseModel):
+class _ReplayOptions(BaseModel):
     """The ``[replay]`` section: the source of recorded runs, and its columns as in ``isolaw fit``.
 
     ``sha256`` is set if the sweep's directory stores the runs, and is the hash of their content
-    (`content_hash`).
+    (`_content_hash`).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -68,7 +68,7 @@ class ReplayOptions(BaseModel):
         return self.model_dump(include={"metric", "columns", "set"}, exclude_defaults=True)
 
 
-class Replay(Backend):
+class _Replay(Backend):
     """The `Backend` that replays recorded runs."""
 
     name = "replay"
@@ -81,7 +81,7 @@ class Replay(Backend):
 
         If all axes contain only recorded values, the sweep is the recorded subset of the product of its axes.
         """
-        section, recorded, more = gathered(spec.options, directory)
+        section, recorded, more = _gathered(spec.options, directory)
         notes += more
         spec = spec.model_copy(update={self.name: section})
         offered = _axes(section)
@@ -170,7 +170,7 @@ class Replay(Backend):
             yield Checkpoint(step, int(first["compute"]), values, saving(step), tokens, final=step == last)
 
 
-BACKEND = Replay()
+BACKEND = _Replay()
 
 
 def _axes(options: dict[str, Any]) -> dict[str, Any]:
@@ -181,13 +181,13 @@ def _axes(options: dict[str, Any]) -> dict[str, Any]:
     return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
 
 
-def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
+def _gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
     """Read a source that is not a table file; return a section for the sweep, the runs, and notes.
 
     The caller must store the runs in the file `RECORDED` of the sweep's directory. The runs are None if the
     source is a table file, or if the directory already contains them.
     """
-    options = parse_section(ReplayOptions, section, prefix="replay")
+    options = parse_section(_ReplayOptions, section, prefix="replay")
     source, kept = options.source, directory.absolute() / RECORDED
     if options.sha256 is not None:
         return {**section, "source": str(kept if kept.exists() else source)}, None, []
@@ -203,13 +203,13 @@ def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any
     else:
         reading = survey([os.fspath(source)], HowToRead.of(metric=options.metric))
         runs, notes = reading.runs, [*reading.notes, *reading.warnings]
-    digest = content_hash(runs)
+    digest = _content_hash(runs)
     _hold(digest, runs)
     metric = {"metric": options.metric} if options.metric else {}
     return {"source": str(kept), "sha256": digest, **metric}, runs, notes
 
 
-def content_hash(runs: Runs) -> str:
+def _content_hash(runs: Runs) -> str:
     """Return the SHA-256 of the runs as a sorted CSV table, without run names and wall-clock times."""
     columns = [name for name in runs.points.columns if name not in _NOT_HASHED]
     table = runs.points[columns].sort_values([*IDENTITY, *KEY[1:], "value"], kind="stable")
@@ -226,7 +226,7 @@ def _kept(path: str, digest: str) -> Runs:
     """Return the recorded runs that a sweep's directory stores; raise `DataError` if they have changed."""
     if digest not in _held:
         runs = Runs.from_parquet(path)
-        if content_hash(runs) != digest:
+        if _content_hash(runs) != digest:
             raise DataError(f"{path}: the runs changed since the sweep was resolved")
         _hold(digest, runs)
     return _held[digest]
@@ -234,7 +234,7 @@ def _kept(path: str, digest: str) -> Runs:
 
 def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
     """Open the source of a ``[replay]`` section; return its content hash, mapping, sources and runs."""
-    options = parse_section(ReplayOptions, section, prefix="replay")
+    options = parse_section(_ReplayOptions, section, prefix="replay")
     if options.sha256 is not None:
         sources = {"source": options.source, "sha256": options.sha256}
         return {"runs": options.sha256}, {}, sources, _kept(options.source, options.sha256)

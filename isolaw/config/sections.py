@@ -58,12 +58,12 @@ def once(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def span(value: Any) -> Any:
+def _span(value: Any) -> Any:
     """Return a pair (first, last), given as a pair or as one number for both."""
     return value if isinstance(value, list | tuple) else (value, value)
 
 
-def ordered(values: tuple[int, int]) -> tuple[int, int]:
+def _ordered(values: tuple[int, int]) -> tuple[int, int]:
     """Return a pair (first, last); raise `ValueError` if first is larger than last."""
     if values[0] > values[1]:
         raise ValueError(f"{values[0]} is after {values[1]}; expected [first, last]")
@@ -80,7 +80,7 @@ def _percent(value: Any) -> Any:
     return value
 
 
-def seed_list(value: Any) -> Any:
+def _seed_list(value: Any) -> Any:
     """Return a list of seeds, given as a list or as the number of seeds: ``seeds = 3`` means 0, 1, 2."""
     value = whole(value)
     if isinstance(value, list | tuple):
@@ -99,7 +99,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
 Names = Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
-CountRange = Annotated[tuple[Count, Count], BeforeValidator(span), AfterValidator(ordered)]
+CountRange = Annotated[tuple[Count, Count], BeforeValidator(_span), AfterValidator(_ordered)]
 Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
@@ -240,7 +240,7 @@ class SweepSection(Section):
 
     backend: str = "bandit"
     compute: RolloutBudget = 2_000_000
-    seeds: Annotated[tuple[Index, ...], BeforeValidator(seed_list), Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Index, ...], BeforeValidator(_seed_list), Field(min_length=1)] = (0, 1, 2)
 
 
 class GridSection(Section):

@@ -26,7 +26,7 @@ from isolaw.step_cost import Cost, CostOrigin, StepPart
 _EVALUATE = "evaluate"
 
 
-class Throughput(Section):
+class _Throughput(Section):
     """The user's own throughputs, summed over all GPUs of a run: ``[throughput]`` of a TOML file.
 
     If the mean response has τ tokens and the mean prompt p tokens, each response token takes
@@ -46,7 +46,7 @@ class Throughput(Section):
     start_s: Rate | None = None
 
 
-class StepTime(Section):
+class _StepTime(Section):
     """The seconds of one step with (B_p, n): a ``[[step]]`` of a TOML file, or a row of a CSV file."""
 
     problems_per_batch: Count
@@ -56,11 +56,11 @@ class StepTime(Section):
 
 
 class _File(Section):
-    throughput: Throughput
+    throughput: _Throughput
 
 
 class _StepFile(Section):
-    step: tuple[StepTime, ...]
+    step: tuple[_StepTime, ...]
 
 
 def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
@@ -69,7 +69,7 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
     Raises `SpecError` with all issues.
     """
     if "step" in data:
-        return of_steps(parse_section(_StepFile, data, source=where).step, where)
+        return _of_steps(parse_section(_StepFile, data, source=where).step, where)
     throughput = parse_section(_File, data, source=where).throughput
     tokens = (throughput.tokens_per_response + throughput.tokens_per_prompt) / throughput.tokens_per_response
     parts = {
@@ -83,7 +83,7 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
     )  # fmt: skip
 
 
-def of_steps(rows: Sequence[StepTime], where: str) -> Cost:
+def _of_steps(rows: Sequence[_StepTime], where: str) -> Cost:
     """Return the cost of a step from step times, one row for each run."""
     one = np.array([1.0, 2.0])  # each row becomes two checkpoints that are one step apart
     none = np.zeros(2, bool)
@@ -107,14 +107,14 @@ def read_step_times(path: str | Path) -> Cost | None:
         names = set(reader.fieldnames or ())
         if "step_s" not in names:
             return None
-        columns = [name for name in StepTime.model_fields if name in names]
+        columns = [name for name in _StepTime.model_fields if name in names]
         if missing := [name for name in ("problems_per_batch", "rollouts_per_problem") if name not in names]:
             raise DataError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(sorted(names))}")
         rows, wrong = [], []
         for line, row in enumerate(reader, start=2):
             try:
                 given = {name: float(row[name]) for name in columns if row[name]}
-                rows.append(parse_section(StepTime, given))
+                rows.append(parse_section(_StepTime, given))
             except SpecError as error:
                 wrong += [f"{path}:{line}: {issue}" for issue in error.issues]
             except ValueError:
@@ -123,7 +123,7 @@ def read_step_times(path: str | Path) -> Cost | None:
                 )
     if wrong:
         raise DataError(Wording(*wrong))
-    return of_steps(rows, str(path))
+    return _of_steps(rows, str(path))
 
 
 def read_table(path: str | Path) -> Cost:

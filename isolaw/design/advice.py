@@ -123,7 +123,7 @@ class SourceReading:
 
 
 @dataclass(frozen=True)
-class Start:
+class _Start:
     """A recommended allocation with the ranges of n* and B_p. An end is None if no source bounds it."""
 
     allocation: Allocation
@@ -140,7 +140,7 @@ class StartingPoint:
     """
 
     case: Case
-    start: Start | None
+    start: _Start | None
     readings: tuple[SourceReading, ...]
     nearest: SourceReading
     caveats: tuple[Caveat, ...]
@@ -230,7 +230,7 @@ def _reading(source: Source, case: Case, batch: Span | None) -> SourceReading:
     return SourceReading(source, compute, n, differs, case.like(source) and compute == case.budget)
 
 
-def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> Start:
+def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> _Start:
     logs: dict[str, list[float]] = {}
     for reading in counting:
         logs.setdefault(reading.source.publication, []).append(math.log2(reading.n.value))
@@ -241,10 +241,10 @@ def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> Start:
     n = Span(2**mean, min(lows + values) if lows else None, max(highs + values) if highs else None)
     b = int(batch.value)
     power = min(math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b)))  # ties round up
-    return Start(Allocation.within(case.budget, b, 2**power), n, batch)
+    return _Start(Allocation.within(case.budget, b, 2**power), n, batch)
 
 
-def _caveats(case: Case, start: Start | None, counting: Sequence[SourceReading]) -> Iterator[Caveat]:
+def _caveats(case: Case, start: _Start | None, counting: Sequence[SourceReading]) -> Iterator[Caveat]:
     if start is not None:
         if len({reading.source.publication for reading in counting}) == 1:
             yield Caveat.ONE_PUBLICATION

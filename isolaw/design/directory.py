@@ -33,7 +33,7 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
     """Return the race that a sweep file describes, over the cells of these runs."""
     chosen = spec.design
     forbidden = set(chosen.forbidden)
-    there = {key_of(run) for run in runs}
+    there = {_key_of(run) for run in runs}
     cells = tuple(sorted({(b, n) for b, n, seed in there if seed == spec.sweep.seeds[0]} - forbidden))
     missing = frozenset((*cell, seed) for cell in cells for seed in spec.sweep.seeds) - there
     whole = sum(run.rollouts for run in runs)
@@ -88,7 +88,7 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     return out
 
 
-def key_of(run: RunSpec) -> RunKey:
+def _key_of(run: RunSpec) -> RunKey:
     """Return the key (B_p, n, seed) of a run."""
     return *run.shape, run.seed
 
@@ -110,7 +110,7 @@ class Adaptive:
         The last decision of an ended race is dropped if the user has since changed the design's keys, or if
         the race ended because runs failed. The race can then continue.
         """
-        out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
+        out = cls(race_of(spec, runs), spec.design.metric, {_key_of(run): run for run in runs}, store)
         out.history = out._confirmed(read(store))
         if unknown := sorted(horizons(out.history).keys() - out.grid.keys()):
             b, n, seed = unknown[0]
@@ -174,7 +174,7 @@ class Adaptive:
             left = self.todo
             if after_failures:
                 gone = [run for run in left if self.store.run(run.run_id).failure is not None]
-                failed |= {key_of(run) for run in gone}
+                failed |= {_key_of(run) for run in gone}
                 left = [run for run in left if run not in gone]
             if left:
                 break
@@ -212,7 +212,7 @@ def read(store: SweepStore) -> list[Decision]:
     """Return the stored decisions of a sweep before the first that is damaged or belongs to other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
-    ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
+    ids = {_key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
     for line in (content or b"").splitlines():
         try:
             document = parse_json(line)

@@ -62,7 +62,7 @@ class Source:
         ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
         return max(low for low, _ in ends), min(high for _, high in ends)
 
-    def at(self, compute: float, problems_per_batch: int | None = None) -> Point:
+    def at(self, compute: float, problems_per_batch: int | None = None) -> _Point:
         """Return the source's n* at a C within its range, interpolated linearly in log n over log C.
 
         ``problems_per_batch`` selects one of several B_p; the default is the smallest.
@@ -76,15 +76,15 @@ class Source:
         at = math.log(compute)
         n, low, high = (math.exp(np.interp(at, x, column)) for column in columns)
         span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)
-        return Point(self.key, batch, compute, span, float(np.interp(at, x, [row.reward for row in rows])))
+        return _Point(self.key, batch, compute, span, float(np.interp(at, x, [row.reward for row in rows])))
 
-    def _rows(self, problems_per_batch: int | None) -> list[Point]:
+    def _rows(self, problems_per_batch: int | None) -> list[_Point]:
         key = self.key, problems_per_batch
         return [row for row in _table() if (row.source, row.problems_per_batch) == key]
 
 
 @dataclass(frozen=True)
-class Point:
+class _Point:
     """The n* of a source at one compute and B_p, with the reward there.
 
     ``problems_per_batch`` is None if the source tunes B_p, and ``reward`` is NaN if the source reports none.
@@ -98,14 +98,14 @@ class Point:
 
 
 @cache
-def _table() -> tuple[Point, ...]:
+def _table() -> tuple[_Point, ...]:
     out = []
     with FILE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             batch = int(row["problems_per_batch"]) if row["problems_per_batch"] else None
             low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
             n = Span(float(row["n_star"]), low, high)
-            out.append(Point(row["source"], batch, float(row["compute"]), n, float(row["reward"] or "nan")))
+            out.append(_Point(row["source"], batch, float(row["compute"]), n, float(row["reward"] or "nan")))
     return tuple(out)
 
 

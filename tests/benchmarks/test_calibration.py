@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 from isolaw.config import SweepSpec
 from isolaw.config.run import EXPONENTS
 from isolaw.errors import DataError, InputError, Refused
@@ -55,7 +55,7 @@ def test_the_pages_have_the_tables_of_this_version() -> None:
     """Otherwise: python -m benchmarks.calibration known, published and rest, then tables."""
     results = json.loads(command.SUMMARY.read_text())
     versions = results["calibration"], results["estimator"], results["simulator"]
-    assert versions == (VERSION, ESTIMATOR, Bandit.version)
+    assert versions == (VERSION, ESTIMATOR, _Bandit.version)
     assert "\n".join(command.lines(results)) in command.README.read_text()
     assert {read_ensemble(name).provenance["calibration"] for name in shipped()} == {VERSION}
     assert "\n".join(command.preset_lines()) in command.DOCS.read_text()

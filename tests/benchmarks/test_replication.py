@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from isolaw.backends.bandit import Bandit
+from isolaw.backends.bandit import _Bandit
 from isolaw.errors import InputError, SpecError, StoreError
 from isolaw.fits.studies.retune import retune
 from isolaw.runs import Runs
@@ -48,7 +48,7 @@ TINY = [
 def test_the_page_has_the_table_of_this_version() -> None:
     """Otherwise: python -m benchmarks.replication judge, then table."""
     summary = json.loads(command.SUMMARY.read_text())
-    assert summary["backend_version"] == Bandit.version
+    assert summary["backend_version"] == _Bandit.version
     constants = read_preset(summary["preset"]).constants
     assert summary["constants"] == {k: v for k, v in constants.items() if k in summary["constants"]}
     assert "\n".join(command.lines(summary)) in command.DOCS.read_text()

@@ -143,7 +143,7 @@ def test_another_target_is_refused(copy: Path) -> None:
 def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypatch) -> None:
     from isolaw.backends import bandit
 
-    whole = bandit.Bandit.run
+    whole = bandit._Bandit.run
 
     def run(self, own, ctx):
         for checkpoint in whole(self, own, ctx):
@@ -151,7 +151,7 @@ def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypa
                 raise ValueError("broken")
             yield checkpoint
 
-    monkeypatch.setattr(bandit.Bandit, "run", run)
+    monkeypatch.setattr(bandit._Bandit, "run", run)
     out = tmp_path / "sweep"
     package.sweep(spec(), out)
     history = read(SweepStore(out))
@@ -255,4 +255,4 @@ def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
 
 
 def _ids(out: Path) -> dict[tuple[int, int, int], str]:
-    return {directory.key_of(run): run_id for run_id, run in SweepStore(out).specs()[0].items()}
+    return {directory._key_of(run): run_id for run_id, run in SweepStore(out).specs()[0].items()}

@@ -32,7 +32,7 @@ _ROLLOUTS, _EVALUATION = range(2)
 _MOST_INDICES = 2**20  # maximum number of problem indices to draw at a time
 
 
-class Batches:
+class _Batches:
     """Batches of B_p training problems; a seed gives the same sequence of problems for every B_p and n.
 
     Without replacement, the problems of a batch are distinct. Each epoch is a new permutation of all D
@@ -40,7 +40,7 @@ class Batches:
     ``rng`` determines the order. ``left`` contains the remaining batches of the epoch and has shape
     (batches, B_p).
 
-    >>> [b.tolist() for b in Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
+    >>> [b.tolist() for b in _Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
     [[[3, 0], [1, 2]]]
     """
 
@@ -70,7 +70,7 @@ class Batches:
         return batches[:steps]
 
 
-class Bandit(Backend):
+class _Bandit(Backend):
     """The `Backend` that simulates runs with `isolaw.simulators`."""
 
     name = "bandit"
@@ -94,10 +94,10 @@ class Bandit(Backend):
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate the run from its start, or from ``ctx.state``, and yield its checkpoints."""
-        model, update, stream = options.create(spec), update_of(spec), streams_of(spec)
+        model, update, stream = options.create(spec), _update_of(spec), _streams_of(spec)
         rollouts, order = stream(_ROLLOUTS), options.difficulty_of(spec).stream(spec.seed, ORDER)
         assert spec.problems.n_train is not None
-        batches = Batches(order, spec.problems.n_train, spec.problems_per_batch, spec.recipe.replacement)
+        batches = _Batches(order, spec.problems.n_train, spec.problems_per_batch, spec.recipe.replacement)
         done = -1
         if ctx.state is not None:
             try:
@@ -119,10 +119,10 @@ class Bandit(Backend):
             yield Checkpoint(step, step * spec.batch_rollouts, rows, save, final=step == spec.steps)
 
 
-BACKEND = Bandit()
+BACKEND = _Bandit()
 
 
-def update_of(spec: RunSpec) -> Update:
+def _update_of(spec: RunSpec) -> Update:
     """Return the update of a resolved spec; its step size is recipe.lr · √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
@@ -131,20 +131,20 @@ def update_of(spec: RunSpec) -> Update:
     return Update(spec.rollouts_per_problem, step_size, **{name: getattr(recipe, name) for name in same})
 
 
-def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
+def _streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
     """Return a function that maps keys to random streams of the run, independent of the execution order."""
     run = int(spec.run_id, 16)
     return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 
 
-def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: Batches) -> None:
+def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: _Batches) -> None:
     arrays: dict[str, Any] = {f"model_{name}": array for name, array in model.arrays().items()}
     np.savez(folder / "arrays.npz", left=batches.left, **arrays)
     streams = {"rollouts": rollouts.bit_generator.state, "batches": batches.rng.bit_generator.state}
     (folder / "state.json").write_text(json.dumps({"step": step, **streams}))
 
 
-def _restore(folder: Path, model: Model, rollouts: np.random.Generator, batches: Batches) -> int:
+def _restore(folder: Path, model: Model, rollouts: np.random.Generator, batches: _Batches) -> int:
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         batches.left = arrays["left"]
         model.restore({k.removeprefix("model_"): arrays[k] for k in arrays if k.startswith("model_")})

@@ -21,7 +21,7 @@ from isolaw.simulators.problems import Difficulty, difficulty
 _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 
 
-class BanditOptions(BaseModel):
+class _BanditOptions(BaseModel):
     """The keys of the ``[bandit]`` section.
 
     ``preset`` is the name of a preset, or the file of a fitted population (`isolaw.simulators.presets`). The
@@ -44,7 +44,7 @@ def simulator(name: str) -> Any:
 
 def resolved(spec: RunSpec, version: int) -> RunSpec:
     """Return a spec with all defaults filled in; raise `SpecError` for an invalid section."""
-    options = parse_section(BanditOptions, spec.options, prefix="bandit")
+    options = parse_section(_BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
     fitted = preset in shipped() or preset.endswith(".toml")
@@ -76,7 +76,7 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     return spec.model_copy(update=update)
 
 
-def _from_fitted(spec: RunSpec, options: BanditOptions, name: str) -> tuple[RunSpec, BanditOptions]:
+def _from_fitted(spec: RunSpec, options: _BanditOptions, name: str) -> tuple[RunSpec, _BanditOptions]:
     """Return the spec and the section with the content of a preset file instead of its name."""
     try:
         preset = read_preset(name)

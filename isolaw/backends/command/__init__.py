@@ -21,7 +21,7 @@ from isolaw.files import sha256
 from isolaw.machine import visible_gpus
 
 
-class CommandBackend(Backend):
+class _CommandBackend(Backend):
     """The `Backend` that trains with the user's own command."""
 
     name = "command"
@@ -117,7 +117,7 @@ class CommandBackend(Backend):
         return train(spec, ctx)
 
 
-BACKEND = CommandBackend()
+BACKEND = _CommandBackend()
 
 
 def is_trained(folder: Path) -> bool:

@@ -143,7 +143,7 @@ class _Pace:
                 f"stopped at step {self.seen:,}, since a value of its log is NaN or infinite "
                 "(command.stop_if)"
             )
-        kept = newest(self.out, self.options)[0] if steps else 0
+        kept = _newest(self.out, self.options)[0] if steps else 0
         self._note_rewritten(log)
         trained = {step for step in steps if "train" in sets[step]} or {*steps}
         self._count(trained)
@@ -260,7 +260,7 @@ def _compare_rate(spec: RunSpec, log: Following) -> None:
         )
 
 
-def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
+def _newest(out: Path, options: CommandOptions) -> tuple[int, str]:
     """Return the updates and the path of the trainer's newest finished checkpoint; 0 and "" if none exists.
 
     The path component with ``{step}`` in the pattern is the checkpoint. If the pattern names a file below it,
@@ -289,7 +289,7 @@ def place(
     """Return the folder in which to train, the updates already made, and the checkpoint to continue from."""
     number = max((int(attempt.name) for attempt in folder.glob("*") if attempt.name.isdecimal()), default=-1)
     last = folder / str(number)
-    at, checkpoint = newest(last, options)  # 0 and "" if there was no start
+    at, checkpoint = _newest(last, options)  # 0 and "" if there was no start
     if state is not None and at < done:
         where = last if number >= 0 else folder
         error = RunError(f"{where} has no checkpoint of the trainer from step {done:,}")

@@ -32,7 +32,7 @@ _COLDEST = 0.01  # vLLM raises lower temperatures to this value
 _STATE_BYTES = 12  # bytes per parameter: weight and both moments in float32
 
 
-class Real(Backend):
+class _Real(Backend):
     """The `Backend` that trains language models."""
 
     name = "real"
@@ -181,7 +181,7 @@ class Real(Backend):
         return loop.train(spec, ctx.state, ctx.stopping)
 
 
-BACKEND = Real()
+BACKEND = _Real()
 
 
 def _prepared(spec: RunSpec) -> RunSpec:

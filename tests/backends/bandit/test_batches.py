@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.backends.bandit import Batches
+from isolaw.backends.bandit import _Batches
 
 
-def of(seed: int, size: int, batch: int, replacement: bool = False) -> Batches:
-    return Batches(np.random.default_rng(seed), size, batch, replacement)
+def of(seed: int, size: int, batch: int, replacement: bool = False) -> _Batches:
+    return _Batches(np.random.default_rng(seed), size, batch, replacement)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 8, 20])

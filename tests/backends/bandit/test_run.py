@@ -11,7 +11,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.backend import RunContext
-from isolaw.backends.bandit import BACKEND, update_of
+from isolaw.backends.bandit import BACKEND, _update_of
 from isolaw.config import SweepSpec
 from isolaw.simulators import interference
 
@@ -145,7 +145,9 @@ def test_the_step_is_eta_at_one_rollout(spec, scaling: str, steps: list[float]) 
     """η √B under the square-root rule; the others agree with it at B = 1,024."""
     recipe = {"lr": 1.0, "lr_scaling": scaling}
     own = [
-        update_of(spec(problems_per_batch=32, rollouts_per_problem=n, compute=10**6, recipe=recipe)).step_size
+        _update_of(
+            spec(problems_per_batch=32, rollouts_per_problem=n, compute=10**6, recipe=recipe)
+        ).step_size
         for n in (8, 32, 128)
     ]
     assert own == [steps[0], 32, steps[1]]
@@ -155,9 +157,9 @@ def test_the_step_follows_the_batch_that_enters_the_gradient(spec) -> None:
     """Advantages from 16 rollouts, gradient from 4: the lr of n = 4, the baseline of 16."""
     few, many = spec(rollouts_per_problem=4), spec(rollouts_per_problem=16)
     both = spec(rollouts_per_problem=16, recipe={"gradient_rollouts": 4})
-    assert update_of(both).step_size == update_of(few).step_size == update_of(many).step_size / 2
-    assert (update_of(both).rollouts_per_problem, update_of(both).trained) == (16, 4)
-    assert update_of(many).trained == 16
+    assert _update_of(both).step_size == _update_of(few).step_size == _update_of(many).step_size / 2
+    assert (_update_of(both).rollouts_per_problem, _update_of(both).trained) == (16, 4)
+    assert _update_of(many).trained == 16
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,9 @@ def test_compute_counts_the_rollouts_that_were_generated(spec, run, recipe: dict
 
 
 def test_an_algorithm_brings_its_advantage(spec) -> None:
-    assert update_of(spec()).advantage == "group_std"
-    assert update_of(spec(recipe={"algorithm": "dr_grpo"})).advantage == "centred"
-    assert update_of(spec(recipe={"advantage": "leave_one_out"})).advantage == "leave_one_out"
+    assert _update_of(spec()).advantage == "group_std"
+    assert _update_of(spec(recipe={"algorithm": "dr_grpo"})).advantage == "centred"
+    assert _update_of(spec(recipe={"advantage": "leave_one_out"})).advantage == "leave_one_out"
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ class LoRA:
 
     def numbers(self, model: str) -> int:
         """Return the number of adapter parameters for the model in the folder ``model``."""
-        shapes = linear_layers(model)
+        shapes = _linear_layers(model)
         return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
 
 
-def linear_layers(model: str) -> dict[str, tuple[int, int]]:
+def _linear_layers(model: str) -> dict[str, tuple[int, int]]:
     """Return the (outputs, inputs) shape of each weight matrix by name.
 
     The shapes are from the model's weight files or, if there are none, from its configuration.
@@ -89,7 +89,7 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
     missing = [name for name in _PACKAGES if not environment.installed(name)]
     note = f"needs {' and '.join(missing)}; `{commands.install('--no-deps', *missing)}` installs it"
     out = [Issue("recipe.lora_rank", note)] if missing else []
-    shapes = linear_layers(model)
+    shapes = _linear_layers(model)
     names, adapted = LoRA(1).chosen(shapes), LoRA(1, targets=recipe.lora_targets).chosen(shapes)
     full = max((min(shapes[name]) for name in adapted), default=recipe.lora_rank)
     if recipe.lora_rank > full:

@@ -27,27 +27,27 @@ from isolaw.errors import Issue
 NAME = "scale_rl"
 
 
-class Ablation(NamedTuple):
+class _Ablation(NamedTuple):
     """The recipe keys that a part of ScaleRL sets, and their values without this part."""
 
     keys: dict[str, Any]
     instead: dict[str, Any]
 
 
-PARTS: dict[str, Ablation] = {
+PARTS: dict[str, _Ablation] = {
     # The paper tries caps of 4, 5 and 8 on the ratio (A.17.2). Baseline: DAPO's loss, clipped as in A.16.
-    "cispo": Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
+    "cispo": _Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
     # Baseline: first average over the tokens of each response, as in GRPO.
-    "prompt_aggregation": Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
+    "prompt_aggregation": _Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
     # Baseline: the group's standard deviation, as in GRPO.
-    "batch_normalization": Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
-    "zero_variance_filter": Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
-    "no_positive_resampling": Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
-    "float32_head": Ablation({"float32_head": True}, {"float32_head": False}),
+    "batch_normalization": _Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
+    "zero_variance_filter": _Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
+    "no_positive_resampling": _Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
+    "float32_head": _Ablation({"float32_head": True}, {"float32_head": False}),
     # Baseline: the length penalty on correct responses (eq. 9). Interruptions and penalty both depend on
     # max_response_tokens.
-    "interruptions": Ablation({}, {"overlong_on": "correct"}),
-    "staleness": Ablation({"staleness": 8}, {"staleness": 0}),
+    "interruptions": _Ablation({}, {"overlong_on": "correct"}),
+    "staleness": _Ablation({"staleness": 8}, {"staleness": 0}),
 }
 # Keys that configure a part and have no effect without this part.
 _SETTINGS: dict[str, tuple[str, ...]] = {

@@ -298,7 +298,7 @@ def test_the_learning_rate(train, scaling: str, power: float, trained: int) -> N
     run = RunSpec(
         backend="bandit", problems_per_batch=8, rollouts_per_problem=4, recipe=Recipe(**recipe), compute=160
     )
-    assert bandit.update_of(bandit.BACKEND.resolve(run)).step_size / 32 == pytest.approx(top)
+    assert bandit._update_of(bandit.BACKEND.resolve(run)).step_size / 32 == pytest.approx(top)
 
 
 def test_a_run_is_a_function_of_its_spec(train) -> None:
