@@ -26,6 +26,7 @@ _COMBINATIONS = (
     ("doctor", "--only", _REQUIRES, "--gpu"),
     ("doctor", "--out", _REQUIRES, "--gpu"),
     ("model-size", "--at", _REQUIRES, "--predict"),
+    ("advise", "--price", _REQUIRES, "--cost"),
     ("predict", "--price", _REQUIRES, "--cost"),
     ("problems", "--counts", _EXCLUDES, "--model"),
     ("problems", "--counts", _EXCLUDES, "--out"),

@@ -31,7 +31,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks.calibration import __main__ as command
 from benchmarks.calibration import calibrate as calibrating
-from benchmarks.calibration import rounds, truths
+from benchmarks.calibration import rounds
 from benchmarks.calibration.ahead import forecast
 from benchmarks.calibration.calibrate import VERSION, calibrate
 from benchmarks.calibration.discrepancy import Discrepancy
@@ -286,24 +286,3 @@ def test_from_runs_to_a_forecast(
     above = (shifted.rewards - without.rewards).mean(axis=0)[:, -1]
     assert above == pytest.approx([0.03 / 8, 0.03], rel=1e-3)  # l = 1: n = 4 is log 8 from n = 32
 
-    monkeypatch.setattr(truths, "SEEDS", 4)
-    cells = [(8, 32), (8, 4), (8, 8)]
-    one, other = truths.truths_of(ensemble, cells, 30_000, (0, 3), 1)
-    assert (one.name, other.name, one.cells) == ("mine 0", "mine 3", tuple(cells))
-    assert one.shared.shape == (truths.MEMBER_PARTS, *one.mean.shape)
-    assert np.ptp(one.mean[:, 0]) < 1e-12  # of the same problems
-    ordered = truths.truths_of(ensemble, sorted(cells), 30_000, (0, 3), 1)
-    np.testing.assert_array_equal(ordered[0].mean, one.mean[[1, 2, 0]])
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_parts_of_the_variance() -> None:
-    """Rewards of z f + σ e: the first part is f, what is left is σ."""
-    rng = np.random.default_rng(0)
-    f = np.linspace(0.01, 0.03, 40).reshape(2, 20)
-    rewards = 0.5 + rng.standard_normal((300, 1, 1)) * f + 0.002 * rng.standard_normal((300, 2, 20))
-    mean, shared, deviation = truths.decomposed(rewards)
-    assert mean == pytest.approx(np.full((2, 20), 0.5), abs=0.006)
-    assert np.abs(shared[0]) == pytest.approx(f, rel=0.15)
-    assert deviation == pytest.approx(np.full((2, 20), 0.002), rel=0.12)

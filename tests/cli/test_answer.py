@@ -67,7 +67,7 @@ def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:
 
 def test_the_options_of_read_work() -> None:
     names = [{own.name for own in cli.commands[name].params} for name in ("read", "answer")]
-    assert names[0] - names[1] == {"write_mapping", "write_settings", "save", "verbose"}
+    assert names[0] - names[1] == {"save", "verbose"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw as library
+from isolaw.cli.common import shown
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
 from isolaw.readers.how_to_read import Assignment, HowToRead, applying, read_reading_file
@@ -283,7 +284,7 @@ def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
 
 @pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])
 def test_what_is_suggested_is_accepted_and_is_for_that_run_alone(run: str) -> None:
-    flag, text = shlex.split(option(only(run), "seed", 1))
+    flag, text = shlex.split(shown(option(only(run), "seed", 1)))
     assert flag == "--set"
     (setting,) = HowToRead.of(set=[text]).rules
     assert isinstance(setting, Assignment)

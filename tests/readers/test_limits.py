@@ -33,9 +33,10 @@ CHILD = """
 import json, resource, sys, time
 began = time.process_time()
 from isolaw.errors import InputError
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 try:
-    said = repr(survey([sys.argv[1]], settings=json.loads(sys.argv[2])).runs)
+    said = repr(survey([sys.argv[1]], HowToRead.of(set=json.loads(sys.argv[2]))).runs)
 except InputError as error:
     said = str(error)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

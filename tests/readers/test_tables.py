@@ -263,7 +263,7 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
         ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
         ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
         ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
-        ({"columns": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
+        ({"columns": {"compute": "steps*8"}}, ["no column 'steps*8'", "'step'"]),
         ({"columns": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
     ],
     ids=str,
