@@ -390,7 +390,7 @@ def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str])
 def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, tmp_path: Path) -> None:
     """Points have no curves and no logs."""
     points = write_points(tmp_path / "points.csv")
-    for option, value in (("--set", "n=8"), ("--hold", "n"), ("--draws", 5), ("--retune", "lr")):
+    for option, value in (("--only", "*n8*"), ("--hold", "n"), ("--draws", 5), ("--retune", "lr")):
         code, _, stderr = isolaw("fit", points, option, value)
         assert code == 2
         assert f"{option} applies to runs, and cannot be combined with a table of points" in stderr
