@@ -18,7 +18,7 @@ from typing import Any
 from isolaw import commands
 from isolaw.config import RunSpec, TrackingSection
 from isolaw.errors import Issue
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
 from isolaw.trackers.trackers import SECONDS, STEP, TOKENS, TRACKERS, TrackedRun, Tracker

@@ -9,7 +9,7 @@ import numpy as np
 
 from isolaw.report.document import Table, TableCell
 from isolaw.report.text.numbers import number
-from isolaw.store.responses import Kept
+from isolaw.store.sweep import Kept
 
 MOST = 300  # rows; each text has up to 2.7 kB
 _EVALUATIONS = 5  # per run
