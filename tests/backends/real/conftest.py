@@ -172,7 +172,7 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
 
     sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 32))
