@@ -25,7 +25,6 @@ _COMBINATIONS = (
     ("doctor", "--device", _REQUIRES, "--gpu"),
     ("doctor", "--only", _REQUIRES, "--gpu"),
     ("doctor", "--out", _REQUIRES, "--gpu"),
-    ("model-size", "--at", _REQUIRES, "--predict"),
     ("predict", "--price", _REQUIRES, "--cost"),
     ("problems", "--counts", _EXCLUDES, "--model"),
     ("problems", "--counts", _EXCLUDES, "--out"),

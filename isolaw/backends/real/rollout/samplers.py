@@ -284,9 +284,10 @@ def close_samplers() -> None:
 class SharedWeights:
     """Weights that trainer and samplers share through the file with descriptor ``number``.
 
-    The file has no name (`os.memfd_create`), and the kernel frees it when all processes have ended. The trainer writes a version
-    of the weights, and each sampler copies it. Before it writes the next version, the trainer waits until all
-    samplers report their copies (`sampler_group`). Samplers therefore never read a partly written version.
+    The file has no name (`os.memfd_create`): the kernel frees it when all processes have ended. The trainer
+    writes a version of the weights, and each sampler copies it. Before it writes the next version, the
+    trainer waits until all samplers report their copies (`sampler_group`). Samplers therefore never read a
+    partly written version.
     """
 
     def __init__(self, number: int) -> None:
