@@ -29,7 +29,7 @@ import pandas as pd
 import isolaw
 from benchmarks.designs.cells import cells, sample
 from benchmarks.designs.truths import COMPUTE, truth
-from isolaw.fits.reward_unit import bounds
+from isolaw.fits.metric import bounds
 from isolaw.fits.selection import Configuration, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes
 from isolaw.fits.surface.estimate import estimate

@@ -80,10 +80,10 @@ def checked(function: Checked) -> Checked:
         for name, value in given.arguments.items():
             kind, hint = signature.parameters[name].kind, hints.get(name, Any)
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                given.arguments[name] = tuple(argument(name, own, hint) for own in value)
+                given.arguments[name] = tuple(argument(name, item, hint) for item in value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 inner = _keywords_of(hint)
-                given.arguments[name] = {k: argument(k, own, inner.get(k, Any)) for k, own in value.items()}
+                given.arguments[name] = {k: argument(k, item, inner.get(k, Any)) for k, item in value.items()}
             else:
                 given.arguments[name] = argument(name, value, hint)
         return function(*given.args, **given.kwargs)
@@ -193,8 +193,8 @@ def _of_kind(value: Any, hint: Any) -> Any:
         if not fits:
             return _WRONG
         each = inner[:1] * len(value) if inner[-1:] == (...,) else inner
-        out = [_converted(own, its) for own, its in zip(value, each, strict=True)]
-        return _WRONG if any(own is _WRONG for own in out) else tuple(out)
+        out = [_converted(item, its) for item, its in zip(value, each, strict=True)]
+        return _WRONG if any(item is _WRONG for item in out) else tuple(out)
     if kind is Callable:
         return value if callable(value) else _WRONG
     if kind is Mapping:
@@ -234,8 +234,8 @@ def _list(value: Any, kind: type, each: Any) -> Any:
         len(value)  # type: ignore[arg-type]
     except TypeError:  # a generator, a 0-d array
         return value if kind is Iterable and not hasattr(value, "ndim") else _WRONG
-    out = [_converted(own, each) for own in value]
-    return _WRONG if any(own is _WRONG for own in out) else out
+    out = [_converted(item, each) for item in value]
+    return _WRONG if any(item is _WRONG for item in out) else out
 
 
 def _words(hint: Any) -> str:

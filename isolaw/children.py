@@ -123,7 +123,7 @@ def each(
         while left:
             _, left = wait(left, _POLLING_S, FIRST_COMPLETED)
             report(len(futures) - len(left))
-            held = [own for own in pool._processes if guard.is_stopped(own)]  # only the pool's processes
+            held = [pid for pid in pool._processes if guard.is_stopped(pid)]  # only the pool's processes
             if not held:
                 since = time.monotonic()
             elif time.monotonic() - since > STOPPED_S:

@@ -76,9 +76,9 @@ def quoted(words: Iterable[str]) -> str:
     ("--where 'set=a<$(x)'", "'=ls'")
     """
     words = [*words]
-    if (unsafe := next((own for own in words if one_line(own) != own or "\t" in own), None)) is not None:
+    if (unsafe := next((text for text in words if one_line(text) != text or "\t" in text), None)) is not None:
         return f"(no command, because {unsafe!r} contains a control character: rename it, or use Python)"
-    return " ".join(own if _BARE.fullmatch(own) else _in_quotes(own) for own in words)
+    return " ".join(text if _BARE.fullmatch(text) else _in_quotes(text) for text in words)
 
 
 def _in_quotes(text: str) -> str:
@@ -155,7 +155,7 @@ def options(words: Sequence[str]) -> Spelled:
             keywords.setdefault("columns", {})[name] = of_name
         else:
             keywords[flag.removeprefix("--").replace("-", "_")] = value
-    return Spelled(", ".join(_given(*own) for own in keywords.items()), words)
+    return Spelled(", ".join(_given(*item) for item in keywords.items()), words)
 
 
 def _given(keyword: str, value: object) -> str:
@@ -177,13 +177,13 @@ def unused(path: str) -> str:
     >>> unused("gone/first.toml")
     'gone/first.toml'
     """
-    own = Path(path)
-    names = (own.with_stem(f"{own.stem}-{i}") if i > 1 else own for i in count(1))
+    wanted = Path(path)
+    names = (wanted.with_stem(f"{wanted.stem}-{i}") if i > 1 else wanted for i in count(1))
     return next(str(name) for name in names if not name.exists())
 
 
 def _isolaw(*words: object) -> Command:
-    return Command(("isolaw", *(own if isinstance(own, str) else str(own) for own in words)))
+    return Command(("isolaw", *(text if isinstance(text, str) else str(text) for text in words)))
 
 
 # Reading
@@ -282,9 +282,9 @@ def extend_sweep(directory: object, keys: Sequence[str]) -> Command:
 def spend(file: object, batch: Sequence[int], budget: int) -> Command:
     """Return the command that previews a run of the ``batch`` (B_p, n) for a budget, from a sweep file."""
     keys = ["problems_per_batch", "rollouts_per_problem"]
-    own = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
-    own += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
-    words = (each for key in own for each in ("--set", key))
+    settings = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
+    settings += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
+    words = (each for key in settings for each in ("--set", key))
     return _isolaw("sweep", path(file), "--out", unused("runs/final"), *words, "--dry-run")
 
 
@@ -317,8 +317,8 @@ def doctor_gpu(*options: str) -> Command:
 
 def shipped(file: str) -> Path:
     """Return the path of a file that ships with isolaw, in the installed package or at the top of a clone."""
-    own = Path(__file__).parent / file
-    return own if own.parent.is_dir() else Path(__file__).parents[1] / file
+    packaged = Path(__file__).parent / file
+    return packaged if packaged.parent.is_dir() else Path(__file__).parents[1] / file
 
 
 @_printed

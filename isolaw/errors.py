@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
     >>> print(one_line("a\x1b[31m\n  b"))
     a\u001b[31m\u000a  b
     """
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class Wording(str):

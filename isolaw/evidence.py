@@ -53,8 +53,8 @@ class Simulated(Enum):
         >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
         (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
         """
-        found = {mark if isinstance(mark, Simulated) else cls.YES if mark else cls.NO for mark in marks}
-        return found.pop() if len(found) == 1 else cls.PARTLY if found else cls.NO
+        labels = {mark if isinstance(mark, Simulated) else cls.YES if mark else cls.NO for mark in marks}
+        return labels.pop() if len(labels) == 1 else cls.PARTLY if labels else cls.NO
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
@@ -102,7 +102,7 @@ class Simulated(Enum):
         (['Simulated runs.', 'n  reward'], ['n  reward'])
         """
         first, *rest = [*lines] or [""]
-        return [own for own in [self.first(first)] if own] + rest
+        return [words for words in [self.first(first)] if words] + rest
 
     def title(self, text: str) -> str:
         """Return a title, preceded by the label if the runs are simulated.
@@ -117,7 +117,7 @@ def simulated_rows(table: pd.DataFrame) -> list[bool]:
     """Return whether each row of a table is simulated, from the column ``simulated`` or ``backend``."""
     marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
     made = [traits(value).simulated for value in table["backend"]] if "backend" in table else []
-    return [any(own) for own in zip(marked or made, made or marked, strict=True)]
+    return [any(pair) for pair in zip(marked or made, made or marked, strict=True)]
 
 
 def number(value: float | None) -> str:

@@ -118,7 +118,7 @@ class Walk:
         except OSError as error:
             self._leave_out(f"directories ({error.strerror or error})", folder)
             return []
-        visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
+        visible = [path for path in entries if not path.name.startswith(".") and path.name not in _SKIPPED]
         return sorted(visible, key=lambda entry: natural(entry.name))
 
 
@@ -191,9 +191,9 @@ def check_destination(path: str | Path) -> Path:
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
     if owner is not None:
-        own = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
+        inside = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
         raise DataError(
-            f"{path}: the path is inside the sweep {owner}, where {own} belongs to the sweep; expected "
+            f"{path}: the path is inside the sweep {owner}, where {inside} belongs to the sweep; expected "
             f"another place, e.g. {owner.parent / target.name}"
         )
     return target
@@ -256,9 +256,9 @@ def check_suffix(path: str | Path, what: str, example: str) -> None:
     isolaw.errors.DataError: runs.csv: found the suffix '.csv'; expected .parquet for a table of runs, e.g. \
 runs.parquet
     """
-    found, expected = Path(path).suffix, Path(example).suffix
-    if found.lower() != expected:
-        shown = f"the suffix {found!r}" if found else "no suffix"
+    suffix, expected = Path(path).suffix, Path(example).suffix
+    if suffix.lower() != expected:
+        shown = f"the suffix {suffix!r}" if suffix else "no suffix"
         usual = Path(path).with_suffix(expected)
         raise DataError(f"{path}: found {shown}; expected {expected} for {what}, e.g. {usual}")
 

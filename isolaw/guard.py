@@ -39,12 +39,12 @@ def descendants(pid: int) -> list[int]:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
                     if state not in b"ZX":
                         parents[int(name)] = int(parent)
-    found: set[int] = set()
+    below: set[int] = set()
     roots = {pid}
     while roots:
-        roots = {own for own, parent in parents.items() if parent in roots} - found
-        found |= roots
-    return sorted(found)
+        roots = {child for child, parent in parents.items() if parent in roots} - below
+        below |= roots
+    return sorted(below)
 
 
 def is_stopped(pid: int) -> bool:
@@ -59,15 +59,15 @@ def kill_below(pid: int, child: int = 0) -> int | None:
 
     Returns the wait status of ``child`` if it ended during this time.
     """
-    until, found = time.monotonic() + LIMIT_S, None
+    until, ended_with = time.monotonic() + LIMIT_S, None
     while (below := descendants(pid)) and time.monotonic() < until:
-        for own in below:
+        for process in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(own, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
         ended = _reap(child)
-        found = ended if found is None else found
+        ended_with = ended if ended_with is None else ended_with
         time.sleep(0.001)
-    return found
+    return ended_with
 
 
 def set_death_signal() -> None:
@@ -129,15 +129,15 @@ def _close_files() -> None:
 
 def _reap(child: int) -> int | None:
     """Reap all children that have ended, and return the wait status of ``child`` if it is among them."""
-    found = None
+    status_of = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
             if pid == child:
-                found = status
-    return found
+                status_of = status
+    return status_of
 
 
 def _end_as(status: int) -> None:

@@ -87,8 +87,8 @@ class Machine:
     def cuda_of_torch(self) -> int:
         """The major version of CUDA that torch is built for, or 0 if it is unknown."""
         named = [self.build_of_torch, *self.requires.get("torch", ())]
-        found = [_CUDA.search(text) for text in named]
-        return next((int(match[1] or match[2]) for match in found if match), 0)
+        matches = [_CUDA.search(text) for text in named]
+        return next((int(match[1] or match[2]) for match in matches if match), 0)
 
 
 def examine(checked: Iterable[str]) -> Machine:
@@ -153,13 +153,13 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-    found: dict[str, list[str]] = {}
+    instances: dict[str, list[str]] = {}
     for line in nvidia_smi("-L"):
         if gpu := re.match(r"GPU (\d+): ", line):
-            found[gpu[1]] = []
-        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
-            found[list(found)[-1]].append(part[1])
-    return [name for gpu, parts in found.items() for name in parts or [gpu]]
+            instances[gpu[1]] = []
+        elif instances and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            instances[list(instances)[-1]].append(part[1])
+    return [name for gpu, parts in instances.items() for name in parts or [gpu]]
 
 
 def nvidia_smi(*options: str) -> list[str]:
@@ -240,8 +240,8 @@ def card_speed(name: str) -> CardSpeed | None:
     """
     if re.search(r"\bMIG\b", name):
         return None
-    found = (peaks for card, peaks in _SPEEDS.items() if re.search(rf"\b{card}\b", name, re.IGNORECASE))
-    return next((CardSpeed(tflops * 1e12, tb * 1e12) for tflops, tb in found), None)
+    speeds = (peaks for card, peaks in _SPEEDS.items() if re.search(rf"\b{card}\b", name, re.IGNORECASE))
+    return next((CardSpeed(tflops * 1e12, tb * 1e12) for tflops, tb in speeds), None)
 
 
 @dataclass(frozen=True)

@@ -41,19 +41,19 @@ def read_parquet(path: str | Path) -> pa.Table:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         # What pandas wrote about its index and types can be wrong, and is not needed.
-        metadata = {key: own for key, own in (schema.metadata or {}).items() if key != b"pandas"}
+        metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"pandas"}
         plain = pa.schema([field for field in schema if is_plain(field.type)], metadata or None)
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
-            found = f"{rows:,} rows and {len(schema):,} columns"
-            raise _too_large(path, found, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
+            counted = f"{rows:,} rows and {len(schema):,} columns"
+            raise _too_large(path, counted, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
         size, batches = 0, []
         texts = [field.name for field in schema if _is_text(field.type)]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=plain.names):
                 size += sum(map(_decoded_bytes, batch.columns))
                 if size > _LARGEST:
-                    found = f"{size / _MB:,.0f} MB or more when unpacked"
-                    raise _too_large(path, found, f"{_LARGEST // _MB} MB")
+                    counted = f"{size / _MB:,.0f} MB or more when unpacked"
+                    raise _too_large(path, counted, f"{_LARGEST // _MB} MB")
                 batches.append(batch)
         return pa.Table.from_batches(batches).cast(plain) if batches else plain.empty_table()
     except _UNREADABLE as error:
@@ -88,8 +88,8 @@ def _opened(path: str | Path) -> pq.ParquetFile:
     metadata = opened.metadata
     if metadata.num_columns > _MOST_COLUMNS or metadata.num_row_groups * metadata.num_columns > _MOST_CHUNKS:
         opened.close()
-        found = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
-        raise _too_large(path, found, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
+        size = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
+        raise _too_large(path, size, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
     return opened
 
 
@@ -98,8 +98,8 @@ def _unreadable(path: str | Path, error: BaseException) -> DataError:
     return DataError(f"{path}: not a readable Parquet file ({reason[:300]})")
 
 
-def _too_large(path: str | Path, found: str, most: str) -> DataError:
-    return DataError(f"{path}: {found}; isolaw reads up to {most}. {_HINT}")
+def _too_large(path: str | Path, size: str, most: str) -> DataError:
+    return DataError(f"{path}: {size}; isolaw reads up to {most}. {_HINT}")
 
 
 def _is_text(kind: pa.DataType) -> bool:

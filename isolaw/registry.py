@@ -18,8 +18,8 @@ __version__ = "0.1.0"
 
 def _exported() -> dict[str, str]:
     stub = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
-    found = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module) for node in found for name in node.names}
+    nodes = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    return {name.name: str(node.module) for node in nodes for name in node.names}
 
 
 #: Public name → its module, from the stub that type checkers read.

@@ -172,10 +172,10 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
     """Return all issues that `resolve_sweep` finds in a spec, for a new directory."""
-    found: list[Issue] = []
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere, collecting(found):
+    issues: list[Issue] = []
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere, collecting(issues):
         resolve_sweep(spec, nowhere)
-    return found
+    return issues
 
 
 def _issues_before_runs(spec: SweepSpec, store: SweepStore) -> list[Issue]:
@@ -334,12 +334,12 @@ def _resolved_runs(
             except SpecError as error:
                 issues += error.issues
                 continue
-            found = backend.check(resolved)
-            if as_recorded and [issue.where for issue in found] == ["grid"]:
+            faults = backend.check(resolved)
+            if as_recorded and [issue.where for issue in faults] == ["grid"]:
                 left_out += 1
                 continue
-            issues += found
-            if not found:  # a run with issues can lack an identity (for example, because of a NaN)
+            issues += faults
+            if not faults:  # a run with issues can lack an identity (for example, because of a NaN)
                 runs[resolved.run_id] = resolved
     if left_out:
         notes.append(f"{left_out} combinations of the axes were not recorded; isolaw leaves them out")

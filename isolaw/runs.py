@@ -19,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isolaw import places
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, InputError, Wording, check_type, nearest, shown
@@ -27,6 +26,36 @@ from isolaw.evidence import COLUMN, Simulated, simulated_rows
 from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import BACKENDS, traits
+
+_SHOWN = 5
+_LONGEST_SHOWN = 100  # limit on the characters of a value
+
+
+def _position(table: pd.DataFrame | pd.Series, index: Any) -> str:
+    """Return the position of a row: its line in a CSV file, or otherwise its row number."""
+    return f"{table.index.name or 'row'} {index}"
+
+
+def _first_wrong(bad: pd.Series) -> str:
+    """Return the first of some wrong values and its position, as text."""
+    value = bad.iloc[0]
+    form = repr if isinstance(value, str) else str
+    return f"{_position(bad, bad.index[0])} has {shown(value, form, _LONGEST_SHOWN)}"
+
+
+def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
+    """Return the positions of the first rows, each with its value of a column, configuration and step.
+
+    One line of a wide table becomes several rows, one for each metric. Only the first of these rows is shown.
+    """
+    texts = [
+        f"{_position(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
+        f"n {row['rollouts_per_problem']}, step {row['step']})"
+        for i in dict.fromkeys(index[:_SHOWN])
+        for row in [table.loc[[i]].iloc[0]]
+    ]
+    return ", ".join(texts) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")
+
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
 COLUMNS: dict[str, str] = {
@@ -60,7 +89,9 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-_SIMULATOR = next(name for name, own in BACKENDS.items() if own.simulated)  # for tables that name none
+_SIMULATOR = next(
+    name for name, backend in BACKENDS.items() if backend.simulated
+)  # for tables that name none
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
@@ -260,8 +291,8 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
     if missing:
         hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
-        found = ", ".join(map(str, points.columns))
-        text = f"missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}"
+        names = ", ".join(map(str, points.columns))
+        text = f"missing columns: {', '.join(missing)}; found: {names}{''.join(hints)}"
         raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
@@ -273,22 +304,22 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
         table[column] = _cast(table[column], column, dtype, where)
     for column, least in _LEAST.items():
         if len(bad := table.index[table[column] < least]):
-            raise DataError(f"{where}{column} must be at least {least}: {places.rows(table, bad, column)}")
+            raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
     counts = ["problems_per_batch", "rollouts_per_problem", "step"]
     rollouts = table[counts].astype("float64").clip(lower=1).prod(axis=1)
     if len(bad := table.index[rollouts > LARGEST_EXACT]):
         what = "B_p · n · step must be at most 2^53"
-        raise DataError(f"{where}{what}: {places.rows(table, bad, 'compute')}")
+        raise DataError(f"{where}{what}: {_rows(table, bad, 'compute')}")
     size = table["value"].abs()
     finite, ends = np.isfinite(size), size.isna()
     if ends.any():
         ends &= after_last_value(table)
     if len(bad := table.index[~finite & ~ends]):
-        raise DataError(f"{where}{len(bad)} values are not finite: {places.rows(table, bad, 'value')}")
+        raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
     if len(bad := table.index[size > _HUGE]):
-        raise DataError(f"{where}value is beyond {_HUGE:g}: {places.rows(table, bad, 'value')}")
+        raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
     _check_keys(table, where)
-    rows = [table[own].sort_values(KEY, kind="stable").reset_index(drop=True) for own in (finite, ends)]
+    rows = [table[part].sort_values(KEY, kind="stable").reset_index(drop=True) for part in (finite, ends)]
     return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)
 
 
@@ -302,7 +333,7 @@ def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
     nullable = [
         pd.api.types.is_extension_array_dtype(dtype) and dtype.kind in "iuf" for dtype in table.dtypes
     ]
-    table = table.astype({own: "float64" for own in table.columns[nullable] if table[own].hasnans})
+    table = table.astype({column: "float64" for column in table.columns[nullable] if table[column].hasnans})
     for name in table.columns[[dtype.kind in "Oc" for dtype in table.dtypes]]:
         column = table[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -310,7 +341,7 @@ def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
         elif column.dtype.kind == "c" or (column.dtype == object and not column.map(_is_plain).all()):
             bad = column if column.dtype.kind == "c" else column[~column.map(_is_plain)]
             expected = "text or numbers of at most 64 bits"
-            raise DataError(f"{where}{name}: {places.found(bad)}; expected {expected}")
+            raise DataError(f"{where}{name}: {_first_wrong(bad)}; expected {expected}")
     return table
 
 
@@ -330,14 +361,14 @@ def after_last_value(table: pd.DataFrame) -> pd.Series:
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         if len(bad := column[column.isna()]):
-            raise DataError(f"{where}{name} is missing in {places.at(bad, bad.index[0])}")
+            raise DataError(f"{where}{name} is missing in {_position(bad, bad.index[0])}")
         return column.astype("str")
     if column.dtype.kind in "bmM":  # booleans, durations, dates
         raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # missing rewards are reported later, as not finite
     if len(bad := column[numbers.isna() & (column.notna() | (not missing_allowed))]):
-        raise DataError(f"{where}{name} is not a number: {places.found(bad)}")
+        raise DataError(f"{where}{name} is not a number: {_first_wrong(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
     # Compute that was read from a figure, and averaged tokens, can be fractional. Counts cannot.
@@ -357,7 +388,7 @@ def check_sizes(table: pd.DataFrame, source: str) -> None:
 def _require(wrong: pd.Series, column: pd.Series, name: str, where: str) -> None:
     if len(bad := column[wrong.fillna(False)]):
         limits = f"from {_LEAST.get(name, '-2^53')} to 2^53"
-        raise DataError(f"{where}{name} must be a whole number {limits}: {places.found(bad)}")
+        raise DataError(f"{where}{name} must be a whole number {limits}: {_first_wrong(bad)}")
 
 
 def _check_keys(table: pd.DataFrame, where: str) -> None:
@@ -367,19 +398,17 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         if len(runs):
             raise DataError(f"{where}run {shown(runs[0])} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
-        raise DataError(
-            f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. " + _several_runs()
-        )
+        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. " + _several_runs())
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
-        raise DataError(f"{where}one step has two values of compute: {places.rows(table, twice, 'compute')}")
+        raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
     steps = steps.sort_values(["run_id", "step"], kind="stable")
     before = steps.shift()
     bad = np.flatnonzero(steps["run_id"].eq(before["run_id"]) & ~(steps["compute"] > before["compute"]))
     if bad.size:
         old, new = steps.iloc[bad[0] - 1], steps.iloc[bad[0]]
         raise DataError(
-            f"{where}compute must grow with the step: {places.at(table, steps.index[bad[0]])} "
+            f"{where}compute must grow with the step: {_position(table, steps.index[bad[0]])} "
             f"(step {new['step']}) has {new['compute']} after {old['compute']} (step {old['step']}) in the "
             "same run. " + _several_runs()
         )

@@ -105,9 +105,9 @@ def write_page(
     document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
 ) -> None:
     """Write a page with the result of the command line ``words`` on ``sources``."""
-    from isolaw.report.page import provenance, render_document, write
+    from isolaw.report.page import build, render_document, write
 
-    text = render_document(document, str(commands.this([*words])), provenance.sources(sources))
+    text = render_document(document, str(commands.this([*words])), build.sources(sources))
     note(f"Report: {write(text, path)}")
 
 

@@ -122,7 +122,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
     more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
     try:
-        found = fit_retuned(runs, name, keywords)
+        result = fit_retuned(runs, name, keywords)
     except Refused as error:
         if rule is None:
             raise
@@ -130,13 +130,13 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         data = {"simulated": runs.simulated.json, "retune": name, **more}
         print_document(Document.of(f"{name} re-tuned", lr_lines(rule), data))
         return
-    lines = retuned_summary(name, found.value, found.documents, found.chosen)
+    lines = retuned_summary(name, result.value, result.documents, result.chosen)
     lines += [] if rule is None else Passage("", lr_lines(rule)).lines()
     if out is not None:
-        found.one.save(out)
-        found.retuned.save(_retuned(out))
-        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(found.one, out)}")
-    print_result({**found.to_dict(), **more}, lines)
+        result.one.save(out)
+        result.retuned.save(_retuned(out))
+        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(result.one, out)}")
+    print_result({**result.to_dict(), **more}, lines)
 
 
 def _fit_points(path: str, how: HowToRead, out: str | None) -> None:

@@ -136,8 +136,8 @@ def _dead_groups(counts: str) -> None:
     from isolaw.fits.studies.dead_groups import dead_groups, read_counts
     from isolaw.report.text.dead_groups import document
 
-    found = dead_groups(*read_counts(counts))
-    print_document(document(found))
+    result = dead_groups(*read_counts(counts))
+    print_document(document(result))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:

@@ -114,8 +114,8 @@ def _print(run: FoundLog) -> None:
     ordered = metrics(run)
     for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
         sizes = run.metrics[where]
-        own = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
-        rows.append((where, ", ".join(own)))
+        texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
+        rows.append((where, ", ".join(texts)))
     if policy:
         rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
     elif run.framework not in ("", "isolaw"):

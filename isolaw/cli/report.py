@@ -129,7 +129,7 @@ def facts_of(
 ) -> PageContent:
     """Return the content of the page in addition to the study; ``command`` recreates the page."""
     from isolaw.design.directory import read
-    from isolaw.report.page import PageContent, provenance
+    from isolaw.report.page import PageContent, build
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
 
@@ -142,7 +142,7 @@ def facts_of(
         predicted,
         backtest,
         [failure for state in states for failure in state["failures"]],
-        provenance.sources(file for run in reading.ready for file in run.sources),
+        build.sources(file for run in reading.ready for file in run.sources),
         command,
         [*reading.notes, *reading.runs.notes],
         ", ".join(reading.sources),

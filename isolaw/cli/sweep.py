@@ -129,7 +129,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     else:
         print_result(result, _result_lines(resolved, result, time.monotonic() - started))
     names = text.short_ids(
-        [run.run_id for run in resolved.runs] + [own["run_id"] for own in state["failures"]]
+        [run.run_id for run in resolved.runs] + [failed["run_id"] for failed in state["failures"]]
     )
     about = [*text.diverged(state), *text.note_lines(state["run_notes"])]
     note(*about, *text.failure_lines(state["failures"], names, out))

@@ -21,7 +21,7 @@ import numpy as np
 from isolaw.allocation import BatchShape
 from isolaw.fits.cell import Cell
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.reward_unit import unit_of
+from isolaw.fits.metric import unit_of
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
@@ -39,7 +39,7 @@ class CellRewards:
     drawn: Floats  # drawn rewards, of shape (D, K)
     loss: Floats  # expected loss, of shape (K,)
     probability: Floats  # probability of being within ε of the best, of shape (K,)
-    unit: float = 1.0  # the metric's unit (`isolaw.fits.reward_unit`)
+    unit: float = 1.0  # the metric's unit (`isolaw.fits.metric`)
 
     @property
     def best(self) -> int:

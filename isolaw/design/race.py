@@ -60,7 +60,7 @@ class Race:
         limit on the rollouts of all runs together.
     tolerance
         expected loss, in reward, at which the race ends; None: `TOLERANCE` of the metric's unit
-        (`isolaw.fits.reward_unit`).
+        (`isolaw.fits.metric`).
     seed
         random seed of the posterior draws.
     pinned

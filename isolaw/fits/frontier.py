@@ -23,7 +23,7 @@ from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices, highest
 
 Bools = NDArray[np.bool_]
-TOLERANCE = 0.005  # in units of the reward (`isolaw.fits.reward_unit`)
+TOLERANCE = 0.005  # in units of the reward (`isolaw.fits.metric`)
 POINTS = 50
 _SEARCH = 400
 

@@ -1,7 +1,7 @@
 """Determine which runs are healthy, and find the smallest B_p that trains stably.
 
 A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
-truncated responses (`isolaw.fits.instability` defines the signs). A B_p is stable if at least 90 % of its
+truncated responses (`isolaw.fits.health` defines the signs). A B_p is stable if at least 90 % of its
 runs are healthy; the interval of this share shows how certain the result is. A run in which one of them
 became NaN has diverged, and is unhealthy however short it is.
 """
@@ -15,16 +15,118 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import betaincinv
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtri
 
 from isolaw import metrics
 from isolaw.errors import DataError
 from isolaw.evidence import LEVEL, REFUSED, Quantity
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import BatchHealth, HealthInfo
-from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
 from isolaw.fits.selection import differing
 from isolaw.runs import Runs
+
+_Floats = NDArray[np.float64]
+_LEAST_EVALUATIONS = 6  # two windows that share no evaluation
+_FALSE_ALARMS = 0.01  # rate if the error is known; up to 4 % if it is estimated from ten evaluations
+_DRAWN_DOWN = 0.25  # smallest fall, as a share of the rise
+_COLLAPSE = 0.5  # smallest fall of a collapse, as a share of the peak
+_LEAST_FALL = 0.05  # smallest fall, as a share of the peak, if the reward hardly rose
+_ENTROPY_COLLAPSE = 0.05
+_ENTROPY_EXPLOSION = 10.0
+_EXPLOSION = 100.0
+_WARM_UP = 10  # first steps, in which the learning rate rises and KL grows faster than quadratically
+_TRUNCATED = 0.15
+_LEAST_WINDOW = 3
+_OUTLIER = 4.0
+_MAD = 1.4826
+
+
+@dataclass(frozen=True)
+class _Sign:
+    """A sign of an unhealthy run: the step at which it began, and the two levels that it compares."""
+
+    name: str  # one of the names in the module's docstring
+    step: int  # the last step of the window in which the sign began
+    # The two levels whose difference is the sign.
+    before: float
+    after: float
+
+
+def sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) -> _Sign | None:
+    """Return the sign in one diagnostic of one run, or None if the diagnostic is healthy.
+
+    ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
+    ``steps`` and ``values`` have shape (T,), in order of steps, with T at least `_LEAST_EVALUATIONS`.
+    ``error`` is the standard error of one evaluation, or 0 if it is unknown.
+
+    >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
+    >>> found = sign("avg@4", np.arange(12.0), reward)
+    >>> found.name, found.step, round(found.before, 2), round(found.after, 2)
+    ('reward collapse', 7, 0.6, 0.1)
+    """
+    width = max(_LEAST_WINDOW, math.ceil(values.size / 10))
+    bends = values[1:-1] - (values[:-2] + values[2:]) / 2
+    scatter = _MAD * float(np.median(np.abs(bends))) * math.sqrt(2 / 3)
+    sigma = max(scatter, error)
+    windows = sliding_window_view(values, width)
+    middle = np.median(windows, axis=1, keepdims=True)
+    levels = np.clip(windows, middle - _OUTLIER * sigma, middle + _OUTLIER * sigma).mean(axis=1)
+    ends = steps[width - 1 :]
+    if metric == "entropy":
+        return _entropy(ends, levels)
+    if metric in ("kl", "grad_norm"):
+        return _explosion(metric, ends, levels, sigma / math.sqrt(width))
+    if metric == "truncated_fraction":
+        return _lasting("truncated responses", ends, levels, levels[0], levels >= _TRUNCATED)
+    return _fall(ends, levels, float(values[0]), sigma, width)
+
+
+def _fall(ends: _Floats, levels: _Floats, first: float, sigma: float, width: int) -> _Sign | None:
+    """Return a sign if the reward ends significantly below its peak, and None otherwise."""
+    candidates = levels.size - width  # windows that share no evaluation with the last
+    top = int(np.argmax(levels[:candidates]))
+    peak, rise = levels[top], levels[top] - min(first, levels[0])
+    noise = -float(ndtri(_FALSE_ALARMS / candidates)) * sigma * math.sqrt(2 / width)
+    below = peak - levels > max(noise, _DRAWN_DOWN * rise, _LEAST_FALL * abs(peak))
+    below[: top + 1] = False
+    name = "reward collapse" if levels[-1] <= (1 - _COLLAPSE) * peak else "reward drawn down"
+    return _lasting(name, ends, levels, peak, below)
+
+
+def _entropy(ends: _Floats, levels: _Floats) -> _Sign | None:
+    if levels[0] <= 0:
+        return None
+    high = np.flatnonzero(levels >= _ENTROPY_EXPLOSION * levels[0])
+    if high.size:
+        return _sign("entropy explosion", ends[high[0]], levels[0], levels[high].max())
+    return _lasting("entropy collapse", ends, levels, levels[0], levels <= _ENTROPY_COLLAPSE * levels[0])
+
+
+def _explosion(metric: str, ends: _Floats, levels: _Floats, noise: float) -> _Sign | None:
+    quarter = np.searchsorted(ends, ends / 4, side="right") - 1
+    before = np.maximum(levels[quarter], noise)
+    known = (quarter >= 0) & (ends[quarter] >= _WARM_UP) & (before > 0)
+    high = np.flatnonzero(known & (levels >= _EXPLOSION * before))
+    if not high.size:
+        return None
+    return _sign(f"{metric} explosion", ends[high[0]], before[high[0]], levels[high].max())
+
+
+def _lasting(
+    name: str, ends: _Floats, levels: _Floats, before: float, wrong: NDArray[np.bool_]
+) -> _Sign | None:
+    """Return a sign that lasts to the end of the run, with the step at which it began, or None."""
+    if not wrong[-1]:
+        return None
+    right = np.flatnonzero(~wrong)
+    return _sign(name, ends[right[-1] + 1 if right.size else 0], before, levels[-1])
+
+
+def _sign(name: str, step: float, before: float, after: float) -> _Sign:
+    return _Sign(name, int(step), float(before), float(after))
+
 
 STABLE = 0.9
 DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
@@ -41,7 +143,7 @@ class Health(Encoded):
     rollouts_per_problem: int
     seed: int
     judged_by: tuple[str, ...]  # diagnostics with enough evaluations, as ``metric on eval_set``
-    signs: dict[str, Sign]  # signs by diagnostic, earliest first
+    signs: dict[str, _Sign]  # signs by diagnostic, earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:
@@ -89,7 +191,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     for run_id, row in runs.table().sort_index().iterrows():
         judged, signs = [], {}
         for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
-            if len(curve) < LEAST_EVALUATIONS:
+            if len(curve) < _LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
             steps, values = (curve[c].to_numpy() for c in ("step", "value"))
@@ -98,7 +200,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
         for where, name, step in diverged.get(run_id, ()):
             judged.append(f"{name} on {where}")
             before = float(curves[run_id][name, where]["value"].iloc[-1])
-            signs[judged[-1]] = Sign("divergence", int(step), before, math.nan)
+            signs[judged[-1]] = _Sign("divergence", int(step), before, math.nan)
         b, n, seed = (int(row[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
         out.append(Health(str(run_id), b, n, seed, tuple(dict.fromkeys(judged)), signs))

@@ -23,7 +23,7 @@ from isolaw.files import replacing
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws, LawPosterior
-from isolaw.fits.laws.formula import equation
+from isolaw.fits.laws.equations import equation
 from isolaw.fits.predict import Prediction, predict
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public

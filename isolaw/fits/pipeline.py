@@ -40,11 +40,9 @@ from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
-from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
+from isolaw.fits.laws.comparison import Fitted, compared, fit_laws, rules
 from isolaw.fits.laws.equations import Logistic, fit_logistic
-from isolaw.fits.laws.paper_comparison import rules
-from isolaw.fits.metric import read_reward
-from isolaw.fits.reward_unit import bounds, unit_of
+from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.selection import (
     LEAST_CURVES,
     Configuration,
@@ -105,7 +103,7 @@ def fit(
         AICc on the rewards; for ``paper``, it is exp.
     records
         bin width of record points; ``"off"`` or None fits all checkpoints. ``auto`` is off for ``surface``,
-        and 0.005 of the metric's unit (`isolaw.fits.reward_unit`) for ``paper``.
+        and 0.005 of the metric's unit (`isolaw.fits.metric`) for ``paper``.
     robust
         use the Huber loss for learning curves, which downweights outlier evaluations.
     draws

@@ -189,8 +189,10 @@ def _cut(
     # Without a model, only measured configurations compete. With a rate, each candidate has its own compute.
     if model is None or any(c.rate != 1.0 for c in candidates):
         log2_n, log2_b = places.T
-        own = _rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
-        return Slices(at, log2_n, log2_b, own[:, None], np.arange(len(candidates)), unit)
+        predicted = (
+            _rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
+        )
+        return Slices(at, log2_n, log2_b, predicted[:, None], np.arange(len(candidates)), unit)
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
 

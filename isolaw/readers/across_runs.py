@@ -107,7 +107,9 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
     """Leave out the smaller group if on-policy and off-policy runs are mixed, because no law fits both."""
     known = [run for run in runs if "on_policy" in run.facts]
-    on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
+    on, off = (
+        [run for run in known if run.facts["on_policy"].value is on_policy] for on_policy in (True, False)
+    )
     if not on or not off:
         return
     fewer, status, text = (
@@ -159,8 +161,8 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
     for run in runs:
         if run.framework and run.curves.of and not run.curves.unnumbered:
             of.setdefault(run.framework.name, []).append(run)
-    for framework, own in of.items():
-        logs = sorted(own, key=_worth, reverse=True)
+    for framework, members in of.items():
+        logs = sorted(members, key=_worth, reverse=True)
         copies: set[int] = set()
         for kept, copy in sorted(_alike([run.curves for run in logs])):
             twin, run = logs[kept], logs[copy]

@@ -47,8 +47,8 @@ def assemble(
     percent = {run.name: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
     across_runs.separate_policies(_ready(runs))
     for framework in {run.framework.name for run in runs if run.framework}:
-        own = [run for run in runs if run.framework and run.framework.name == framework]
-        across_runs.to_fractions(_ready(own), percent)
+        of_framework = [run for run in runs if run.framework and run.framework.name == framework]
+        across_runs.to_fractions(_ready(of_framework), percent)
     for alike in _alike(_ready(runs)):
         across_runs.drop_half_known(alike)
         across_runs.base_learning_rates(alike)
@@ -88,7 +88,7 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     elif framework is None and is_supervised(keys):
         run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
     elif framework is None and (possible := frameworks.possible(keys)):
-        run.frameworks = [own.name for own in possible]
+        run.frameworks = [candidate.name for candidate in possible]
         run.leave_out(LogStatus.NEEDS, *_which_framework(run, parts, keys, possible))
     elif framework is None:
         run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
@@ -134,20 +134,22 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
         elif by in log.config:
             name = str(log.config[by])
         else:
-            found = "its configuration has no such key" if log.config else "it has no configuration"
+            reason = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
             run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
             run.leave_out(
                 LogStatus.NEEDS,
                 commands.argument("group_by", by)
-                + f": {found}{f'; did you mean {close!r}?' if close else ''}; "
+                + f": {reason}{f'; did you mean {close!r}?' if close else ''}; "
                 "expected file, directory or a key of the configuration",
                 [by],
             )
             continue
         groups.setdefault(name, []).append(log)
     if by is None:
-        groups = {own: parts for name, parts in groups.items() for own, parts in _by_framework(name, parts)}
+        groups = {
+            group: parts for name, parts in groups.items() for group, parts in _by_framework(name, parts)
+        }
     if lacking and not groups:
         run = next(iter(lacking.values()))
         raise DataError(f"{run.name}: " + run.message)
@@ -156,14 +158,16 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
     """Yield the parts of a run by framework, since logs of two frameworks with the same name are two runs."""
-    found = [frameworks.find(list(part.series), part.config) for part in parts]
-    names = list(dict.fromkeys(own.name for own in found if own))
+    recognised = [frameworks.find(list(part.series), part.config) for part in parts]
+    names = list(dict.fromkeys(match.name for match in recognised if match))
     if len(names) < 2:
         yield name, parts
         return
     for framework in names:
-        own = [part for part, its in zip(parts, found, strict=True) if its is None or its.name == framework]
-        yield f"{name} ({framework})", own
+        members = [
+            part for part, its in zip(parts, recognised, strict=True) if its is None or its.name == framework
+        ]
+        yield f"{name} ({framework})", members
 
 
 def _which_framework(
@@ -177,7 +181,9 @@ def _which_framework(
         needs += unknown
         text += f". {' and '.join(unknown)} unknown"
     by_calls = [
-        own.name for own in possible if not own.counted_by_trackers and not {*own.step_keys} & {*keys}
+        candidate.name
+        for candidate in possible
+        if not candidate.counted_by_trackers and not {*candidate.step_keys} & {*keys}
     ]
     if by_calls and all(part.of_tracker for part in parts) and "logging_steps" not in run.assignments:
         needs.append("logging_steps")
@@ -191,7 +197,7 @@ def _which_framework(
 def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:
     text = (
         f"no known framework uses its names: {_listed(keys)}. "
-        f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
+        f"Known: {', '.join(framework.name for framework in frameworks.known())}. If it is one of these, add "
         + option("", "framework", Placeholder("name"))
     )
     if container != "jsonl":  # other containers do not contain tables

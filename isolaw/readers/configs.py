@@ -81,11 +81,11 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Unwrap W&B's form ``lr: {desc: null, value: 1e-6}`` if every key has this form."""
-    own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
-    for value in own.values():
+    kept = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
+    for value in kept.values():
         if not (isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}):
-            return own
-    return {key: value["value"] for key, value in own.items()}
+            return kept
+    return {key: value["value"] for key, value in kept.items()}
 
 
 def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
@@ -94,10 +94,10 @@ def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
     for key, value in flat.items():
         for _ in range(10):  # references can refer to references; the limit ends cycles
             short = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
-            found = _INTERPOLATION.fullmatch(value) if short else None
-            if found is None or (found[2] not in flat and not (found[1] and found[3] is not None)):
+            match = _INTERPOLATION.fullmatch(value) if short else None
+            if match is None or (match[2] not in flat and not (match[1] and match[3] is not None)):
                 break
-            value = flat[found[2]] if found[2] in flat else scalar(found[3])
+            value = flat[match[2]] if match[2] in flat else scalar(match[3])
         if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
             out[key] = value
     return out

@@ -43,7 +43,7 @@ _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a c
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 # At least two words, because model output often contains "n = 4".
-_FACTS = {own for name in SPLIT[:2] for own in CALLED[name].split() if "_" in own}
+_FACTS = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
 _SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
 _BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
@@ -66,9 +66,9 @@ def is_console(content: bytes) -> bool:
     head = content[:_HEAD]
     if head.count(b"=") + head.count(b":") < _FEWEST or b"\0" in head:
         return False
-    found: dict[tuple[str, int], set[float]] = {}
+    steps_of: dict[tuple[str, int], set[float]] = {}
     for line in _lines(head):
-        steps = found.setdefault((line.unit, line.total), set())
+        steps = steps_of.setdefault((line.unit, line.total), set())
         steps.add(line.values["step"])
         if len(steps) == _FEWEST:
             return True
@@ -81,11 +81,11 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     Raises `DataError` if the counter starts again, since the file then contains a second training run.
     """
     said: dict[str, int] = {}  # B_p and n that lines state: name → line number
-    found = list(_lines(content, said))
-    distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in found)
-    counts = Counter(own[:2] for own in distinct)
+    lines = list(_lines(content, said))
+    distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
+    counts = Counter(key[:2] for key in distinct)
     ((most, _),) = counts.most_common(1)
-    (unit, total), rows = most, [own for own in found if (own.unit, own.total) == most]  # or model output
+    (unit, total), rows = most, [line for line in lines if (line.unit, line.total) == most]  # or model output
     for before, row in pairwise(rows):
         if row.held_out and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = before.epoch
@@ -103,7 +103,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
                 f"{before.line}), so another training begins here. Put each training in a file of its own"
             )
     frame = pd.DataFrame(
-        [own.values for own in rows], index=pd.Index([own.line for own in rows], name="line")
+        [line_of.values for line_of in rows], index=pd.Index([line_of.line for line_of in rows], name="line")
     )
     if said:
         frame[list(said)] = frame[list(said)].bfill()
@@ -112,10 +112,12 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
             for name, line in said.items()
         ]
     keys = ["step"]
-    if len({own.held_out for own in rows}) > 1:  # otherwise the word is the name of the logger or the run
-        frame["phase"] = ["validation" if own.held_out else "train" for own in rows]
+    if (
+        len({line_of.held_out for line_of in rows}) > 1
+    ):  # otherwise the word is the name of the logger or the run
+        frame["phase"] = ["validation" if line_of.held_out else "train" for line_of in rows]
         keys.append("phase")
-    _check_repeated(frame[[not own.bar for own in rows]], keys, path)
+    _check_repeated(frame[[not line_of.bar for line_of in rows]], keys, path)
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs
@@ -174,22 +176,22 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
         if len(line) > _LONGEST or not (counting or b"er" in line or b"roup" in line or b"um_" in line):
             continue
         text = clean(line)
-        counters = [own for own in _COUNTER.finditer(text) if int(own[1]) <= int(own[2])]
+        counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
         epoch = _EPOCH.search(text)
-        epochs = [own for own in counters if epoch and own.start(1) == epoch.start(1)]
+        epochs = [ratio for ratio in counters if epoch and ratio.start(1) == epoch.start(1)]
         units = {
-            own: match[1].lower()
-            for own in counters
-            if (match := _UNIT.search(text, max(own.start(1) - _NEAR, 0), own.start(1)))
+            ratio: match[1].lower()
+            for ratio in counters
+            if (match := _UNIT.search(text, max(ratio.start(1) - _NEAR, 0), ratio.start(1)))
         }
-        steps = [own for own in counters if own not in epochs and own not in units]
+        steps = [ratio for ratio in counters if ratio not in epochs and ratio not in units]
         counter = next(iter(steps), None) or _STEP.search(text)
         counter = counter or next(iter(units or epochs), None)
         if counter is None:
             for words, value in _SAID.findall(text):
                 parts = plain(words).split("_")
                 names = ["_".join(parts[at:]) for at in range(len(parts))]
-                if name := next((own for own in names if own in _FACTS), ""):
+                if name := next((candidate for candidate in names if candidate in _FACTS), ""):
                     facts[name] = float(value)
                     (said if said is not None else {}).setdefault(name, number)
             continue
@@ -203,7 +205,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
             key, scale = words or word, 100.0 if percent else float(whole or 1)
             if scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
-                again = sum(own == key or own.startswith(f"{key}#") for own in values)
+                again = sum(other == key or other.startswith(f"{key}#") for other in values)
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         if values:
             yield _Line(

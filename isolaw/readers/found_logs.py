@@ -78,13 +78,14 @@ class Group:
 
 def groups(candidates: Iterable[FoundLog]) -> list[Group]:
     """Return the logs that are not ready, grouped by reason."""
-    found: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
+    members: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
     for candidate in candidates:
         if candidate.status is not LogStatus.READY:
-            found.setdefault((candidate.status, tuple(candidate.needs), candidate.message), []).append(
+            members.setdefault((candidate.status, tuple(candidate.needs), candidate.message), []).append(
                 candidate.run
             )
     order = list(LogStatus)
     return sorted(
-        (Group(*key, tuple(runs)) for key, runs in found.items()), key=lambda own: order.index(own.status)
+        (Group(*key, tuple(runs)) for key, runs in members.items()),
+        key=lambda group: order.index(group.status),
     )

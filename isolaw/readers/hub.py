@@ -71,9 +71,9 @@ def local(source: str | Path) -> str | Path:
         return os.path.join(glob.escape(folder), path)
     there = _entries(repo, revision, path)
     close = nearest(path, there)
-    found = f"; found: {listed(there, _SHOWN)}" if there else ""
+    listing = f"; found: {listed(there, _SHOWN)}" if there else ""
     hint = f" (did you mean {close!r}?)" if close else ""
-    raise DataError(f"{source}: no such file or folder in the data set{found}{hint}")
+    raise DataError(f"{source}: no such file or folder in the data set{listing}{hint}")
 
 
 def _copy(place: str) -> str:
@@ -87,10 +87,10 @@ def _wanted(path: str) -> list[str] | None:
     """Return patterns for the files to download (the named files and their neighbours); None means all."""
     if not path:
         return None
-    own = [form for name in (path, glob.escape(path)) for form in (name, f"{name}/*")]
+    forms = [form for name in (path, glob.escape(path)) for form in (name, f"{name}/*")]
     stem = PurePosixPath(path).with_suffix("")  # such as run1.yaml for run1.jsonl
     beside = [f"{glob.escape(str(stem))}[._]*"] if str(stem) != path and not glob.has_magic(path) else []
-    return [*own, *beside, *_BESIDE]
+    return [*forms, *beside, *_BESIDE]
 
 
 def _reason(error: Exception, repo: str, revision: str) -> str:

@@ -206,13 +206,13 @@ def _cut_off(text: str, at: int) -> bool:
 def _end_of_value(text: str, at: int) -> int:
     """Return the end of a list, a dictionary or a long text, at a structural character on the same level."""
     depth = 0
-    for found in _SIGN.finditer(text, at):
-        sign = found[0]
+    for match in _SIGN.finditer(text, at):
+        sign = match[0]
         if sign in "([{":
             depth += 1
         elif sign in ",)]}":
             if not depth:
-                return found.start()
+                return match.start()
             depth -= sign != ","
         elif len(sign) == 1:  # an unclosed quotation
             break

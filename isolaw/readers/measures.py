@@ -92,9 +92,9 @@ def measure(frame: pd.DataFrame, column: str) -> Measure | None:
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
-    found = [(column, own) for column in columns if (own := measure(frame, column)) and own.reward]
+    measured = [(column, match) for column in columns if (match := measure(frame, column)) and match.reward]
     return min(
-        found,
+        measured,
         key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
         default=("", None),
     )[0]
@@ -111,14 +111,14 @@ def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     >>> maybe_shape(pd.DataFrame({"n_samples": [30] * 9, "benchmark": "aime"}), ["n_samples"])
     {}
     """
-    own = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
+    numeric = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
     every = [str(column) for column in frame.columns]
     of_evaluations = any(words_of(name) & _BENCHMARKS for name in every)
     if of_evaluations and not any(map(_TRAINER.fullmatch, every)):
-        own = {name: values for name, values in own.items() if "samples" not in words_of(name)}
+        numeric = {name: values for name, values in numeric.items() if "samples" not in words_of(name)}
     fitting = [
         name
-        for name, values in own.items()
+        for name, values in numeric.items()
         if len(values)
         and (values >= 1).all()
         and (values % 1 == 0).all()
@@ -168,7 +168,9 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
     if not is_reward(column) or (is_accuracy(column) and ("@" in column or rest)):
         return False
     said = [
-        own for own in columns if words_of(own) & HELD_OUT and (is_reward(own) or words_of(own) <= HELD_OUT)
+        name
+        for name in columns
+        if words_of(name) & HELD_OUT and (is_reward(name) or words_of(name) <= HELD_OUT)
     ]
     return bool(said) or any(map(_TRAINER.fullmatch, columns))
 
@@ -233,14 +235,14 @@ def of_rows(table: pd.DataFrame, columns: Sequence[str], source: str) -> tuple[s
         if pd.api.types.is_numeric_dtype(table[column]):
             continue
         said = table[column].map(eval_set_of)
-        found = set(said[measured])
-        known, named = found - {""}, column.lower() in PHASES
-        if "" not in found and (len(known) == 2 or (known and named)):
+        words = set(said[measured])
+        known, named = words - {""}, column.lower() in PHASES
+        if "" not in words and (len(known) == 2 or (known and named)):
             return column, said.where(measured, "train")
-        unclear += [column] if named and known and "" in found else []
+        unclear += [column] if named and known and "" in words else []
     for column in unclear:
         said = table[column].map(eval_set_of)
-        clear, other = (table.index[measured & own][0] for own in (said != "", said == ""))
+        clear, other = (table.index[measured & rows][0] for rows in (said != "", said == ""))
         raise DataError(
             f"{source}: column {column} is {table[column][clear]!r} in {table.index.name} {clear}, which is "
             f"{said[clear]}, but {table[column][other]!r} in {table.index.name} {other}, which may be of "
@@ -261,11 +263,11 @@ def _flagged(column: str, cells: pd.Series) -> pd.Series | None:
     truths = cells.map(lambda cell: _TRUTHS.get(str(cell).strip().lower()), na_action="ignore")
     if truths[cells.notna()].isna().any():
         return None
-    found = set(truths.dropna())
+    values = set(truths.dropna())
     sure = "is" in words or (pd.api.types.is_bool_dtype(cells.dropna().infer_objects()) and "do" not in words)
-    if found == {True} and truths.isna().any():  # some logs write the flag only where it is true
+    if values == {True} and truths.isna().any():  # some logs write the flag only where it is true
         truths = truths.where(truths.notna(), False)
-    elif not found or (len(found) == 1 and not sure):  # a setting or a metric
+    elif not values or (len(values) == 1 and not sure):  # a setting or a metric
         return None
     true, false = ("validation", "train") if name <= HELD_OUT else ("train", "validation")
     return truths.map({True: true, False: false}).fillna("")

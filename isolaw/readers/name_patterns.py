@@ -51,8 +51,8 @@ class NamePattern:
         if not names or len(set(names)) < len(names):
             raise InputError(f"{self}: expected each value once, as in 's{{seed}}-p{{B_p}}-n{{n}}-*'")
         if len(self._parts) // 2 > _MOST_PARTS:
-            found = f"found {len(self._parts) // 2:,} values and *"
-            raise InputError(f"{str(self)[:200]}: {found}; expected at most {_MOST_PARTS}")
+            excess = f"found {len(self._parts) // 2:,} values and *"
+            raise InputError(f"{str(self)[:200]}: {excess}; expected at most {_MOST_PARTS}")
 
     def __str__(self) -> str:
         return f"--name-pattern {self.text!r}"

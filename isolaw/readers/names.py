@@ -104,9 +104,12 @@ def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[st
     >>> guess(["Step", "group-size", "acc"])
     {'step': 'Step', 'rollouts_per_problem': 'group-size'}
     """
-    own = {plain(column): column for column in reversed(columns)}
-    found = {ours: [own[name] for name in names.split() if name in own] for ours, names in called.items()}
-    return {ours: columns[0] for ours, columns in found.items() if columns}
+    columns_by_name = {plain(column): column for column in reversed(columns)}
+    matching = {
+        ours: [columns_by_name[name] for name in names.split() if name in columns_by_name]
+        for ours, names in called.items()
+    }
+    return {ours: columns[0] for ours, columns in matching.items() if columns}
 
 
 def written(need: str) -> str:
@@ -127,12 +130,12 @@ def counts(name: str) -> str:
     >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "reward")]
     ['rollouts', 'problems', 'both', 'tokens', '']
     """
-    own = plain(name)
+    spelled = plain(name)
     for unit, ours in (("tokens", "tokens"), ("rollouts", "compute")):
-        if own in CALLED[ours].split():
+        if spelled in CALLED[ours].split():
             return unit
-    words = {word.rstrip("s") for word in own.split("_")}
-    if not _COUNTED.fullmatch(own) or words.isdisjoint(_OF_COUNTERS):
+    words = {word.rstrip("s") for word in spelled.split("_")}
+    if not _COUNTED.fullmatch(spelled) or words.isdisjoint(_OF_COUNTERS):
         return ""
     if words & {"prompt", "problem", "question"}:
         return "problems"

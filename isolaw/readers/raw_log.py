@@ -84,10 +84,10 @@ class RawLog:
         self.wall_s.append(wall_s)
         known, finite = self.series, math.isfinite  # reading spends most of its time in this loop
         for key, value in values.items():
-            found = value if type(value) is float else number(value)
-            if found is None:
+            number_of = value if type(value) is float else number(value)
+            if number_of is None:
                 continue  # text or a list, not a curve
-            if not finite(found):
+            if not finite(number_of):
                 self.dropped["values that are not finite"] += 1
                 if len(key) <= limits.LONGEST_NAME:
                     self.held.names += key not in self.not_finite
@@ -101,7 +101,7 @@ class RawLog:
                 self.held.names += 1
                 series = known[key] = Series()
             series.record.append(index)
-            series.value.append(found)
+            series.value.append(number_of)
 
     def damaged(self, reason: str) -> None:
         """Count a record that cannot be read; raise `DataError` beyond 100,000 records."""
@@ -152,8 +152,8 @@ class PointCollector:
         began = points["seconds"].iloc[starts].min()
         key, step, value, seconds = (points[c].to_numpy() for c in ("key", "step", "value", "seconds"))
         for start, end in pairwise([*starts.tolist(), len(points)]):
-            own = zip(key[start:end].astype(int).tolist(), value[start:end].tolist(), strict=True)
-            self.log.add({names[i]: v for i, v in own}, step[start], seconds[start] - began)
+            pairs = zip(key[start:end].astype(int).tolist(), value[start:end].tolist(), strict=True)
+            self.log.add({names[i]: v for i, v in pairs}, step[start], seconds[start] - began)
         return self.log
 
 
@@ -177,14 +177,14 @@ class Container:
 
 def finite(value: Any) -> float:
     """Return ``value`` as a finite float, or NaN if it is anything else."""
-    found = number(value)
-    return math.nan if found is None or math.isinf(found) else found
+    parsed = number(value)
+    return math.nan if parsed is None or math.isinf(parsed) else parsed
 
 
 def whole(value: Any, least: int) -> int | None:
     """Return ``value`` as a whole number from ``least`` to 2³¹, or None if it is anything else."""
-    found = finite(value)
-    return int(found) if least <= found <= LARGEST_COUNT and found == round(found) else None
+    parsed = finite(value)
+    return int(parsed) if least <= parsed <= LARGEST_COUNT and parsed == round(parsed) else None
 
 
 def progress(values: Mapping[str, Any]) -> float:

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError
-from isolaw.readers.frames import SOURCE
 from isolaw.readers.how_to_read import Assignment, HowToRead, applying
 from isolaw.readers.survey import survey, with_values
+from isolaw.readers.table_files import SOURCE
 from isolaw.readers.tables import read_frame
 from isolaw.runs import Runs
 from isolaw.source import ReadKeywords, Source

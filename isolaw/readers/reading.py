@@ -70,16 +70,20 @@ class Reading:
     @property
     def warnings(self) -> list[str]:
         """One sentence for each reason why logs were left out."""
-        found = groups(self.candidates)
+        grouped = groups(self.candidates)
         out = [
             f"isolaw left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
-            for group in found
+            for group in grouped
             if not group.status.settled
         ]
         settled = Counter(
             candidate.status for candidate in self.candidates if candidate.status is not LogStatus.READY
         )
-        inert = [f"{number} {own.value.replace('_', ' ')}" for own, number in settled.items() if own.settled]
+        inert = [
+            f"{number} {status.value.replace('_', ' ')}"
+            for status, number in settled.items()
+            if status.settled
+        ]
         return [*out, *([f"isolaw left out {', '.join(inert)}"] if inert else [])]
 
     def together(self) -> Reading:
@@ -89,17 +93,17 @@ class Reading:
         sweeps are unchanged.
         """
         of: dict[tuple[Any, ...], list[FoundLog]] = {}
-        for own in self.ready if self.logged and not self.tables else ():
-            facts = (own.facts.get(name) for name in _TOGETHER)
-            of.setdefault((own.framework, *(fact and fact.value for fact in facts)), []).append(own)
+        for run in self.ready if self.logged and not self.tables else ():
+            facts = (run.facts.get(name) for name in _TOGETHER)
+            of.setdefault((run.framework, *(fact and fact.value for fact in facts)), []).append(run)
         if len(of) < 2 or self.logged is None:
             return self
         names = ("framework", *_TOGETHER)
-        chosen = max(of, key=lambda key: (len({own.n for own in of[key]}), len(of[key])))
+        chosen = max(of, key=lambda key: (len({run.n for run in of[key]}), len(of[key])))
         group = {member.run: key for key, members in of.items() for member in members}
         candidates = []
-        for own in self.candidates:
-            key = group.get(own.run, chosen)
+        for run in self.candidates:
+            key = group.get(run.run, chosen)
             if key != chosen:
                 pairs = [
                     tuple(f"no {name}" if one is None else f"{name} {one}" for one in (value, other))
@@ -109,9 +113,9 @@ class Reading:
                 here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
                 text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
                 text += "; choose others with only"
-                own = replace(own, status=LogStatus.APART, message=text)
-            candidates.append(own)
-        kept = self.logged.select(own.run for own in of[chosen])
+                run = replace(run, status=LogStatus.APART, message=text)
+            candidates.append(run)
+        kept = self.logged.select(run.run for run in of[chosen])
         kept.notes = shared_notes(of[chosen])
         return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources, self.read_as)
 
@@ -149,9 +153,9 @@ class Reading:
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:
     """Return each distinct note, with the runs that it applies to."""
     about: dict[str, list[str]] = {}
-    for own in ready:
-        for note in own.notes:
-            about.setdefault(note, []).append(own.run)
+    for run in ready:
+        for note in run.notes:
+            about.setdefault(note, []).append(run.run)
     every = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
     return tuple(
         f"{note}{every}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"

@@ -87,7 +87,8 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         ):
             continue
         symbol = _SYMBOL.get(name, name)
-        text = f"{symbol} = {assignment.value} ({assignment.origin}), but the log has {known.value} ({known.origin})"
+        text = f"{symbol} = {assignment.value} ({assignment.origin}), but the log has "
+        text += f"{known.value} ({known.origin})"
         if assignment.pattern is not None:
             out.problems.append(f"{text}: correct the wrong value, or leave {{{symbol}}} out of the pattern")
         elif assignment.file and name in WHOLE:  # the file may be outdated, or meant for other logs
@@ -104,12 +105,12 @@ def _compare(out: Resolved, assignments: Mapping[str, Assignment]) -> None:
         out.needs.append(symbol.replace(" ", "_"))
 
 
-def _known(out: Resolved, own: Assignment) -> bool:
+def _known(out: Resolved, assignment: Assignment) -> bool:
     """Return whether a value from the run's name adds nothing, because the log already determines it."""
-    if own.pattern is None:
+    if assignment.pattern is None:
         return False
-    known = out.facts.get(own.name)
-    return known is not None or (own.name in SPLIT and sum(name in out.facts for name in SPLIT) > 1)
+    known = out.facts.get(assignment.name)
+    return known is not None or (assignment.name in SPLIT and sum(name in out.facts for name in SPLIT) > 1)
 
 
 def option(glob: str, name: str, value: object) -> Spelled:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +19,62 @@ from pathlib import Path
 from isolaw.errors import DataError, Wording, shown
 from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
-from isolaw.readers import limits
+from isolaw.readers import frameworks, limits
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
+from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, SPLIT, guess
-from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_columns import columns_needed
 from isolaw.readers.table_files import columns_of
 from isolaw.readers.table_needs import absent
+from isolaw.readers.text_lines import clean, is_text, unprefixed
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
+
+_LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
+_WITHOUT_HISTORY = {".log", ".out", ".txt", ".err", ".stdout", ""}
+# Lines that veRL prints before its first step.
+_VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
+# The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
+_ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')
+_KEYS = ((b'"example_id":', b'"completion":', b'"reward":'), (b'"env":', b'"task":', b'"traces":'))
+# Words that only printed configurations contain, in any of their forms.
+_SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
+
+
+def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
+    """Return why a file that no container reads is a run without history, and the framework of the run.
+
+    Returns None for any other file. ``head`` is the beginning of the file.
+    """
+    if not head:
+        empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
+        return ("the file is empty", "") if empty else None
+    if (
+        _ROLLOUT.match(head)
+        and b'"step":' not in head
+        and any(all(k in head for k in keys) for keys in _KEYS)
+    ):
+        return "the lines are rollouts of one evaluation by verifiers, without training steps", "verifiers"
+    if path.suffix.lower() not in _WITHOUT_HISTORY or not is_text(head):
+        return None
+    if all(sign in head for sign in _VERL_BEGINS):
+        return "training began, but no step was logged", "veRL"
+    if not any(sign in head for sign in _SIGNS):
+        return None
+    printed, arguments = PrintedConfig(), PrintedArguments()
+    for line in head.replace(b"\r", b"\n").split(b"\n"):
+        worker, text = unprefixed(clean(line))
+        printed.add(worker, text)
+        arguments.add(text)
+    printed.close()
+    framework = frameworks.find((), {**printed.command, **printed.config, **arguments.config})
+    if framework is None:
+        return None
+    return "it has a configuration, but logged no step", framework.name
+
 
 _CONSOLES = {".log", ".out", ".txt"}
 _MOST_NAMED = 1_000  # files that are not logs
@@ -284,5 +329,5 @@ def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Pla
     container = next((each for each in containers if each.file(path, head)), None)
     if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
         return Place(path)  # a table with a column of run names
-    reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
+    reason, framework = (_reason(path, head) or ("", "")) if container is None and containers else ("", "")
     return Place(path, container, no_history=reason, framework=framework)

@@ -95,12 +95,12 @@ def stitch(
             out.of[target] = curve
     for part, updates, at_evaluation in zip(parts, steps, before, strict=True):
         for key, record in part.not_finite.items():
-            if (found := framework.target(key)) is not None:
-                first = framework.evaluates_first and found[0] != "train"
+            if (place := framework.target(key)) is not None:
+                first = framework.evaluates_first and place[0] != "train"
                 at = (at_evaluation if first else updates)[record]
-                last = out.of[found].step[-1] if found in out.of else -1
-                if at > max(last, out.diverged.get(found, -1)):
-                    out.diverged[found] = int(at)
+                last = out.of[place].step[-1] if place in out.of else -1
+                if at > max(last, out.diverged.get(place, -1)):
+                    out.diverged[place] = int(at)
     differing_steps = np.unique(np.concatenate(other)).size
     if differing_steps:
         out.notes.append(
@@ -146,18 +146,20 @@ def _steps(
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
     logged = [_logged(part, framework, last_step) for part in parts]
-    from_zero = any(np.any(own[_holding(part, batch)] == 0) for part, own in zip(parts, logged, strict=True))
+    from_zero = any(
+        np.any(steps[_holding(part, batch)] == 0) for part, steps in zip(parts, logged, strict=True)
+    )
     first = 0 if from_zero else framework.first_step
     numbered = 0
-    before = [own - first for own in logged]
-    for i, (part, own) in enumerate(zip(parts, logged, strict=True)):
+    before = [steps - first for steps in logged]
+    for i, (part, steps) in enumerate(zip(parts, logged, strict=True)):
         training = _holding(part, trained)
-        if np.isnan(own).all():
+        if np.isnan(steps).all():
             counted = training if training.any() else _holding(part, all_keys)
             logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
             numbered += int(counted.sum())
         else:
-            logged[i] = np.where((own == 0) & ~training, own, own + (1 - first))  # 0 precedes training
+            logged[i] = np.where((steps == 0) & ~training, steps, steps + (1 - first))  # 0 precedes training
     if numbered and logging_steps is None:
         out.unnumbered = numbered
     elif numbered:
@@ -172,21 +174,21 @@ def _steps(
 
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the steps that the log itself gives, of shape (R,), with NaN for missing or invalid steps."""
-    own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
+    numbered = _checked(np.asarray(part.step, dtype=np.float64), last_step)
     if part.of_tracker and not framework.counted_by_trackers:
-        own = np.full(own.size, np.nan)
-    keyed: Floats = np.full(own.size, np.nan)
+        numbered = np.full(numbered.size, np.nan)
+    keyed: Floats = np.full(numbered.size, np.nan)
     for key in framework.step_keys:
         if key in part.series:
             record = np.asarray(part.series[key].record)
             missing = np.isnan(keyed[record])
             keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing], last_step)
     if np.isnan(keyed).all():
-        return own
+        return numbered
     # The container may count something else (W&B counts calls to log), so it fills gaps only if both agree.
-    both = ~np.isnan(keyed) & ~np.isnan(own)
-    if both.any() and np.array_equal(keyed[both], own[both]):
-        return np.where(np.isnan(keyed), own, keyed)
+    both = ~np.isnan(keyed) & ~np.isnan(numbered)
+    if both.any() and np.array_equal(keyed[both], numbered[both]):
+        return np.where(np.isnan(keyed), numbered, keyed)
     return keyed
 
 
@@ -211,7 +213,9 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
     clock = np.asarray(part.wall_s, dtype=np.float64)
     used = ""
     for key in (key for key in keys if key in part.series):
-        record, own_value = (np.asarray(own) for own in (part.series[key].record, part.series[key].value))
+        record, own_value = (
+            np.asarray(column) for column in (part.series[key].record, part.series[key].value)
+        )
         own_step = steps[record]
         numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
         out.dropped["values without a step"] += int((~numbered).sum())

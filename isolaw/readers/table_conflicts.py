@@ -11,6 +11,42 @@ from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SPLIT, SYMBOL, counts, plain
+from isolaw.runs import CURVE, after_last_value
+
+_LONGER = 2  # rows without a value at the end, as a multiple of the longest gap between values
+_FAR = 0.9  # share of the largest measured compute at which a run has come to its end
+
+
+def ends_in_nan(table: pd.DataFrame, written: pd.Series) -> tuple[pd.Series, list[str]]:
+    """Return a mask of the rows of NaN at the end of a curve, and a note if some of them are empty cells.
+
+    ``table`` has the columns of `CURVE`, ``step``, ``compute`` and ``value``, and ``written`` marks the rows
+    in which NaN is written out.
+    """
+    whole = pd.RangeIndex(len(table))  # a table of several metrics repeats its index
+    after, marked = after_last_value(table).set_axis(whole), written.set_axis(whole)
+    ends, rows = after & marked, table.set_axis(whole)
+    rows = rows.assign(**{name: pd.to_numeric(rows[name], errors="coerce") for name in ("step", "compute")})
+    farthest = rows["compute"][rows["value"].notna()].max()
+    empty = []
+    for (run_id, _, metric), curve in rows[rows["run_id"].isin(rows["run_id"][after])].groupby(CURVE):
+        curve = curve.sort_values("step", kind="stable")
+        at = np.flatnonzero(curve["value"].notna())
+        if not at.size or marked[curve.index].any():
+            continue
+        gap, last = int(np.diff(at, prepend=-1).max()) - 1, curve.iloc[at[-1]]
+        if len(curve) - 1 - at[-1] > _LONGER * max(gap, 1) and last["compute"] < _FAR * farthest:
+            ends[curve.index[at[-1] + 1 :]] = True
+            empty.append(f"{metric} of {run_id} after step {last['step']:g}")
+    ends = ends.set_axis(table.index)
+    if not empty:
+        return ends, []
+    more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+    return ends, [
+        f"no more values: {empty[0]}{more}. isolaw takes the empty cells at the end for NaN, since pandas "
+        "writes NaN so; leave out these rows if the run ended there"
+    ]
+
 
 _B, _N, _BATCH = SPLIT
 _SLACK = 0.98  # allows for a compute that was read off a figure
@@ -54,13 +90,13 @@ def of_training_rows(table: pd.DataFrame, keys: Sequence[str], source: str) -> l
     shape, shapes = pd.MultiIndex.from_frame(table[[_B, _N]]).factorize(use_na_sentinel=False)
     for rows in table.groupby(list(keys), sort=False, dropna=False).indices.values():
         of, others = rows[train[rows]], rows[~train[rows]]
-        found = np.unique(shape[of])
-        if len(found) == 1 and len(others) and not np.isin(shape[others], found).any():
-            own, of_training = shapes[shape[others[0]]], shapes[found[0]]
+        trained = np.unique(shape[of])
+        if len(trained) == 1 and len(others) and not np.isin(shape[others], trained).any():
+            of_evaluation, of_training = shapes[shape[others[0]]], shapes[trained[0]]
             table.iloc[others, [table.columns.get_loc(name) for name in (_B, _N)]] = of_training
             notes.append(
                 f"B_p = {of_training[0]} and n = {of_training[1]} come from the rows of training; the rows "
-                f"of evaluations have B_p = {own[0]}, n = {own[1]}"
+                f"of evaluations have B_p = {of_evaluation[0]}, n = {of_evaluation[1]}"
             )
         if len(np.unique(shape[of if len(of) else rows])) > 1:  # in thousands of runs, few need a closer look
             _check_constant(table.iloc[of if len(of) else rows], source)
@@ -73,21 +109,21 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
         return
     rows = rows.assign(step=pd.to_numeric(rows["step"], errors="coerce")).dropna(subset="step")
     ends = []
-    for _, own in rows.groupby([_B, _N], sort=False):
-        steps = own["step"].drop_duplicates().sort_values()
-        ends.append((steps.iloc[0], steps.iloc[-1], steps.diff().max(), own))
+    for _, group in rows.groupby([_B, _N], sort=False):
+        steps = group["step"].drop_duplicates().sort_values()
+        ends.append((steps.iloc[0], steps.iloc[-1], steps.diff().max(), group))
     ends.sort(key=lambda one: one[0])
-    for first, _, interval, own in ends:
+    for first, _, interval, group in ends:
         before = max((one for one in ends if one[1] < first), key=lambda one: one[1], default=None)
         if before is None:
             continue
         usual = max(gap for gap in (before[2], interval, 0) if gap == gap)
         if first - before[1] > usual or first <= (interval if interval == interval else usual):
             continue  # there is a gap, or a run with these steps starts here
-        name = next(name for name in (_N, _B) if own[name].iloc[0] != before[3][name].iloc[0])
+        name = next(name for name in (_N, _B) if group[name].iloc[0] != before[3][name].iloc[0])
         said = [
             f"{part[name].iloc[0]} from {part.index.name} {part.index[0]} on (step {part['step'].iloc[0]:g})"
-            for part in (before[3], own)
+            for part in (before[3], group)
         ]
         raise DataError(
             f"{source}: {SYMBOL[name]} changes within what looks like one run: {' and '.join(said)}. Then C "
@@ -106,12 +142,12 @@ def check_said_twice(
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     for name, called in _SAY.items():
         if name == _BATCH:
-            b, n = (pd.to_numeric(rows[own], errors="coerce") for own in (_B, _N))
+            b, n = (pd.to_numeric(rows[key], errors="coerce") for key in (_B, _N))
             rows = rows.assign(**{name: b * n})
         if name in how.columns and how.columns[name] != SYMBOL[name]:
             continue
         overridden = [name] if name in how.values and name in frame else []
-        for column in [*overridden, *(own for own in unused if plain(own) in called)]:
+        for column in [*overridden, *(other for other in unused if plain(other) in called)]:
             there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
             ours = pd.to_numeric(rows[name], errors="coerce")
             wrong = there.notna() & (there != ours)
@@ -134,28 +170,28 @@ def check_counters(
     """
     if "compute" in how.columns:
         return
-    lengths = next((own for own in frame if plain(own) in _LENGTHS), None)
+    lengths = next((name for name in frame if plain(name) in _LENGTHS), None)
     names = [*SPLIT[:2], "step", "compute"]
     table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
     if table[names].isna().any(axis=None) or (table[_N] < 1).any():
         return  # `Runs` reports this
-    for column in (own for own in unused if counts(own)):
+    for column in (name for name in unused if counts(name)):
         there = pd.to_numeric(frame[column], errors="coerce").reindex(table.index)
         for _, rows in table.assign(_counted=there)[there.notna()].groupby("run_id", sort=False):
-            own = rows.drop_duplicates("step").sort_values("step")
-            first, last = own.iloc[0], own.iloc[-1]
+            curve = rows.drop_duplicates("step").sort_values("step")
+            first, last = curve.iloc[0], curve.iloc[-1]
             rise, steps, rollouts = (last[name] - first[name] for name in ("_counted", "step", "compute"))
-            if len(own) < 2 or not own["_counted"].is_monotonic_increasing or rise in (0, steps):
+            if len(curve) < 2 or not curve["_counted"].is_monotonic_increasing or rise in (0, steps):
                 continue
             unit, problems = counts(column), rollouts / float(first[_N])
-            length = frame.loc[own.index, lengths].mean() if lengths else 1
+            length = frame.loc[curve.index, lengths].mean() if lengths else 1
             wanted = {"problems": [problems], "both": [rollouts, problems], "tokens": [length * rollouts]}
             makes = wanted.get(unit, [rollouts])
             fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in makes)
             if not fits and not (unit == "tokens" and rise >= _LEAST_TOKENS * makes[0]):
                 before, after = (
-                    f"{there[at]:g} in {rows.index.name} {at} (step {own['step'][at]:g})"
-                    for at in own.index[[0, -1]]
+                    f"{there[at]:g} in {rows.index.name} {at} (step {curve['step'][at]:g})"
+                    for at in curve.index[[0, -1]]
                 )
                 least = "at least " if unit == "tokens" else ""
                 raise DataError(

@@ -13,19 +13,71 @@ from typing import Any
 import numpy as np
 import orjson
 import pandas as pd
+import pyarrow as pa
+import pyarrow.interchange as interchange
 
 from isolaw.errors import DataError
 from isolaw.files import open_file
-from isolaw.parquet import column_names, frame_of, read_parquet
+from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
 from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
-from isolaw.readers.html_tables import tables
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, STEPS
+from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.raw_log import HEAD
+from isolaw.runs import attributes_in, with_plain_columns
+
+SOURCE = "DataFrame"  # name of an in-memory table in messages
+_TABLES = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
+
+
+def as_pandas(table: Any) -> pd.DataFrame:
+    """Return a table as pandas, with rows indexed from 0. The argument is not changed.
+
+    A named index becomes columns. Nested columns of an Arrow table are left out, with a note in
+    ``attrs["notes"]``. ``attrs["attributes"]`` contains the attributes of runs that `Runs` exported. Raises
+    `DataError` if the argument is not a table, has no rows, or has two columns with the same name.
+    """
+    notes: list[str] = []
+    attributes: dict[str, dict[str, Any]] = {}
+    if isinstance(table, pd.DataFrame):
+        frame = table
+    elif hasattr(table, "__arrow_c_stream__") or hasattr(table, "__dataframe__"):
+        frame = _from_arrow(table, notes, attributes)
+    elif callable(getattr(table, "to_pandas", None)):
+        frame = table.to_pandas()
+    else:
+        hint = "; call its collect() first" if callable(getattr(table, "collect", None)) else ""
+        raise DataError(f"source: found {type(table).__name__}; expected {_TABLES}{hint}")
+    if frame.columns.nlevels > 1:
+        raise DataError(f"{SOURCE}: found columns of {frame.columns.nlevels} levels; expected one level")
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    frame = frame.reset_index(level=named) if named else frame.copy()
+    frame.columns = pd.Index([str(name) for name in frame.columns])
+    if twice := frame.columns[frame.columns.duplicated()].tolist():
+        raise DataError(f"{SOURCE}: two columns are called {twice[0]!r}")
+    if frame.empty:
+        raise DataError(f"{SOURCE}: the table has no rows; columns: {', '.join(frame.columns)}")
+    frame = with_plain_columns(frame.set_axis(pd.RangeIndex(len(frame), name="row")), SOURCE)
+    frame.attrs = {"notes": notes, "attributes": attributes}
+    return frame
+
+
+def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    try:
+        arrow = pa.table(table) if hasattr(table, "__arrow_c_stream__") else interchange.from_dataframe(table)
+        attributes.update(attributes_in(arrow.schema, type(table).__name__))
+        nested = [field.name for field in arrow.schema if not is_plain(field.type)]
+        if nested:
+            notes.append(f"isolaw left out nested columns: {', '.join(nested)}")
+        return arrow.drop_columns(nested).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, NotImplementedError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{type(table).__name__}: not a readable table ({reason[:300]})") from None
+
 
 PARQUET_MAGIC = b"PAR1"
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
@@ -72,7 +124,9 @@ def _read_export(path: Path) -> pd.DataFrame:
     frames = []
     for log in wandb_csv.read(path):
         frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
-        columns = {key: pd.Series(own.value, index=list(own.record)) for key, own in log.series.items()}
+        columns = {
+            key: pd.Series(series.value, index=list(series.record)) for key, series in log.series.items()
+        }
         frames.append(pd.DataFrame(columns, index=frame.index).assign(**frame))
     frame = pd.concat(frames, ignore_index=True)
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
@@ -121,7 +175,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
     if holes:  # a written NaN is a value, an empty cell is a missing value
         texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
-        nan = texts.apply(lambda own: own.str.strip().str.lower() == "nan").to_numpy()
+        nan = texts.apply(lambda column: column.str.strip().str.lower() == "nan").to_numpy()
         frame.attrs[WRITTEN_NAN] = {
             frame.columns[at]: set(frame.index[nan[:, k]]) for k, at in enumerate(holes)
         }
@@ -211,7 +265,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     _check_size(path, 0, content.count(b":"))
     if notebook_outputs.is_notebook(document):
         return _read_notebook(path, document)
-    records, beside = max(_lists(document, {}, 1), key=lambda found: len(found[0]), default=([], {}))
+    records, beside = max(_lists(document, {}, 1), key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
@@ -247,11 +301,11 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
 def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Yield the lists of objects in a document, each with the plain values next to it and above it."""
     if isinstance(document, list):
-        records = [own for own in document if isinstance(own, dict)]
+        records = [record for record in document if isinstance(record, dict)]
         if len(records) > 1:
             yield records, beside
     elif isinstance(document, dict) and depth <= _DEEPEST:
-        plain = {name: own for name, own in document.items() if _plain(own)}
+        plain = {name: value for name, value in document.items() if _plain(value)}
         for name, below in document.items():
             if isinstance(below, dict) and name in CONFIGURATIONS:
                 plain |= _row(below)

@@ -12,12 +12,12 @@ import pandas as pd
 from isolaw import commands
 from isolaw.commands import Placeholder, option, word
 from isolaw.errors import DataError, Spelled, Wording, nearest
-from isolaw.readers.frames import SOURCE
 from isolaw.readers.how_to_read import HowToRead, MetricColumn
 from isolaw.readers.measures import likely_reward, maybe_shape
 from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import RUN_NAMES, SPLIT, SYMBOL, UNITS, guess
 from isolaw.readers.table_columns import lacking
+from isolaw.readers.table_files import SOURCE
 from isolaw.readers.table_segments import names_of
 
 _SHOWN = 60  # columns to list in the message

@@ -50,7 +50,7 @@ class Naming:
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the columns that name runs, the coarsest first, without columns that number the rows."""
     called = guess(columns, RUN_NAMES).values()
-    names = [own for own in called if table[own].notna().all() and table[own].nunique() * 2 <= len(table)]
+    names = [name for name in called if table[name].notna().all() and table[name].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
 
 
@@ -127,22 +127,22 @@ def join(
     keys = list(dict.fromkeys([*identity, naming.names[0], *naming.recipe.values()]))
     segment = table.groupby([*keys, *naming.names[1:]], sort=False).ngroup().to_numpy()
     table = table.assign(**{_SEGMENT: segment})
-    own = table.drop_duplicates(_SEGMENT).set_index(_SEGMENT)
+    segments = table.drop_duplicates(_SEGMENT).set_index(_SEGMENT)
     steps = table.assign(step=pd.to_numeric(table["step"])).groupby(_SEGMENT)["step"]
-    own["first"], own["last"] = steps.min(), steps.max()
-    own = own.sort_values([*naming.dates, "first"], kind="stable")
-    own["chain"], own[_RANK] = _chains(own, keys, numbered)
-    heads = own[own[_RANK] == 0].set_index("chain")
+    segments["first"], segments["last"] = steps.min(), steps.max()
+    segments = segments.sort_values([*naming.dates, "first"], kind="stable")
+    segments["chain"], segments[_RANK] = _chains(segments, keys, numbered)
+    heads = segments[segments[_RANK] == 0].set_index("chain")
     heads["run_id"] = pd.Series(_run_ids(heads, keys, naming))
-    own["run_id"] = own["chain"].map(heads["run_id"])
+    segments["run_id"] = segments["chain"].map(heads["run_id"])
     notes = []
-    parts = own["chain"].value_counts(sort=False)
+    parts = segments["chain"].value_counts(sort=False)
     if (parts > 1).any():
         runs = heads["run_id"][parts.index[parts > 1]].tolist()
         notes.append(f"{parts[parts > 1].sum()} segments are {len(runs)} runs: {listed(runs, _SHOWN)}")
     if not seeded:
         alike = heads.groupby([*identity, *naming.attributes.values()], sort=False)
-        own["seed"] = own["chain"].map(alike.cumcount())
+        segments["seed"] = segments["chain"].map(alike.cumcount())
         repeats = [" and ".join(names) for _, names in alike["run_id"] if len(names) > 1]
         if repeats:
             notes.append(
@@ -151,18 +151,18 @@ def join(
     named = ", ".join([*naming.names, *naming.attributes.values()])
     notes.insert(0, f"the columns {named} distinguish runs")
     for column in ("run_id", "seed", _RANK):
-        table[column] = table[_SEGMENT].map(own[column])
+        table[column] = table[_SEGMENT].map(segments[column])
     table, dropped = _once(table)
     return table.drop(columns=[_SEGMENT, _RANK]), [*notes, *dropped]
 
 
-def _chains(own: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
+def _chains(segments: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
     """Return the run of each segment, in order, and the segment's place in that run."""
     chain, rank = [], []
     open_: dict[int, list[int]] = {}  # key of a possible run → its chains
     ends: list[tuple[float, float, int]] = []  # first step, last step and place of each chain's last segment
     for of, first, last in zip(
-        own.groupby(list(keys), sort=False).ngroup(), own["first"], own["last"], strict=True
+        segments.groupby(list(keys), sort=False).ngroup(), segments["first"], segments["last"], strict=True
     ):
         known = open_.setdefault(int(of), [])
         before = [c for c in known if numbered and ends[c][0] < first and ends[c][1] < last]
@@ -182,7 +182,9 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[i
     """Return a name for each chain: the run's name, with settings or the segment added if it is ambiguous."""
     label, *finer = naming.names
     settings = [key for key in keys if key != label]
-    shared = set(heads.groupby(label)[settings].nunique().pipe(lambda own: own.index[(own > 1).any(axis=1)]))
+    shared = set(
+        heads.groupby(label)[settings].nunique().pipe(lambda counts: counts.index[(counts > 1).any(axis=1)])
+    )
     out: dict[int, str] = {}
     for chain, row in heads.iterrows():
         name = str(plain(row[label]))

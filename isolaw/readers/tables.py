@@ -21,8 +21,6 @@ from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
 from isolaw.readers import table_segments
-from isolaw.readers.ends_in_nan import ends_in_nan
-from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
@@ -40,11 +38,12 @@ from isolaw.readers.table_conflicts import (
     check_compute,
     check_counters,
     check_said_twice,
+    ends_in_nan,
     of_training_rows,
     split_batch,
     steps_of_rollouts,
 )
-from isolaw.readers.table_files import PARQUET_MAGIC, WRITTEN_NAN, load
+from isolaw.readers.table_files import PARQUET_MAGIC, SOURCE, WRITTEN_NAN, as_pandas, load
 from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
@@ -80,7 +79,7 @@ def read_table(
 
 
 def read_frame(table: Any, how: HowToRead) -> Runs:
-    """Read an in-memory table (pandas, polars, Arrow; `isolaw.readers.frames`) as `Runs`."""
+    """Read an in-memory table (pandas, polars, Arrow; `isolaw.readers.table_files`) as `Runs`."""
     frame = as_pandas(table)
     if _is_of_the_data_model(frame, how):
         return Runs(frame, frame.attrs["attributes"], source=SOURCE)
@@ -266,7 +265,7 @@ def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd
     """Divide accuracies in percent by 100 unless their unit is ``given``; reject runs with mixed units."""
     notes = []
     numbers = pd.to_numeric(table["value"], errors="coerce")
-    for name in [str(own) for own in table["metric"].unique() if own not in given]:
+    for name in [str(value) for value in table["metric"].unique() if value not in given]:
         of = table["metric"] == name
         if not in_percent(name, numbers[of]):
             continue

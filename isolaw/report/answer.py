@@ -13,15 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import pandas as pd
 
 from isolaw import commands, engine
 from isolaw.arguments import checked
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.evidence import Interval, Quantity, Simulated
+from isolaw.evidence import Interval, Quantity, Simulated, estimated
+from isolaw.fits.allocations import reached, times_beyond
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
@@ -41,6 +42,60 @@ from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_LARGER = 1.1  # smallest multiple of today's compute with a gain, since runs of one C end up to a step apart
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The gain in reward of a prediction's budget over today's compute."""
+
+    today: Prediction  #: prediction at today's compute, the largest compute that three n reached
+    reward: Quantity  #: increase of the reward at the larger budget
+    #: Reward at the larger budget minus the reward of today's (n, B_p) at that budget; None unless today's n
+    #: is larger.
+    kept: Quantity | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
+        document = self.today.to_dict()
+        today = {name: document[name] for name in names}
+        return {"today": today, "reward": encoded(self.reward), "kept": encoded(self.kept)}
+
+
+def _gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
+    """Return the gain of the budget, or None if it is not beyond today's compute or cannot be compared.
+
+    ``limits`` are the keyword arguments of `Law.predict`. A law of the method ``paper`` has no gain, since
+    its draws do not contain two budgets jointly. A budget in hours has none if the law is in tokens.
+    """
+    document, best = law.document, prediction.allocation
+    if law.surface is None or best is None:
+        return None
+    if prediction.asked and document.x.name not in ("compute", "steps"):
+        return None
+    budget = float(best.compute if prediction.asked else prediction.compute)
+    reach = reached(document.grid)
+    if times_beyond(budget, document.grid) < _LARGER:
+        return None
+    try:
+        today = law.predict(reach, **limits)
+    except InputError:  # today's compute does not pay for a step within the cap
+        return None
+    now = today.allocation
+    if now is None:
+        return None
+    pairs = np.log2([
+        (allocation.rollouts_per_problem, allocation.problems_per_batch) for allocation in (best, now)
+    ])  # fmt: skip
+    reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
+    kept = None
+    if now.rollouts_per_problem > best.rollouts_per_problem:
+        same = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
+        kept = estimated(same[:, 0] - same[:, 1])
+    return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)
 
 
 @dataclass(frozen=True)
@@ -244,18 +299,18 @@ def answer(
     race = directory.read(store) if store else ()
     adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
     failed = _failed(sweep)
-    found = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
+    steps = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
     if failed:  # the law lacks them, so it cannot tell which others to add
-        found = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
+        steps = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
     return Answer(
         prediction,
         law,
         study,
         tested,
-        gain(law, prediction, **limits),
+        _gain(law, prediction, **limits),
         largest_with_recommendation(law, prediction, **limits),
-        next((own for own in found if own.command), None)
-        or next((NextStep(own.what, own.why, again, True) for own in found), None)
+        next((step for step in steps if step.command), None)
+        or next((NextStep(step.what, step.why, again, True) for step in steps), None)
         or _spend(prediction, sweep),
         limits,
         failed,
@@ -280,13 +335,13 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
     path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
-    own = path / "law.json"
-    if SweepStore(path).exists or not own.is_file() or not Law.is_file(own):
+    law = path / "law.json"
+    if SweepStore(path).exists or not law.is_file() or not Law.is_file(law):
         return None
     try:
         search([path])
     except DataError:  # neither a log nor a sweep
-        return own
+        return law
     return None
 
 

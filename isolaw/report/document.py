@@ -55,7 +55,7 @@ class Table:
         """Return a table of these rows, where the first row contains the column names."""
         head, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
         named = {"name": "", "caption": "", **more}
-        return cls(columns=[own.text for own in head], rows=cells, align=align, **named)
+        return cls(columns=[cell.text for cell in head], rows=cells, align=align, **named)
 
     @classmethod
     def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
@@ -71,8 +71,8 @@ class Table:
         """Return the table as text."""
         shown = [i for i, name in enumerate(self.columns) if name not in self.page_only]
         rows = [self.columns, *([cell.text for cell in row] for row in self.rows)]
-        found = columns([[row[i] for i in shown] for row in rows], self.align) if shown else []
-        return [f"{self.indent}{line}" for line in found]
+        lines = columns([[row[i] for i in shown] for row in rows], self.align) if shown else []
+        return [f"{self.indent}{line}" for line in lines]
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,10 @@ class Passage:
 
     def lines(self) -> list[str]:
         """Return the passage as text."""
-        own = [
+        lines = [
             line for block in self.blocks for line in ([block] if isinstance(block, str) else block.lines())
         ]
-        return [f"{self.title}:", *own] if self.printed else own
+        return [f"{self.title}:", *lines] if self.printed else lines
 
 
 @dataclass(frozen=True)

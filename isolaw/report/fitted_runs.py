@@ -149,8 +149,8 @@ class FittedRuns:
 
     def best_and_worst(self) -> list[str]:
         """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
-        found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
-        both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
+        parsed = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
+        both = [k for kind, k in parsed if kind == "best" and k > 1 and ("worst", k) in parsed]
         return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []
 
     def one_batch(self) -> int:
@@ -212,10 +212,10 @@ def is_of(law: Law, runs: Runs) -> bool:
         selection = select(runs, d.metric, d.eval_set, d.hold, d.fixed, x)
     except (IsolawError, KeyError):
         return False
-    found = [
+    pairs = [
         (c.problems_per_batch, c.rollouts_per_problem, c.runs, c.compute.size, *c.measured)
         for c in selection.configurations
     ]
-    return found == [
+    return pairs == [
         (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, *g.measured) for g in d.grid
     ]

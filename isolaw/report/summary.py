@@ -10,7 +10,7 @@ from isolaw.report.document import Document
 
 
 @checked
-def summary(found: Shown, html: bool = False) -> str:
+def summary(result: Shown, html: bool = False) -> str:
     """Return a law, a prediction or the result of a study as lines of text, or as HTML.
 
     For a law, the text consists of the lines that ``isolaw fit`` prints, the compared laws and the notes.
@@ -20,11 +20,11 @@ def summary(found: Shown, html: bool = False) -> str:
     if html:
         from isolaw.report.page import notebook
 
-        return notebook(document(found))
-    return str(document(found))
+        return notebook(document(result))
+    return str(document(result))
 
 
-def document(found: Shown) -> Document:
+def document(result: Shown) -> Document:
     """Return the document of a law, a prediction, or the result of a study."""
-    made: Document = importlib.import_module(f"isolaw.report.text.{found.TEXT}").document(found)
+    made: Document = importlib.import_module(f"isolaw.report.text.{result.TEXT}").document(result)
     return made

@@ -82,7 +82,7 @@ def _shipped(name: str) -> Preset:
 def _read(path: Path) -> Preset:
     data: Mapping[str, Any] = read_toml(path)
     head = data.get("preset")
-    found = head.get("format") if isinstance(head, Mapping) else None
-    if found != FORMAT:
-        raise InputError(f"{path}: found format {repr(found)[:80]}; expected a preset ({FORMAT})")
+    form = head.get("format") if isinstance(head, Mapping) else None
+    if form != FORMAT:
+        raise InputError(f"{path}: found format {repr(form)[:80]}; expected a preset ({FORMAT})")
     return parse_section(Preset, data, source=str(path))

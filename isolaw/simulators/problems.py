@@ -8,6 +8,7 @@ a larger training set, and both have the same validation set.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,60 @@ from functools import lru_cache
 import numpy as np
 
 from isolaw.errors import Issue, SpecError, nearest
-from isolaw.simulators import histogram
 from isolaw.simulators.model import Floats
+
+_SAMPLES = 16
+# Tolerance for the sum of the shares, since published shares are often rounded.
+_SUM_TOLERANCE = 1e-3
+_GRID, _STEPS = 512, 500
+
+
+def _fault(shares: Sequence[float]) -> str:
+    """Return ``""`` for a valid histogram, and otherwise the property that it lacks.
+
+    >>> _fault([0.5, 0.5])
+    '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
+    >>> _fault([0.5] + 16 * [0.03])
+    'shares that sum to 1 (they sum to 0.98)'
+    """
+    if len(shares) != _SAMPLES + 1:
+        return f"{_SAMPLES + 1} shares, of problems with 0, 1, … {_SAMPLES} of {_SAMPLES} samples correct"
+    if not all(math.isfinite(s) and 0 <= s <= 1 for s in shares):
+        return "shares between 0 and 1"
+    if abs(math.fsum(shares) - 1) > _SUM_TOLERANCE:
+        return f"shares that sum to 1 (they sum to {math.fsum(shares):.4g})"
+    return ""
+
+
+def mean(shares: Sequence[float]) -> float:
+    """Return the mean of p, which equals the mean of the histogram."""
+    return float(np.dot(shares, np.arange(_SAMPLES + 1)) / _SAMPLES / math.fsum(shares))
+
+
+@lru_cache(maxsize=16)
+def _distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Return the grid of p and the estimated weights of its points, as two arrays of shape (512,).
+
+    >>> p, weights = _distribution((0.5, *15 * (0.0,), 0.5))
+    >>> bool(weights[p < 0.1].sum() > 0.49)
+    True
+    """
+    p = np.sin(0.5 * np.pi * (np.arange(_GRID) + 0.5) / _GRID) ** 2
+    x = np.arange(_SAMPLES + 1)[:, None]
+    ways = np.array([[math.comb(_SAMPLES, k)] for k in range(_SAMPLES + 1)])
+    likelihood = ways * p**x * (1 - p) ** (_SAMPLES - x)
+    observed = np.asarray(shares) / math.fsum(shares)
+    weights = np.full(_GRID, 1 / _GRID)
+    for _ in range(_STEPS):
+        weights = weights * ((observed / (likelihood @ weights)) @ likelihood)
+    return p, weights / weights.sum()
+
+
+def sample(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+    """Draw the success probabilities p of ``size`` problems."""
+    p, weights = _distribution(shares)
+    return np.asarray(p[np.searchsorted(np.cumsum(weights)[:-1], rng.random(size), side="right")])
+
 
 # Initial success probabilities p of the paper's sets (arXiv 2603.12151). avg@16 is in [0.3, 0.6] on the easy
 # set and in [0, 0.0625] on the hard set; the extremely hard set has pass@128 = 0. The shapes are assumed.
@@ -82,7 +135,7 @@ def _beta(name: str) -> tuple[float, float] | None:
 def _mean(part: str | tuple[float, ...]) -> float:
     if isinstance(part, str):
         return _MEANS[part]
-    return part[0] / sum(part) if len(part) == 2 else histogram.mean(part)
+    return part[0] / sum(part) if len(part) == 2 else mean(part)
 
 
 def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
@@ -90,7 +143,7 @@ def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) 
         return NAMED[part](rng, size)
     if len(part) == 2:
         return np.clip(rng.beta(*part, size), _SURE, 1 - _SURE)
-    return histogram.sample(part, rng, size)
+    return sample(part, rng, size)
 
 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
@@ -98,7 +151,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
     The value is the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
     ``histograms`` defines additional sets: it maps each name to the shares of problems with 0, 1, … 16 of 16
-    samples correct (`isolaw.simulators.histogram`). Raises `SpecError` for unknown names, shares that do not
+    samples correct (`isolaw.simulators.problems`). Raises `SpecError` for unknown names, shares that do not
     sum to 1, and invalid histograms.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
@@ -114,7 +167,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     issues = [
         Issue(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
         for name, shares in given.items()
-        if (fault := histogram.fault(shares))
+        if (fault := _fault(shares))
     ]
     for written in text.split("+"):
         term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.replace(", ", ",").strip())

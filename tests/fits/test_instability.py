@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.instability import EXPLOSION, LEAST_EVALUATIONS, TRUNCATED, sign
+from isolaw.fits.health import _EXPLOSION, _LEAST_EVALUATIONS, _TRUNCATED, sign
 
 pytestmark = pytest.mark.numbers
 
@@ -27,7 +27,7 @@ def alarms(values: np.ndarray, error: float, tries: int = 500) -> float:
     return float(np.mean([sign("avg@4", steps, noisy(values, i), error) is not None for i in range(tries)]))
 
 
-@pytest.mark.parametrize("size", [LEAST_EVALUATIONS, 10, 30, 60, 300])
+@pytest.mark.parametrize("size", [_LEAST_EVALUATIONS, 10, 30, 60, 300])
 @pytest.mark.parametrize("error", [0.0, 0.015])
 def test_noise_alone_is_hardly_ever_a_sign(size: int, error: float) -> None:
     assert alarms(rising(size), error) <= 0.02
@@ -106,7 +106,7 @@ def test_explosions(metric: str) -> None:
     assert found is not None
     assert found.name == f"{metric} explosion"
     assert 150 <= found.step <= 170
-    assert found.after >= EXPLOSION * found.before
+    assert found.after >= _EXPLOSION * found.before
 
 
 def test_kl_may_be_estimated_below_zero() -> None:
@@ -118,7 +118,7 @@ def test_kl_may_be_estimated_below_zero() -> None:
 
 def test_truncated_responses() -> None:
     assert sign("truncated_fraction", STEPS, np.linspace(0.4, 0.02, 60)) is None
-    found = sign("truncated_fraction", STEPS, np.linspace(0.0, 2 * TRUNCATED, 60))
+    found = sign("truncated_fraction", STEPS, np.linspace(0.0, 2 * _TRUNCATED, 60))
     assert found is not None
     assert found.name == "truncated responses"
     assert 30 <= found.step <= 36
@@ -126,7 +126,7 @@ def test_truncated_responses() -> None:
 
 @given(
     st.sampled_from(["avg@4", "entropy", "kl", "grad_norm", "truncated_fraction"]),
-    st.lists(st.floats(-1e100, 1e100), min_size=LEAST_EVALUATIONS, max_size=40),
+    st.lists(st.floats(-1e100, 1e100), min_size=_LEAST_EVALUATIONS, max_size=40),
     st.floats(0, 1),
 )
 def test_any_values_give_a_finite_answer(metric: str, values: list[float], error: float) -> None:

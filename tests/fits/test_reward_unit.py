@@ -13,8 +13,8 @@ import pytest
 import isolaw
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.prediction import Prediction
-from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration
 from isolaw.fits.studies.recipes import foresee
 from isolaw.report.text.answer import backtest_failed

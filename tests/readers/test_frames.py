@@ -12,7 +12,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.frames import as_pandas
+from isolaw.readers.table_files import as_pandas
 from isolaw.runs import Runs
 
 TAN = Path(__file__).parents[2] / "examples" / "data" / "tan_rollout_n_base.csv"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isolaw.readers.no_history import reason
+from isolaw.readers.sources import _reason
 
 # wandb/latest-run/files/output.log of github.com/jianghoucheng/Agent_On_Policy_Distillation, in full.
 BEGAN = """\
@@ -44,4 +44,4 @@ EVALUATION = "the lines are rollouts of one evaluation by verifiers, without tra
     ],
 )
 def test_why_there_is_no_history(name: str, text: str, found: tuple[str, str] | None) -> None:
-    assert reason(Path(name), text.encode()) == found
+    assert _reason(Path(name), text.encode()) == found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from isolaw.simulators import histogram
+from isolaw.simulators import problems
 
 X = np.arange(17)
 
@@ -27,12 +27,12 @@ KNOWN = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_problems_have_the_histogram_again(name: str) -> None:
     shares = blurred(KNOWN[name])
-    p, weights = histogram.distribution(shares)
+    p, weights = problems._distribution(shares)
     assert weights.sum() == pytest.approx(1)
     assert weights.min() >= 0
     np.testing.assert_allclose(binom.pmf(X[:, None], 16, p) @ weights, shares, rtol=0, atol=3e-3)
     rng = np.random.default_rng(0)
-    sampled = histogram.sample(shares, rng, 200_000)
+    sampled = problems.sample(shares, rng, 200_000)
     again = np.bincount(rng.binomial(16, sampled), minlength=17) / sampled.size
     np.testing.assert_allclose(again, shares, rtol=0, atol=3e-3 + 4 * np.sqrt(0.25 / sampled.size))
 
@@ -41,10 +41,10 @@ def test_problems_have_the_histogram_again(name: str) -> None:
 def test_the_blur_of_sixteen_samples_is_taken_out(name: str) -> None:
     """The spread of p is that of the true p; counts over 16 alone would add the binomial's."""
     truth, shares = KNOWN[name], blurred(KNOWN[name])
-    p, weights = histogram.distribution(shares)
+    p, weights = problems._distribution(shares)
     mean = weights @ p
     assert mean == pytest.approx(truth.mean(), abs=1e-3)
-    assert histogram.mean(shares) == pytest.approx(truth.mean())
+    assert problems.mean(shares) == pytest.approx(truth.mean())
     deviation = np.sqrt(weights @ (p - mean) ** 2)
     counts = np.sqrt(np.dot(shares, (X / 16 - truth.mean()) ** 2))
     assert abs(deviation - truth.std()) < 0.15 * (counts - truth.std()) + 1e-3
@@ -52,8 +52,8 @@ def test_the_blur_of_sixteen_samples_is_taken_out(name: str) -> None:
 
 def test_a_rounded_histogram_is_one() -> None:
     shares = [round(s, 4) for s in blurred(KNOWN["all"])]
-    assert histogram.fault(shares) == ""
-    assert histogram.distribution(tuple(shares))[1].sum() == pytest.approx(1)
+    assert problems._fault(shares) == ""
+    assert problems._distribution(tuple(shares))[1].sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_rounded_histogram_is_one() -> None:
     ids=str,
 )
 def test_what_is_no_histogram(shares: list[float], words: str) -> None:
-    assert words in histogram.fault(shares)
+    assert words in problems._fault(shares)

@@ -42,7 +42,7 @@ def samplers_of(rank: int, ranks: int, samplers: int) -> range:
     >>> [list(samplers_of(rank, 2, 3)) for rank in range(2)]
     [[0, 1], [2]]
     """
-    first, end = (-(-own * samplers // ranks) for own in (rank, rank + 1))
+    first, end = (-(-index * samplers // ranks) for index in (rank, rank + 1))
     return range(first, end)
 
 
@@ -123,16 +123,18 @@ class RealOptions(BaseModel):
         """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
-        own = parse_section(cls, spec.options, prefix="real")
-        if own.reward_weights and len(own.reward_weights) != len(own.rewards):
-            accepted = f"one for each of the {len(own.rewards)} rewards"
-            raise SpecError([Issue("real.reward_weights", found=list(own.reward_weights), accepted=accepted)])
-        if len(set(own.rewards)) < len(own.rewards) or not own.rewards:
-            raise SpecError([Issue("real.reward", found=list(own.rewards), accepted="distinct rewards")])
-        dtype = own.dtype or ("bfloat16" if environment.gpus() else "float32")
-        sampler = own.sampler or ("vllm" if environment.installed("vllm") else "transformers")
-        tolerance = own.logprob_tolerance or TOLERANCE[dtype]
-        return own.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
+        section = parse_section(cls, spec.options, prefix="real")
+        if section.reward_weights and len(section.reward_weights) != len(section.rewards):
+            accepted = f"one for each of the {len(section.rewards)} rewards"
+            raise SpecError(
+                [Issue("real.reward_weights", found=list(section.reward_weights), accepted=accepted)]
+            )
+        if len(set(section.rewards)) < len(section.rewards) or not section.rewards:
+            raise SpecError([Issue("real.reward", found=list(section.rewards), accepted="distinct rewards")])
+        dtype = section.dtype or ("bfloat16" if environment.gpus() else "float32")
+        sampler = section.sampler or ("vllm" if environment.installed("vllm") else "transformers")
+        tolerance = section.logprob_tolerance or TOLERANCE[dtype]
+        return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RealOptions:

@@ -217,7 +217,7 @@ class LawDocument(Flagged):
 
     @property
     def unit(self) -> float:
-        """The metric's unit, a power of ten (`isolaw.fits.reward_unit`)."""
+        """The metric's unit, a power of ten (`isolaw.fits.metric`)."""
         return float(f"{self.tolerance / TOLERANCE:.3g}")
 
     @classmethod

@@ -24,10 +24,9 @@ from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
 from isolaw.fits.frontier import TOLERANCE, supported_range
-from isolaw.fits.metric import read_reward
+from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
-from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices

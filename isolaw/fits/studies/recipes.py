@@ -30,8 +30,8 @@ from isolaw.fits.curves.learning_curves import Curves, enough_points
 from isolaw.fits.curves.pooled import pooled
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
+from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.pipeline import DRAWS
-from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown

@@ -43,10 +43,9 @@ from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.metric import read_reward
+from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.predict import seconds_of
-from isolaw.fits.reward_unit import bounds, unit_of
 from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
 from isolaw.fits.surface.estimate import estimate

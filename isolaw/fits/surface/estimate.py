@@ -60,7 +60,7 @@ class Surface:
     seed: int  # seed of the draws
     misfit: float = 1.0  # factor by which draws are wider than the process implies; 1 if it fits
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest possible reward
-    unit: float = 1.0  # unit of the reward (`isolaw.fits.reward_unit`)
+    unit: float = 1.0  # unit of the reward (`isolaw.fits.metric`)
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     @classmethod

@@ -21,7 +21,7 @@ import orjson
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import containers, frameworks, limits, notebook_outputs
 from isolaw.readers.containers.printed_config import PrintedArguments
-from isolaw.readers.html_tables import HtmlTable, tables
+from isolaw.readers.notebook_outputs import HtmlTable, tables
 from isolaw.readers.raw_log import Container, RawLog, finite
 from isolaw.readers.text_lines import clean
 

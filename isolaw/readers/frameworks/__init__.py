@@ -36,7 +36,7 @@ def known() -> Iterator[Framework]:
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
     """Return the framework that writes these metric keys or this configuration, or None if unknown."""
-    return next((own for own in known() if own.recognises(keys, config)), None)
+    return next((framework for framework in known() if framework.recognises(keys, config)), None)
 
 
 def possible(keys: Collection[str]) -> list[Framework]:
@@ -44,8 +44,12 @@ def possible(keys: Collection[str]) -> list[Framework]:
 
     If some of these frameworks also use one of the keys to count steps, return only those frameworks.
     """
-    found = [own for own in known() if own.own_keys and any(_rewards(own, key) for key in keys)]
-    return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
+    matching = [
+        framework
+        for framework in known()
+        if framework.own_keys and any(_rewards(framework, key) for key in keys)
+    ]
+    return [framework for framework in matching if not set(framework.step_keys).isdisjoint(keys)] or matching
 
 
 # The last two belong to TRL.
@@ -60,8 +64,8 @@ def of_training(key: str) -> bool:
     """
     if key.lower().startswith(_OF_TRAINING):
         return True
-    own = find([key], {})
-    target = own.target(key) if own else None
+    framework = find([key], {})
+    target = framework.target(key) if framework else None
     return target is not None and target[0] == "train"
 
 
@@ -72,7 +76,7 @@ def _rewards(framework: Framework, key: str) -> bool:
 
 def named(name: str) -> Framework:
     """Return the framework called ``name``, in any case, or raise an `InputError` that lists all names."""
-    for own in known():
-        if own.name.lower() == name.lower():
-            return own
+    for framework in known():
+        if framework.name.lower() == name.lower():
+            return framework
     raise InputError(f"framework: {unknown('framework', name, FRAMEWORKS, 'expected')}")

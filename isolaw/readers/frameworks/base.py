@@ -61,7 +61,7 @@ class Config:
 
     def number(self, *names: str) -> Fact | None:
         """Return the first of these settings that is a finite number (or its text), or None."""
-        return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
+        return self._first(names, lambda value: None if math.isnan(number := finite(value)) else number)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
         """Return the first of these settings that is a whole number of at least ``least``, or None."""
@@ -144,13 +144,13 @@ class Framework:
         Returns no facts if the number varies (e.g. with a filter), and ignores a smaller last batch.
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
-        counted = {f"{key} in every record": (own.record, own.value) for key, own in keys.items()}
+        counted = {f"{key} in every record": (series.record, series.value) for key, series in keys.items()}
         for key in filter(_so_far, log.series):
             counted[f"{key}, by step"] = log.series[key].record, self._a_step(log, key)
         for where, (record, values) in counted.items():
             at = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])] if values else []
             steady = len(at) == 1 or (len(at) == 2 and min(at[1], len(values) - at[1]) > 1)
-            known = [found for i in at if steady and (found := whole(values[i], 1))]
+            known = [count for i in at if steady and (count := whole(values[i], 1))]
             if len(at) == len(known) > 0 and known != [1]:
                 after = [f"{where}{word}" for word in ("", f" from record {record[at[-1]] + 1} on")]
                 return [Fact(value, text) for value, text in zip(known, after, strict=False)]
@@ -160,8 +160,8 @@ class Framework:
         """Return the increase of a count per step, from one record to the next."""
         keys = [step_key for step_key in self.step_keys if step_key in log.series]
         steps = dict(enumerate([] if keys or log.of_tracker else log.step))
-        for own in reversed(keys):
-            steps |= dict(zip(log.series[own].record, log.series[own].value, strict=True))
+        for name in reversed(keys):
+            steps |= dict(zip(log.series[name].record, log.series[name].value, strict=True))
         count = zip(log.series[key].record, log.series[key].value, strict=True)
         points = [(steps[record], value) for record, value in count if record in steps]
         rises = [(s1 - s0, v1 - v0) for (s0, v0), (s1, v1) in pairwise(points)]
@@ -169,14 +169,14 @@ class Framework:
 
     def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
         """Return the facts in a run's configuration, which was read from ``source``."""
-        own = Config(self.flat(config), source)
+        flattened = Config(self.flat(config), source)
         facts: dict[str, Fact | None] = {}
         for name, settings in self.settings.items():
             if name in WHOLE:
-                facts[name] = own.count(*settings, least=WHOLE[name])
+                facts[name] = flattened.count(*settings, least=WHOLE[name])
             else:
-                facts[name] = own.number(*settings) if name in _NUMBERS else own.text(*settings)
-        facts |= self.more_facts(own, facts)
+                facts[name] = flattened.number(*settings) if name in _NUMBERS else flattened.text(*settings)
+        facts |= self.more_facts(flattened, facts)
         return {name: fact for name, fact in facts.items() if fact is not None}
 
 
@@ -188,7 +188,8 @@ def _so_far(key: str) -> bool:
 def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> bool:
     """Return whether, for some tuple, every pattern matches a name."""
     return any(
-        all(any(map(re.compile(pattern, re.S).fullmatch, names)) for pattern in own) for own in patterns
+        all(any(map(re.compile(pattern, re.S).fullmatch, names)) for pattern in alternatives)
+        for alternatives in patterns
     )
 
 
@@ -207,12 +208,12 @@ def by_rules(
     dropped = re.compile(not_kept, re.S)
 
     def metric(key: str) -> Target | None:
-        for pattern, eval_set, own in compiled:
+        for pattern, eval_set, metric in compiled:
             if match := pattern.fullmatch(key):
                 groups = match.groupdict()
                 eval_set = groups.get("set") or eval_set
-                if own:
-                    return eval_set, own if isinstance(own, str) else own(int(groups["k"]))
+                if metric:
+                    return eval_set, metric if isinstance(metric, str) else metric(int(groups["k"]))
                 name = groups["name"]
                 kept = name in names or not dropped.fullmatch(name)
                 return (eval_set, names.get(name, name)) if kept else None

@@ -21,8 +21,8 @@ def metric(key: str) -> tuple[str, str] | None:
 
 def _facts(config: Config, _facts: Facts) -> Facts:
     """Return the facts in a configuration that already has isolaw's own names."""
-    own = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
-    return {name: config.fact(key, config.values[key]) for name, key in own.items() if name != "run_id"}
+    keys = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
+    return {name: config.fact(key, config.values[key]) for name, key in keys.items() if name != "run_id"}
 
 
 FRAMEWORK = Framework(

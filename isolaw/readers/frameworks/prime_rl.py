@@ -44,7 +44,7 @@ _NOT_KEPT = (
 
 def _either(*names: str) -> tuple[str, ...]:
     """Return the names of an orchestrator setting in ``rl.toml`` and in the orchestrator's own file."""
-    return tuple(name for own in names for name in (f"orchestrator.{own}", own))
+    return tuple(name for key in names for name in (f"orchestrator.{key}", key))
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -68,10 +68,10 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 def _environments(config: Config) -> Fact | None:
     for table in _either("train.env", "env"):
-        found = [
+        facts = [
             config.text(*(f"{table}.{i}.{name}" for name in ("name", "taskset.id", "id"))) for i in range(20)
         ]
-        if names := [fact.value for fact in found if fact]:
+        if names := [fact.value for fact in facts if fact]:
             return config.fact(table, "+".join(names))
     return None
 

@@ -120,11 +120,11 @@ def _facts(config: Config, facts: Facts) -> Facts:
     }
 
 
-def _group(config: Config, own: Fact | None) -> Fact | None:
+def _group(config: Config, stated: Fact | None) -> Fact | None:
     """Return n. Multi-turn descendants have their own key for n and leave ``rollout.n`` at 1."""
-    if own is not None and own.value > 1:
-        return own
-    return config.count(*_GROUP_SIZES) or own
+    if stated is not None and stated.value > 1:
+        return stated
+    return config.count(*_GROUP_SIZES) or stated
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,17 +157,17 @@ def _asynchronous(config: Config, mini: Fact | None) -> Fact | None:
 def _generated(config: Config, trained: Fact) -> Fact:
     """Return the prompts that a step generates, or the least number of them if a filter discards some."""
     rejects = config.is_true(*_REJECTIONS)
-    own = config.count("data.gen_batch_size", "data.mini_rollout_batch_size")
+    stated = config.count("data.gen_batch_size", "data.mini_rollout_batch_size")
     times = config.number("data.oversample_factor", *(_MULTIPLIERS if rejects else ()))
-    if own is None and times and 1 < times.value < LARGEST_COUNT:
-        own = Fact(int(trained.value * times.value), f"{trained.origin} · {times.origin}")
-    own = own or trained
-    if own.value < trained.value:
-        batches = math.ceil(trained.value / own.value)
-        own = Fact(batches * own.value, f"{batches} · {own.origin}")
-    if own.value == trained.value and not (rejects or config.is_true(*_FILTERS)):
+    if stated is None and times and 1 < times.value < LARGEST_COUNT:
+        stated = Fact(int(trained.value * times.value), f"{trained.origin} · {times.origin}")
+    stated = stated or trained
+    if stated.value < trained.value:
+        batches = math.ceil(trained.value / stated.value)
+        stated = Fact(batches * stated.value, f"{batches} · {stated.origin}")
+    if stated.value == trained.value and not (rejects or config.is_true(*_FILTERS)):
         return trained
-    return own.but(
+    return stated.but(
         "with dynamic sampling, a step generates this number or more (num_gen_batches) and trains on "
         f"{'some' if rejects else trained.value} prompts; C counts only this number"
     )

@@ -36,12 +36,12 @@ def fitted_curves(law: Law, points: int = 200) -> list[tuple[Floats, Floats]]:
     for i, entry in enumerate(document.grid):
         start = max(entry.measured[0], entry.step_cost)
         if reward is None:
-            own = np.geomspace(start, entry.measured[1], points)
-            fitted = law.curves(entry.problems_per_batch, entry.rollouts_per_problem)(own)[0]
+            compute = np.geomspace(start, entry.measured[1], points)
+            fitted = law.curves(entry.problems_per_batch, entry.rollouts_per_problem)(compute)[0]
         else:
             inside = (x >= start) & (x <= entry.measured[1] * (1 + 1e-9))
-            own, fitted = x[inside], reward[inside, i]
-        out.append((own / scale, fitted))
+            compute, fitted = x[inside], reward[inside, i]
+        out.append((compute / scale, fitted))
     return out
 
 
@@ -85,7 +85,7 @@ def n_ends(levels: Iterable[float]) -> tuple[float, float]:
     return min(known) / _ROOM, max(known) * _ROOM
 
 
-def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
+def star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
     """Return x, n* and the two ends of its 95 % interval at each x where n* is known.
 
     The array has shape (4, X). An unbounded interval ends at the limit of the axis, given by ``ends``; a
@@ -100,7 +100,7 @@ def star_line(x: Sequence[float], found: Sequence[Quantity], ends: tuple[float, 
            [1.60e+01, 1.28e+02]])
     """
     rows = []
-    for at, q in zip(x, found, strict=True):
+    for at, q in zip(x, quantities, strict=True):
         if q.value is None or q.status in ("refused", "not_identified"):
             continue
         low, high = (np.nan, np.nan) if q.interval is None else q.interval

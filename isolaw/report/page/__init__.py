@@ -118,7 +118,7 @@ def render_document(
     """Return the page of a document as HTML.
 
     ``command`` is the command that created the page. ``sources`` contains the name, kind and hash of each
-    source, from `isolaw.report.page.provenance.sources`.
+    source, from `isolaw.report.page.build.sources`.
     """
     first, *rest = document.labelled
     answer, *opening = first.blocks

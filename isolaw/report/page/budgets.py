@@ -48,21 +48,21 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * steps_scale(law.document)
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for stop in stops(start, max(FAR * comparable(grid), largest)):
         if (prediction := text.predicted(law, stop, **limits)) is not None:
-            found[stop] = prediction
+            predictions[stop] = prediction
     today = text.at_the_end(law, **limits)
     if today is not None:
-        found.setdefault(today.compute, today)
+        predictions.setdefault(today.compute, today)
     if compute is None:
-        measured = [stop for stop in found if stop <= largest * 1.01 and found[stop].options]
-        compute = max(measured, default=min(found, default=largest))
-    found[int(compute)] = law.predict(compute, **limits)
-    ordered = sorted(found)
-    refused = next((p for p in found.values() if not p.options), None)
+        measured = [stop for stop in predictions if stop <= largest * 1.01 and predictions[stop].options]
+        compute = max(measured, default=min(predictions, default=largest))
+    predictions[int(compute)] = law.predict(compute, **limits)
+    ordered = sorted(predictions)
+    refused = next((p for p in predictions.values() if not p.options), None)
     nearest = None if refused is None else text.largest_with_recommendation(law, refused, **limits)
-    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
+    return Budgets([predictions[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
 
 
 def stops(low: float, high: float) -> list[int]:
@@ -81,14 +81,14 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
-def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
+def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
     """Return the page's texts for a prediction. Texts for unknown values are empty."""
     document, a = law.document, prediction.allocation
     n, b, m = ("–",) * 3
     if a is not None:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
     loss, stars = text.loss(prediction, document), text.stars(prediction, document)
-    instead = own.nearest if a is None else None
+    instead = nearest.nearest if a is None else None
     return {
         "x": prediction.compute / steps_scale(document),
         "budget": f"{number(prediction.compute)} {prediction.unit}",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from isolaw.design.decisions import Decision
+from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code
 from isolaw.fits.health import health
+from isolaw.registry import __version__
 from isolaw.report.document import Table
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
+from isolaw.report.page import landscape, law_charts, race, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.text import law as law_text
@@ -20,8 +27,67 @@ from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.answer import backtest_failed, backtest_line
 from isolaw.report.text.numbers import number
 from isolaw.report.text.runs_to_add import RunsToAdd, advice
-from isolaw.runs import SYMBOL_OF
+from isolaw.runs import SYMBOL_OF, Runs
 from isolaw.store.sweep import Kept
+
+_LISTED = 12
+_OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
+
+
+def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
+    """Return (name, kind, SHA-256) of each file or sweep in ``read``. Many files are listed as their folder.
+
+    The hash of a folder is the SHA-256 of the output of ``sha256sum`` for its files, sorted by name.
+    """
+    paths = [Path(name) for name in dict.fromkeys(map(str, read))]
+    directories = [path for path in paths if path.is_dir()]
+    out = []
+    for path in directories:
+        files = sorted(file for pattern in _OF_A_SWEEP for file in path.glob(pattern))
+        files = files or sorted(Walk(path))
+        out.append((str(path), f"{len(files):,} files", _of_all(files, path)))
+    single = [path for path in paths if path not in directories]
+    if len(single) > _LISTED:
+        folder = Path(os.path.commonpath(single))
+        return [*out, (str(folder), f"{len(single):,} files", _of_all(sorted(single), folder))]
+    return out + [(str(path), "file", _of_file(path)) for path in single]
+
+
+def _of_all(files: Iterable[Path], folder: Path) -> str:
+    lines = [f"{_of_file(file)}  {file.relative_to(folder)}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _of_file(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        return f"not readable: {error.strerror}"
+
+
+def _versions(plotly: str) -> str:
+    """Return the versions of isolaw, Python, the numerical packages and plotly.js."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "pandas", "numba"))
+    return f"isolaw {__version__}, Python {platform.python_version()}, {packages}, plotly.js {plotly}"
+
+
+def _seeds(runs: Runs) -> str:
+    """Return the seeds of the runs as text."""
+    numbers = sorted(int(seed) for seed in runs.points["seed"].unique())
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
+def _options(document: LawDocument) -> str:
+    """Return the keywords of `isolaw.fit` that give this law."""
+    d, records = document, "off" if document.records is None else document.records
+    keywords = {
+        "metric": d.metric, "eval_set": d.eval_set, "hold": d.hold, "where": d.fixed, "method": d.method,
+        "curve": d.curve, "records": records, "x": "compute" if d.x.name == "steps" else d.x.name,
+        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed, "robust": d.robust,
+    }  # fmt: skip
+    return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
 @dataclass(frozen=True)
@@ -31,7 +97,7 @@ class PageContent:
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
     backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none
     failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
-    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.provenance`)
+    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.build`)
     command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
@@ -115,12 +181,12 @@ def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
         return f"n*(C): {study.refused}"
     lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
     charts, shown = [], [] if budgets is None else budgets.recommended
-    found: list[Table | None] = [tables.laws(d), tables.configurations(d)]
+    sections: list[Table | None] = [tables.laws(d), tables.configurations(d)]
     if budgets is not None and shown:
         charts = [law_charts.n_star(study, budgets)]
-        found.insert(0, tables.frontier(shown, d))
+        sections.insert(0, tables.frontier(shown, d))
     title = f"The best {SYMBOL_OF[d.axis]} for a budget"
-    return PageSection("law", title, lines, charts, [table for table in found if table is not None])
+    return PageSection("law", title, lines, charts, [table for table in sections if table is not None])
 
 
 def _race(facts: PageContent) -> list[PageSection]:
@@ -136,9 +202,9 @@ def _responses(facts: PageContent) -> list[PageSection]:
     """Return the section of kept responses, or an empty list if no run kept any (simulated runs never do)."""
     if not facts.responses:
         return []
-    shown = responses.chosen(facts.responses)
-    lines = responses.lines(facts.responses, shown)
-    return [PageSection("responses", "Responses", lines, tables=[responses.table(shown)])]
+    shown = run_charts.chosen_responses(facts.responses)
+    lines = run_charts.response_lines(facts.responses, shown)
+    return [PageSection("responses", "Responses", lines, tables=[run_charts.response_table(shown)])]
 
 
 def _best_and_worst(study: FittedRuns) -> PageSection | str:
@@ -177,10 +243,10 @@ def _health(study: FittedRuns, facts: PageContent) -> PageSection:
 
 
 def _backtest(facts: PageContent) -> PageSection | str:
-    found = facts.backtest
-    if isinstance(found, str):
-        return f"Backtest: {found}"
-    charts, losses = [run_charts.backtest(found)], [tables.backtest(found)]
+    result = facts.backtest
+    if isinstance(result, str):
+        return f"Backtest: {result}"
+    charts, losses = [run_charts.backtest(result)], [tables.backtest(result)]
     title = "Backtest: would small runs have predicted the best allocation?"
     return PageSection("backtest", title, [], charts, losses)
 
@@ -207,7 +273,9 @@ def _advice(study: FittedRuns, facts: PageContent) -> list[tuple[RunsToAdd, str]
     if study.document is None:
         return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
-    return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
+    return [
+        (addition, addition.command(facts.sweep)) for addition in advice(study.document, first, facts.race)
+    ]
 
 
 def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
@@ -218,11 +286,11 @@ def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, 
         "command": [facts.command] if facts.command else [],
         "data": data,
         "as read": list(facts.notes),
-        "fit": [provenance.options(d)] if d else [],
+        "fit": [_options(d)] if d else [],
         "intervals": law_text.intervals(d) if d else [],
         "time": list(facts.hours),
-        "seeds of the runs": [provenance.seeds(study.runs)],
-        "versions": [provenance.versions(plotly)],
+        "seeds of the runs": [_seeds(study.runs)],
+        "versions": [_versions(plotly)],
     }
     return [(name, lines) for name, lines in how.items() if lines]
 

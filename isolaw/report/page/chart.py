@@ -86,13 +86,13 @@ def band(x: Any, low: Any, high: Any, **more: Any) -> list[dict[str, Any]]:
 
 def mark(x: float, label: str, colour: str, *, top: bool, right: bool, **style: Any) -> dict[str, Any]:
     """Return a vertical line with a label at its top or bottom end, on its left if ``right`` is true."""
-    own = {
+    trace = {
         "text": label, "textangle": 0, "textposition": "end" if top else "start", "padding": 4,
         "yanchor": "top" if top else "bottom", "xanchor": "right" if right else "left",
         "font": {"size": 11, "color": colour},
     }  # fmt: skip
     place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
-    return {**place, "line": {"color": colour, "width": 1, **style}, "label": own}
+    return {**place, "line": {"color": colour, "width": 1, **style}, "label": trace}
 
 
 def n_colour(levels: Sequence[int], n: int) -> str:

@@ -24,7 +24,7 @@ def landscape(study: FittedRuns) -> list[Chart]:
     """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
     b, levels = study.one_batch(), study.levels
     shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})
-    maps = {n: found for n in shown if (found := _shares(study, b, n))}
+    maps = {n: image for n in shown if (image := _shares(study, b, n))}
     most = max((float(shares.to_numpy().max()) for shares, _ in maps.values()), default=1.0)
     charts = [_map(shares, origin, n, b, most) for n, (shares, origin) in maps.items()]
     rows = study.rows("zero_fraction")
@@ -74,8 +74,8 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
 
 def _zero(rows: pd.DataFrame, study: FittedRuns, b: int) -> Chart:
     data = []
-    for group, own in rows.groupby("rollouts_per_problem"):
-        n, mean = int(str(group)), own.groupby("compute")["value"].mean()
+    for group, part in rows.groupby("rollouts_per_problem"):
+        n, mean = int(str(group)), part.groupby("compute")["value"].mean()
         style = {"color": n_colour(study.levels, n), "width": 1.6}
         hover = f"n = {n:,}, C %{{x:.3s}}: %{{y:.1%}}<extra></extra>"
         data.append(line(mean.index, mean, style, hovertemplate=hover, meta={"n": n}))

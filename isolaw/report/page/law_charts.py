@@ -110,7 +110,7 @@ def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = 
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0").sort_values(["run_id", "step"])
     thinned = _thinned(rows)
-    data = [_runs(own, b, n, study, labels) for (b, n), own in thinned.groupby(PLACE, sort=True)]
+    data = [_runs(part, b, n, study, labels) for (b, n), part in thinned.groupby(PLACE, sort=True)]
     document = study.document
     if study.law is not None and document is not None:
         for entry, curve in zip(document.grid, fitted_curves(study.law, _CURVE), strict=True):
@@ -136,16 +136,16 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     most = max(_MOST_POINTS // rows["run_id"].nunique(), _LEAST_POINTS)
 
-    def some(own: pd.DataFrame) -> pd.DataFrame:
-        at = np.searchsorted(own["x"], np.geomspace(own["x"].iloc[0], own["x"].iloc[-1], most))
-        return own.iloc[np.unique(np.append(at.clip(max=len(own) - 1), len(own) - 1))]
+    def some(curve: pd.DataFrame) -> pd.DataFrame:
+        at = np.searchsorted(curve["x"], np.geomspace(curve["x"].iloc[0], curve["x"].iloc[-1], most))
+        return curve.iloc[np.unique(np.append(at.clip(max=len(curve) - 1), len(curve) - 1))]
 
-    return pd.concat([some(own) for _, own in rows.groupby("run_id", sort=False)])
+    return pd.concat([some(run) for _, run in rows.groupby("run_id", sort=False)])
 
 
 def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[str, int]) -> dict[str, Any]:
     """Return all runs of a configuration as one line with gaps. Each point contains its run and step."""
-    pieces = [own for _, own in rows.groupby("run_id", sort=False)]
+    pieces = [run for _, run in rows.groupby("run_id", sort=False)]
     known = [
         [[labels[str(piece["run_id"].iloc[0])], int(step)] for step in piece["step"]] for piece in pieces
     ]
@@ -169,11 +169,11 @@ def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
     assert law is not None
     assert document is not None
     levels, of_b = law.levels, document.axis == "problems_per_batch"
-    found = [(p, p.b_star if of_b else p.n_star) for p in budgets.recommended]
-    found = [(p, q) for p, q in found if q.value is not None and q.status != "not_identified"]
-    x = _x([p for p, _ in found], document)
-    ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in found)])
-    at, n, low, high = star_line(x, [q for _, q in found], ends)
+    pairs = [(p, p.b_star if of_b else p.n_star) for p in budgets.recommended]
+    pairs = [(p, q) for p, q in pairs if q.value is not None and q.status != "not_identified"]
+    x = _x([p for p, _ in pairs], document)
+    ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in pairs)])
+    at, n, low, high = star_line(x, [q for _, q in pairs], ends)
     data: list[dict[str, Any]] = []
     if np.isfinite(low).any():
         data += band(at, low, high, **_DRAWS)
@@ -181,7 +181,7 @@ def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
     hover = [
         f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
         f"{name}: {law_text.star(q)}"
-        for p, q in found
+        for p, q in pairs
     ]
     solid = {"color": "var(--accent)", "width": 2.5}
     hovered = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}

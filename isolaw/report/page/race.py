@@ -76,7 +76,9 @@ def lines(history: Sequence[Decision], directory: str = "") -> list[str]:
     """Return the race's result, and how to extend runs that it stopped early."""
     left = sum(standing.verdict is CellVerdict.WORSE for made in history for standing in made.standings)
     out = (
-        [text.found(history[-1])] if history[-1].stage is DecisionStage.STOP else ["The race has not ended."]
+        [text.outcome(history[-1])]
+        if history[-1].stage is DecisionStage.STOP
+        else ["The race has not ended."]
     )
     if history[-1].best is not None:
         out.append(

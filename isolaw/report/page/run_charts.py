@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
+from isolaw.report.document import Table, TableCell
 from isolaw.report.figures.series import n_ends
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
@@ -29,6 +31,77 @@ from isolaw.report.page.chart import (
 from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
+from isolaw.store.sweep import Kept
+
+_MOST = 300  # rows; each text has up to 2.7 kB
+_EVALUATIONS = 5  # per run
+# The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+
+
+def chosen_responses(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:
+    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
+
+    The choice includes the first and the last evaluation of each run, if ``most`` permits.
+    """
+    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
+    for each in range(_EVALUATIONS, 0, -1):
+        spread = [run[i] for run in runs for i in _spread(len(run), each)]
+        if each == 1 or sum(len(one.responses) for one in spread) <= most:
+            break
+    out: list[Kept] = []
+    for one in spread:
+        most -= len(one.responses)
+        if most < 0:
+            break
+        out.append(one)
+    return out
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """Return up to ``count`` evenly spaced indices below ``size``.
+
+    The last index is always included and, if there are two or more, the first index.
+
+    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    ([0, 3, 6], [6], [0, 1])
+    """
+    return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
+
+
+def response_lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
+    """Describe which responses the table shows, and how many it leaves out."""
+    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
+    text = "The first response to each of the first problems, the same problems in every run and evaluation."
+    if here == all_of:
+        return [text]
+    return [text, f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."]
+
+
+def response_table(shown: Sequence[Kept]) -> Table:
+    """Return a table with one row per response."""
+    rows = []
+    for one in shown:
+        spec = one.spec
+        run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
+        for response in one.responses:
+            length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
+            rows.append(
+                [
+                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
+                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
+                    TableCell(_plain(response.response), kind="said"),
+                    TableCell(_plain(response.answer), kind="said"),
+                    TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
+                ]
+            )  # fmt: skip
+    columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]
+    return Table("responses", "Responses at evaluations", columns, rows, long=True)
+
+
+def _plain(text: str) -> str:
+    return text.translate(_PICTURES)
+
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
 _NEAR_END = 0.8  # rewards before this share of the largest compute do not count as final
@@ -42,17 +115,17 @@ def grid(study: FittedRuns) -> Chart:
     the highest mean.
     """
     compute, table = study.finals()
-    found = _recommended(study, compute)
+    prediction = _recommended(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
-    caption = _grid_caption(study, table, compute, found)
+    caption = _grid_caption(study, table, compute, prediction)
     if len(study.batches) > 1:
-        near = None if found is None else {_place(o) for o in found.options}
+        near = None if prediction is None else {_place(o) for o in prediction.options}
         return _map_of_grid(table, title, caption, near)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
-    if found is not None and study.law is not None and study.law.surface is not None:
+    if prediction is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
         chart.data[:0] = _fitted(study.law.surface, compute)
-        n = found.options[0].allocation.rollouts_per_problem
+        n = prediction.options[0].allocation.rollouts_per_problem
         right = bool(n > np.median(study.levels))
         label = f"recommended: n = {n:,}"
         chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, right=right, dash="dot")]
@@ -68,8 +141,8 @@ def _recommended(study: FittedRuns, compute: float) -> Prediction | None:
     """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
-    found = predicted(study.law, compute)
-    return found if found is not None and found.options else None
+    prediction = predicted(study.law, compute)
+    return prediction if prediction is not None and prediction.options else None
 
 
 def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
@@ -124,8 +197,8 @@ def _map_of_grid(
 def _runs(table: pd.DataFrame) -> list[str]:
     """Return the hover text of each mean: its standard error, if known, and the number of runs."""
     return [
-        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(own, 'run')}"
-        for own, error in zip(table["runs"], table["error"], strict=True)
+        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(runs, 'run')}"
+        for runs, error in zip(table["runs"], table["error"], strict=True)
     ]
 
 
@@ -138,7 +211,7 @@ def _by_n(
         n, table["value"], {"color": "var(--muted)", "width": 1}, mode="lines+markers",
         error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
                  "thickness": 1.2, "width": 3},
-        customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, own) for own in n]},
+        customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, level) for level in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     )  # fmt: skip
     layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y)}}}
@@ -159,12 +232,12 @@ def best_and_worst(study: FittedRuns) -> list[Chart]:
 def backtest(result: Mapping[str, Any]) -> Chart:
     """Return a chart of the loss in reward of each rule, by budget."""
     data = []
-    for i, (rule, found) in enumerate(result["rules"].items()):
+    for i, (rule, losses) in enumerate(result["rules"].items()):
         width = 2.5 if rule == "isolaw" else 1.5
         style = {"color": f"var(--k{i % 4})", "width": width, "dash": _DASHES[i % 4]}
         hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
         data.append(line(
-            result["budgets"], found["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
+            result["budgets"], losses["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
             marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule), mode="lines+markers",
         ))  # fmt: skip
     layout = {
@@ -232,7 +305,7 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
     judged = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
         judged = "by later checkpoints of the same runs, since there is only one seed"
-    means = {rule: found["mean_loss"] for rule, found in result["rules"].items()}
+    means = {rule: losses["mean_loss"] for rule, losses in result["rules"].items()}
     listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
     best = min(means, key=lambda rule: means[rule])
     return (

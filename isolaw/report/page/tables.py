@@ -68,8 +68,8 @@ def rewards_at_one_compute(study: FittedRuns) -> Table:
     compute = common_compute(study.rows())
     tables = {name: final_rewards(study.rows(name), compute).set_index(PLACE) for name in names}
     rows = []
-    for (b, n), own in tables[study.metric].iterrows():
-        row = [_number(b), _number(n), _number(own["runs"])]
+    for (b, n), values in tables[study.metric].iterrows():
+        row = [_number(b), _number(n), _number(values["runs"])]
         for table in tables.values():
             if (b, n) not in table.index:
                 row.append(TableCell("", ""))
@@ -109,10 +109,10 @@ def laws(document: LawDocument) -> Table | None:
     rows = []
     for name, law in comparison.laws.items():
         chosen, better = name == comparison.preferred, law.better.get("constant")
-        own = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
+        label = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
         texts = law_text.form_equation(name, document), law_text.parameters(name, law)
         than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
-        rows.append([own, *map(TableCell, texts), _lost(law.mean_loss, document.tolerance), than_constant])
+        rows.append([label, *map(TableCell, texts), _lost(law.mean_loss, document.tolerance), than_constant])
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
     return Table(
         "laws", "The laws that were compared, by their loss of reward along n*", heads, rows, long=True
@@ -152,17 +152,17 @@ def health(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping
 def backtest(result: Mapping[str, Any]) -> Table:
     """Return a table of the loss in reward of each rule in a backtest."""
     rows, tolerance = [], result["tolerance"]
-    for rule, found in result["rules"].items():
-        difference, error = found["against_isolaw"].values()
+    for rule, losses in result["rules"].items():
+        difference, error = losses["against_isolaw"].values()
         sign = "-" if difference < 0 else "+"
         against = sign + in_reward(abs(difference), tolerance)
         against += "" if error is None else f" (SE {in_reward(error, tolerance)})"
         cells = [
             TableCell(f"{in_reward(lost, tolerance)} ({chosen})".replace("n ", "n\u00a0"), lost)
-            for lost, chosen in zip(found["loss"], choices(result, rule), strict=True)
+            for lost, chosen in zip(losses["loss"], choices(result, rule), strict=True)
         ]
         last = TableCell("" if rule == "isolaw" else against, difference)
-        rows.append([TableCell(rule), *cells, _lost(found["mean_loss"], tolerance), last])
+        rows.append([TableCell(rule), *cells, _lost(losses["mean_loss"], tolerance), last])
     budgets = [f"C = {number(c)}" for c in result["budgets"]]
     how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
     caption = f"Loss in reward of each rule, and its choices{how}"

@@ -14,8 +14,8 @@ from isolaw.report.text.numbers import in_reward, interval, number
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
-    from isolaw.fits.gain import Gain
     from isolaw.fits.prediction import Prediction
+    from isolaw.report.answer import Gain
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
@@ -48,7 +48,7 @@ def answer_lines(
     lines.append(f"Backtest: {backtest_line(backtest, document.metric)}")
     said = _SAID if prediction.options else (*_SAID, Code.FLAT)
     weak = [flag for flag in prediction.flags if flag.code not in said]
-    weak.sort(key=lambda own: _FIRST.index(own.code) if own.code in _FIRST else len(_FIRST))
+    weak.sort(key=lambda flag: _FIRST.index(flag.code) if flag.code in _FIRST else len(_FIRST))
     if weak or failed:
         most = _MOST_WEAK - bool(failed)
         notes = [*([failed] if failed else []), *law_text.notes(weak[:most])]
@@ -96,7 +96,7 @@ def _comes_down(prediction: Prediction, bought: Gain) -> str:
 
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the result of the simple rule with the lowest mean loss."""
-    others = {rule: found for rule, found in result["rules"].items() if rule != "isolaw"}
+    others = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
     return min(others.items(), key=lambda other: other[1]["mean_loss"])
 
 

@@ -17,26 +17,31 @@ if TYPE_CHECKING:
     from isolaw.step_cost import Cost, Spent
 
 
-def spent(own: Spent | None, cost: Cost) -> str:
+def spent(cost_so_far: Spent | None, cost: Cost) -> str:
     """Return a sentence with the hours, GPU hours and money that runs cost."""
-    if own is None:
+    if cost_so_far is None:
         return f"The cost is unknown, since all timed steps have one size; they are from {origin(cost)}."
-    if own.gpu_hours is None:
-        parts = [_interval(own.hours, "hours of run time")]
+    if cost_so_far.gpu_hours is None:
+        parts = [_interval(cost_so_far.hours, "hours of run time")]
     else:
-        parts = [_interval(own.gpu_hours, "GPU hours")]
+        parts = [_interval(cost_so_far.gpu_hours, "GPU hours")]
         if cost.gpus != 1:
-            parts.append(f"{number(own.hours.value)} hours on {cost.gpus} GPUs")
-    if own.money is not None:
-        parts.append(f"{number(own.money.value)} at {own.price:g} per {'GPU ' * bool(own.gpu_hours)}hour")
+            parts.append(f"{number(cost_so_far.hours.value)} hours on {cost.gpus} GPUs")
+    if cost_so_far.money is not None:
+        parts.append(
+            f"{number(cost_so_far.money.value)} at {cost_so_far.price:g} per "
+            f"{'GPU ' * bool(cost_so_far.gpu_hours)}hour"
+        )
     return f"Cost: {', '.join(parts)}, estimated from {origin(cost)}."
 
 
-def short(own: Spent | None) -> str:
+def short(cost_so_far: Spent | None) -> str:
     """Return a comma and the hours of an option; empty if the hours are not known."""
-    if own is None:
+    if cost_so_far is None:
         return ""
-    hours, unit = (own.gpu_hours, "GPU hours") if own.gpu_hours else (own.hours, "hours")
+    hours, unit = (
+        (cost_so_far.gpu_hours, "GPU hours") if cost_so_far.gpu_hours else (cost_so_far.hours, "hours")
+    )
     return f", {number(hours.value)} {unit}"
 
 
@@ -92,19 +97,19 @@ def validation(cost: Cost) -> list[str]:
 
     Without recorded steps of three sizes, the only line says that the cost was not cross-validated.
     """
-    own = cost.left_out
-    if own is None:
+    left_out = cost.left_out
+    if left_out is None:
         return ["isolaw did not cross-validate the cost, which requires recorded steps of three sizes."]
     errors = ", ".join(
         f"{_MODELS[name]} {'none, since it is negative' if value is None else f'{value:.2f}'}"
-        for name, value in own.errors.items()
+        for name, value in left_out.errors.items()
     )
-    kind = "configurations" if len(own.errors) > 2 else "batch sizes"
+    kind = "configurations" if len(left_out.errors) > 2 else "batch sizes"
     return [
-        f"Each of {own.configurations} {kind} was predicted from the others: the median error is "
-        f"{100 * own.median:.0f} %, and {100 * own.inside:.0f} % of the step times are inside their "
+        f"Each of {left_out.configurations} {kind} was predicted from the others: the median error is "
+        f"{100 * left_out.median:.0f} %, and {100 * left_out.inside:.0f} % of the step times are inside "
         "intervals.",
-        f"isolaw uses the model {own.model!r}. Root mean square of the log error by model: {errors}.",
+        f"isolaw uses the model {left_out.model!r}. Root mean square of the log error by model: {errors}.",
     ]
 
 
@@ -114,8 +119,8 @@ def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]
     return [Caution(f"the cost of {far} is extrapolated: no such step was timed.")] if far else []
 
 
-def _ends(own: Quantity) -> str:
-    return number(own.value) + ("" if own.interval is None else f" ({interval(own.interval)})")
+def _ends(quantity: Quantity) -> str:
+    return number(quantity.value) + ("" if quantity.interval is None else f" ({interval(quantity.interval)})")
 
 
 def time_by_part(seconds: Mapping[str, float]) -> str:
@@ -126,19 +131,19 @@ def time_by_part(seconds: Mapping[str, float]) -> str:
     """
     total = sum(seconds.values()) or 1.0
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {share(own / total)}" for name, own in ordered if own > 0)
+    return ", ".join(f"{name} {share(part / total)}" for name, part in ordered if part > 0)
 
 
 def hours_so_far(state: Mapping[str, Any]) -> str:
     """Return the hours that a sweep's runs took, from `isolaw.engine.status`; empty if not known."""
-    own = state.get("spent")
-    if not own:
+    cost_so_far = state.get("spent")
+    if not cost_so_far:
         return ""
-    if own["gpu_hours"] is not None:
-        return f"{number(own['gpu_hours'])} GPU hours so far ({time_by_part(own['seconds'])})"
-    return f"{number(own['hours'])} hours of run time so far ({time_by_part(own['seconds'])})"
+    if cost_so_far["gpu_hours"] is not None:
+        return f"{number(cost_so_far['gpu_hours'])} GPU hours so far ({time_by_part(cost_so_far['seconds'])})"
+    return f"{number(cost_so_far['hours'])} hours of run time so far ({time_by_part(cost_so_far['seconds'])})"
 
 
-def _interval(own: Quantity, unit: str) -> str:
-    value, *ends = _ends(own).split(" ", 1)
+def _interval(quantity: Quantity, unit: str) -> str:
+    value, *ends = _ends(quantity).split(" ", 1)
     return " ".join([value, unit, *ends])

@@ -21,10 +21,10 @@ def document(law: Law) -> Document:
     Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
     in which it loses less than a constant n.
     """
-    own = law.document
-    notes = [f"Note: {note}." for note in law_text.notes(own.flags)]
-    lines = [*law_lines(law), *_laws(own), *notes]
-    passages = [Passage("", lines), Passage("n* by budget", [_frontier(own)])]
+    of_law = law.document
+    notes = [f"Note: {note}." for note in law_text.notes(of_law.flags)]
+    lines = [*law_lines(law), *_laws(of_law), *notes]
+    passages = [Passage("", lines), Passage("n* by budget", [_frontier(of_law)])]
     return Document("law of n*", passages, law.to_dict())
 
 
@@ -54,12 +54,12 @@ def _laws(document: LawDocument) -> list[str]:
     rows = [["law of n*", "parameters (95 % intervals)", "loss", "beats a constant"]]
     for name, law in compared.items():
         better = law.better.get("constant")
-        own = f"{law_text.form_equation(name, document)}: {law_text.parameters(name, law)}"
+        equation = f"{law_text.form_equation(name, document)}: {law_text.parameters(name, law)}"
         label = law_text.law_name(name) + " *" * (name == law_text.preferred(document))
         rows.append(
             [
                 label,
-                own,
+                equation,
                 in_reward(law.mean_loss, document.tolerance),
                 "" if better is None else share(better),
             ]

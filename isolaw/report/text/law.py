@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from isolaw.evidence import Quantity
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.laws.equations import LAWS
-from isolaw.fits.laws.formula import equation, form_equation, parameters, preferred
+from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
 from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOL_OF
 
@@ -38,14 +37,14 @@ _FLAG_NAMES: Mapping[str, str] = {
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
 
 
-def flag(own: Flag) -> str:
+def flag(caution: Flag) -> str:
     """Return the printed text of a flag.
 
     >>> flag(Flag(Code.FLAT, "at this budget no measured n is better than another"))
     'flat: at this budget no measured n is better than another'
     """
-    name = _FLAG_NAMES.get(own.code)
-    return f"{name}: {own.text}" if name else own.text
+    name = _FLAG_NAMES.get(caution.code)
+    return f"{name}: {caution.text}" if name else caution.text
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
@@ -55,7 +54,7 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     own.
     """
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
-    return [flag(own) for own in flags if own.code not in own_line]
+    return [flag(caution) for caution in flags if caution.code not in own_line]
 
 
 def axis(document: LawDocument) -> str:
@@ -141,7 +140,7 @@ def crossovers(document: LawDocument) -> list[str]:
 def saturation(document: LawDocument) -> str:
     """State whether n* levels off; empty if that is not known."""
     q, n = document.params["saturation"], SYMBOL_OF[document.axis]
-    reasons = [own.text for own in having(document.flags, Code.NO_SATURATION)[:1]]
+    reasons = [caution.text for caution in having(document.flags, Code.NO_SATURATION)[:1]]
     why = "".join(f"isolaw states no saturation level, since {reason}" for reason in reasons)
     if q.status == "ok":
         return f"{n}* levels off at {q}."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from isolaw.evidence import in_reward, interval, number
-from isolaw.fits.laws.formula import signed
+from isolaw.fits.laws.equations import signed
 
 __all__ = ["columns", "count", "duration", "in_reward", "interval", "number", "share", "signed"]
 

@@ -49,8 +49,8 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         flat = having(prediction.flags, Code.FLAT)
         far = having(prediction.flags, Code.FAR) if not flat else []
         return " ".join(
-            [*(f"{own.text[0].upper()}{own.text[1:]}." for own in flat),
-             *(f"{_named(prediction)} is {own.text}." for own in far)]
+            [*(f"{caution.text[0].upper()}{caution.text[1:]}." for caution in flat),
+             *(f"{_named(prediction)} is {caution.text}." for caution in far)]
         )  # fmt: skip
     best, symbol = prediction.options[0], SYMBOL_OF[document.axis]
     among = ""
@@ -99,8 +99,8 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
     budget: float | str = _round_down(prediction.comparable)
     if prediction.asked:
         budget = _hours(prediction)
-    found = predicted(law, budget, **limits)
-    return found if found is not None and found.options else None
+    result = predicted(law, budget, **limits)
+    return result if result is not None and result.options else None
 
 
 def budget_beyond(law: Law) -> int | None:
@@ -109,10 +109,10 @@ def budget_beyond(law: Law) -> int | None:
     The budget is at most three times the compute that three n reached, because intervals end there.
     """
     budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
-    found = predicted(law, budget)
-    if found is not None and not found.options:
-        found = largest_with_recommendation(law, found)
-    return None if found is None else found.compute
+    prediction = predicted(law, budget)
+    if prediction is not None and not prediction.options:
+        prediction = largest_with_recommendation(law, prediction)
+    return None if prediction is None else prediction.compute
 
 
 def at_the_end(law: Law, **limits: Any) -> Prediction | None:

@@ -56,10 +56,10 @@ def decision(made: Decision, index: int) -> str:
         return f"decision {index}: {known}{ending(made.ending)}"
     to = max(request.compute for request in made.runs)
     seeds = sorted({request.seed for request in made.runs})
-    own = cells([request.key for request in made.runs])
+    requested = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     what = _STAGES[made.stage] if known else "start"
-    return f"decision {index}: {known}{what} {own} up to C = {number(to)}, {which}"
+    return f"decision {index}: {known}{what} {requested} up to C = {number(to)}, {which}"
 
 
 def ending(why: Ending) -> str:
@@ -67,7 +67,7 @@ def ending(why: Ending) -> str:
     return f"the race ended: {_ENDINGS[why]}"
 
 
-def found(last: Decision) -> str:
+def outcome(last: Decision) -> str:
     """State the result of a race that has ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
@@ -83,11 +83,11 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
     """Describe the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
-        return [found(last)]
+        return [outcome(last)]
     runs = {request.run for made in history for request in made.runs}
     return [
         f"The race made {count(len(runs), 'run')} with {_part(last.spent, whole)} of the grid's rollouts. "
-        f"{found(last)}",
+        f"{outcome(last)}",
         *_edges(last.best, grid),
     ]
 
@@ -124,13 +124,13 @@ def standings(last: Decision) -> list[str]:
     ordered = sorted(last.standings, key=lambda standing: standing.expected_loss or 0.0)
     rows = [
         [
-            f"{own.problems_per_batch}",
-            f"{own.rollouts_per_problem}",
-            f"{own.reward:.3f}",
-            f"{own.expected_loss:.4f}",
-            f"{100 * (own.probability or 0.0):.0f} %",
+            f"{place.problems_per_batch}",
+            f"{place.rollouts_per_problem}",
+            f"{place.reward:.3f}",
+            f"{place.expected_loss:.4f}",
+            f"{100 * (place.probability or 0.0):.0f} %",
         ]
-        for own in ordered
+        for place in ordered
     ]
     return columns([["B_p", "n", "reward", "expected loss", "within 0.005"], *rows], ">")
 
@@ -151,6 +151,6 @@ def cells(keys: Iterable[tuple[int, int]]) -> str:
     'n = 64 with B_p = 8, n = 8, 16 with B_p = 32'
     """
     parts = []
-    for batch, own in groupby(sorted(keys), key=lambda key: key[0]):
-        parts.append(f"n = {', '.join(str(n) for _, n in own)} with B_p = {batch}")
+    for batch, group in groupby(sorted(keys), key=lambda key: key[0]):
+        parts.append(f"n = {', '.join(str(n) for _, n in group)} with B_p = {batch}")
     return ", ".join(parts)

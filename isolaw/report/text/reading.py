@@ -33,13 +33,13 @@ _WORDS = {
 }
 
 
-def status(own: FoundLog, folder: str = "") -> str:
+def status(candidate: FoundLog, folder: str = "") -> str:
     """Return in a few words whether a log can be fitted. Names are shown without ``folder``."""
-    if own.needs:
-        return f"needs {', '.join(own.needs)}"
-    if own.duplicate_of:
-        return f"duplicate of {own.duplicate_of.removeprefix(folder)}"
-    return _WORDS[own.status][0]
+    if candidate.needs:
+        return f"needs {', '.join(candidate.needs)}"
+    if candidate.duplicate_of:
+        return f"duplicate of {candidate.duplicate_of.removeprefix(folder)}"
+    return _WORDS[candidate.status][0]
 
 
 def listing(candidates: Sequence[FoundLog]) -> list[str]:
@@ -79,13 +79,13 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
 
 def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
-    found = Counter(candidate.status for candidate in candidates)
-    ready = found.pop(LogStatus.READY, 0)
+    counts = Counter(candidate.status for candidate in candidates)
+    ready = counts.pop(LogStatus.READY, 0)
     parts = []
-    if found.pop(LogStatus.NEEDS, 0):
+    if counts.pop(LogStatus.NEEDS, 0):
         needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
-    parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
+    parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in counts.items()]
     logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
     head = f"{ready} of {logs} {_WORDS[LogStatus.READY][1 + (len(candidates) > 1)]}"
     head += f": {fit}" if fit else ""
@@ -114,15 +114,15 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
 def configurations(ready: Sequence[FoundLog]) -> str:
     """Return the B_p and n of the runs that are ready."""
     b, n = (
-        ", ".join(str(value) for value in sorted({own.facts[name].value for own in ready}))
+        ", ".join(str(value) for value in sorted({run.facts[name].value for run in ready}))
         for name in ("problems_per_batch", "rollouts_per_problem")
     )
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
 
 
-def metrics(own: FoundLog) -> list[tuple[str, str]]:
+def metrics(candidate: FoundLog) -> list[tuple[str, str]]:
     """Return (evaluation set, metric) pairs: held-out rewards first, then other rewards, then the rest."""
-    every = [(where, metric) for where in sorted(own.metrics) for metric in own.metrics[where]]
+    every = [(where, metric) for where in sorted(candidate.metrics) for metric in candidate.metrics[where]]
     return sorted(every, key=lambda one: _rank(*one))
 
 
@@ -130,8 +130,8 @@ def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
     return not is_reward(metric), where == "train", metric != "reward" and not is_mean_accuracy(metric)
 
 
-def _metrics(own: FoundLog) -> str:
-    names = [f"{metric} on {where}" for where, metric in metrics(own)]
+def _metrics(candidate: FoundLog) -> str:
+    names = [f"{metric} on {where}" for where, metric in metrics(candidate)]
     more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
     return ", ".join(names[:_MOST_METRICS]) + more
 

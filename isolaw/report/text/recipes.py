@@ -26,53 +26,54 @@ _ROWS = {
 }
 
 
-def document(found: RecipeComparison | AxisComparison) -> Document:
+def document(comparison: RecipeComparison | AxisComparison) -> Document:
     """Return the comparison of two recipes with its verdict, or of all recipes along an axis."""
-    if isinstance(found, AxisComparison):
-        return _along_axis(found)
-    facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in found.facts.items())
+    if isinstance(comparison, AxisComparison):
+        return _along_axis(comparison)
+    facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in comparison.facts.items())
     rows: list[list[str]] = []
-    for contrast in found.contrasts:
-        rows += _contrast(_places(contrast), found.names, contrast)
-    if len(found.contrasts) > 1:
-        rows += _contrast(f"mean of {len(found.contrasts)}", found.names, found.mean)
+    for contrast in comparison.contrasts:
+        rows += _contrast(_places(contrast), comparison.names, contrast)
+    if len(comparison.contrasts) > 1:
+        rows += _contrast(f"mean of {len(comparison.contrasts)}", comparison.names, comparison.mean)
     drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
-    units = " and ".join(dict.fromkeys(drawn[unit] for unit in found.units))
-    first, second = found.names
+    units = " and ".join(dict.fromkeys(drawn[unit] for unit in comparison.units))
+    first, second = comparison.names
     lines: list[Stanza] = [
-        f"isolaw compares {found.metric} on {found.eval_set} of {first} and {second}."
+        f"isolaw compares {comparison.metric} on {comparison.eval_set} of {first} and {second}."
         + (f" They differ in {facts}." if facts else ""),
         Table.of(rows),
-        f"Intervals are 95 % bootstrap intervals over {units}{', paired by seed' if found.paired else ''}.",
-        *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
+        f"Intervals are 95 % bootstrap intervals over {units}"
+        f"{', paired by seed' if comparison.paired else ''}.",
+        *(f"{name.capitalize()}: {text}." for name, text in verdict(comparison).items()),
     ]
-    data = {**found.to_dict(), "verdict": verdict(found)}
+    data = {**comparison.to_dict(), "verdict": verdict(comparison)}
     return Document.of(f"{first} and {second}", lines, data)
 
 
-def _along_axis(found: AxisComparison) -> Document:
+def _along_axis(along: AxisComparison) -> Document:
     """Return the learning curves of the recipes along an axis, and the difference of each from the base."""
-    own = list(found.comparisons.values())
-    base, budget = own[0].mean.rows, own[0].compute
+    comparisons = list(along.comparisons.values())
+    base, budget = comparisons[0].mean.rows, comparisons[0].compute
     # Curves may not determine a ceiling, but rewards inside the measured range are known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
     heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
     changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in heads]
-    rows = [[found.by, *heads, *changes]]
-    rows.append([str(found.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
-    for value, comparison in found.comparisons.items():
+    rows = [[along.by, *heads, *changes]]
+    rows.append([str(along.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
+    for value, comparison in along.comparisons.items():
         mean = comparison.mean.rows
         cells = [_cell(mean[name].second, True) for name in names]
         cells += [_cell(mean[name].difference, True) for name in names]
         rows.append([str(value), *cells])
-    several = "mean over " if len(own[0].mean.configurations) > 1 else ""
+    several = "mean over " if len(comparisons[0].mean.configurations) > 1 else ""
     lines: list[Stanza] = [
-        f"{own[0].metric} on {own[0].eval_set}, {several}{_places(own[0].mean)}. "
-        f"Differences are from {found.by} = {found.base}.",
+        f"{comparisons[0].metric} on {comparisons[0].eval_set}, {several}{_places(comparisons[0].mean)}. "
+        f"Differences are from {along.by} = {along.base}.",
         Table.of(rows),
         "Intervals contain 95 % of draws.",
     ]
-    return Document.of(f"recipes by {found.by}", lines, found.to_dict())
+    return Document.of(f"recipes by {along.by}", lines, along.to_dict())
 
 
 def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:
@@ -100,16 +101,16 @@ def _cell(q: Quantity, with_interval: bool = False) -> str:
     return f"{number(q.value)} ({number(low)} to {number(high)})"
 
 
-def verdict(found: RecipeComparison) -> dict[str, str]:
+def verdict(comparison: RecipeComparison) -> dict[str, str]:
     """Return one sentence each on ``ceiling``, ``speed``, ``reward`` (given a budget) and ``first half``."""
-    names = found.names
-    rows = {name: row.difference for name, row in found.mean.rows.items()}
+    names = comparison.names
+    rows = {name: row.difference for name, row in comparison.mean.rows.items()}
     out = {
         "ceiling": _higher(names, rows["A"], "has the higher ceiling"),
         "speed": _speed(names, rows["C_mid"]),
     }
-    if found.compute is not None:
-        out["reward"] = _higher(names, rows["reward"], f"is better at C = {number(found.compute)}")
+    if comparison.compute is not None:
+        out["reward"] = _higher(names, rows["reward"], f"is better at C = {number(comparison.compute)}")
     return {**out, "first half": _first_half(names, rows["end"], rows["predicted"])}
 
 
@@ -137,9 +138,9 @@ def _speed(names: TwoNames, ratio: Quantity) -> str:
     if ratio.interval is None:
         return f"{text} (without an interval, so this may be noise)"
     text = f"{text} ({_interval(ratio)})"
-    found = side(ratio, 1.0)
-    if found:
-        return f"{names[found < 0]} is faster, since {text}"
+    faster = side(ratio, 1.0)
+    if faster:
+        return f"{names[faster < 0]} is faster, since {text}"
     return f"neither recipe is faster beyond noise; {text}"
 
 

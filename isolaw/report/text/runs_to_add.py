@@ -128,7 +128,7 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
     last = history[-1]
     target = max((request.compute for made in history for request in made.runs), default=0)
     if last.ending is None or last.ending is Ending.FAILED:
-        why = "The race has not ended." if last.ending is None else race_text.found(last)
+        why = "The race has not ended." if last.ending is None else race_text.outcome(last)
         return [RunsToAdd("Continue the race.", why, ("design.kind=race",))]
     out = []
     if last.ending is Ending.SPENT:
@@ -136,14 +136,14 @@ def _of_race(history: Sequence[Decision], prediction: Prediction | None) -> list
         out.append(
             RunsToAdd(
                 "Raise the spend of the race; it ends once its choice is certain.",
-                race_text.found(last),
+                race_text.outcome(last),
                 keys,
             )
         )
     elif last.ending is Ending.COMPLETE and (last.expected_loss or 0.0) > TOLERANCE:
         seeds = len({request.seed for made in history for request in made.runs})
         keys = (f"sweep.seeds={2 * seeds}",)
-        out.append(RunsToAdd("Add seeds to the race.", race_text.found(last), keys))
+        out.append(RunsToAdd("Add seeds to the race.", race_text.outcome(last), keys))
     if prediction is not None and prediction.compute > INTERVALS * target:
         goal = math.ceil(prediction.compute / INTERVALS)
         what = f"Run a race to C = {number(goal)}, a third of the budget, in a new directory."

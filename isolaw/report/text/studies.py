@@ -21,7 +21,7 @@ _TIMES = {1: "once", 2: "twice"}
 
 def choices(result: Mapping[str, Any], rule: str) -> list[str]:
     """Return a rule's choice of n at each budget, with B_p if it varies and counts if seeds differ."""
-    allocations = {name: found["allocations"] for name, found in result["rules"].items()}
+    allocations = {name: losses["allocations"] for name, losses in result["rules"].items()}
     several = len({b for budgets in allocations.values() for places in budgets for b, _ in places}) > 1
     return [_chosen(places, several) for places in allocations[rule]]
 
@@ -32,11 +32,11 @@ def _chosen(places: list[list[int]], several: bool) -> str:
     >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
     ('n 4 twice, n 64 once', 'n 4 at B_p 16')
     """
-    found = sorted(Counter(map(tuple, places)).items(), key=lambda own: (-own[1], own[0]))
-    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in found]
-    if len(found) == 1:
+    ordered = sorted(Counter(map(tuple, places)).items(), key=lambda pair: (-pair[1], pair[0]))
+    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in ordered]
+    if len(ordered) == 1:
         return names[0]
-    times = [_TIMES.get(often, f"{often} times") for _, often in found]
+    times = [_TIMES.get(often, f"{often} times") for _, often in ordered]
     return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
 
 

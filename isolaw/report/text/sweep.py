@@ -32,11 +32,11 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     dict_values(['012345678', '012345670', 'n8'])
     """
     whole = list(dict.fromkeys(run_ids))
-    hashes = {own for own in whole if len(own) == _HASH and set(own) <= set("0123456789abcdef")}
+    hashes = {text for text in whole if len(text) == _HASH and set(text) <= set("0123456789abcdef")}
     digits = next(
         k for k in range(_SHORTEST, _HASH + 1) if len({digest[:k] for digest in hashes}) == len(hashes)
     )
-    return {own: own[:digits] if own in hashes else own for own in whole}
+    return {text: text[:digits] if text in hashes else text for text in whole}
 
 
 def failure_lines(
@@ -74,14 +74,14 @@ def diverged(state: Mapping[str, Any]) -> list[str]:
 def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the notes about runs, from `isolaw.engine.status`: the first of each kind, and their number."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for own in notes:
-        kinds.setdefault(own["code"], []).append(own)
-    names = short_ids(own["run_id"] for of_kind in kinds.values() for own in of_kind)
+    for one in notes:
+        kinds.setdefault(one["code"], []).append(one)
+    names = short_ids(one["run_id"] for of_kind in kinds.values() for one in of_kind)
     lines = []
     for of_kind in kinds.values():
-        for own in of_kind[:_NOTES]:
-            b, n, seed = (own[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-            lines.append(f"note: {names[own['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {own['text']}")
+        for one in of_kind[:_NOTES]:
+            b, n, seed = (one[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+            lines.append(f"note: {names[one['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {one['text']}")
         if more := max(len(of_kind) - _NOTES, 0):
             lines.append(f"note: {more:,} more such notes (status --json lists them)")
     return lines
@@ -106,7 +106,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *failure_lines(state["failures"], names),
-        *(f"damaged: {own['cause']}" for own in state["damaged"]),
+        *(f"damaged: {damage['cause']}" for damage in state["damaged"]),
     ]
     on = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])
     if (on or state["damaged"]) and not state["running"]:
@@ -139,7 +139,7 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     done = sweep["runs"] - sweep["todo"]
     axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in sweep["axes"].items())
     defaults = ", ".join(
-        f"{name} = {' or '.join(map(_value, own))}" for name, own in sweep["defaults"].items()
+        f"{name} = {' or '.join(map(_value, values))}" for name, values in sweep["defaults"].items()
     )
     started = f" ({sweep['begun']} of them started)" if sweep["begun"] else ""
     what = "a race" if design else count(sweep["runs"], "run")

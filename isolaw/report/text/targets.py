@@ -15,49 +15,50 @@ if TYPE_CHECKING:
 _RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · n", "constant": "none"}
 
 
-def document(found: TargetStudy) -> Document:
+def document(result: TargetStudy) -> Document:
     """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
-    targets = ", ".join(f"{target:g}" for target in found.targets)
-    ranged = found.critical or found.lr or any(row.rollouts.interval for row in found.rows)
+    targets = ", ".join(f"{target:g}" for target in result.targets)
+    ranged = result.critical or result.lr or any(row.rollouts.interval for row in result.rows)
     ranges = (
         "Ranges are 95 % intervals."
         if ranged
         else "There are no intervals, which require a fit over several B_p."
     )
-    head = f"Rollouts to reach {found.metric} = {targets} on {found.eval_set}. {ranges}"
+    head = f"Rollouts to reach {result.metric} = {targets} on {result.eval_set}. {ranges}"
     passages = [Passage("", [head])]
-    if found.critical:
+    if result.critical:
         rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
         rows += [
             [
-                str(own.rollouts_per_problem),
-                f"{own.target:g}",
-                str(own.reached),
-                *map(_short, (own.problems_per_batch, own.rollouts, own.steps)),
+                str(choice.rollouts_per_problem),
+                f"{choice.target:g}",
+                str(choice.reached),
+                *map(_short, (choice.problems_per_batch, choice.rollouts, choice.steps)),
             ]
-            for own in found.critical
+            for choice in result.critical
         ]
         passages.append(Passage("The critical batch", [Table.of(rows, ">")]))
-    if found.lr is not None:
-        passages.append(Passage("The learning rate", lr_lines(found.lr)))
-    passages.append(Passage("Configurations", [_table(found)]))
-    return Document(f"rollouts to {found.metric} = {targets}", passages, found.to_dict())
+    if result.lr is not None:
+        passages.append(Passage("The learning rate", lr_lines(result.lr)))
+    passages.append(Passage("Configurations", [_table(result)]))
+    return Document(f"rollouts to {result.metric} = {targets}", passages, result.to_dict())
 
 
 def lr_lines(law: LrLaw) -> list[Stanza]:
     """Return the exponents of the best lr, the rules that the runs support, and the best lr by (B_p, n)."""
     names = [("B_p", law.alpha), ("n", law.beta)]
-    rows = [["best lr to", *(f"exponent of {symbol}" for symbol, own in names if own)]]
+    rows = [["best lr to", *(f"exponent of {symbol}" for symbol, exponents in names if exponents)]]
     for j, target in enumerate(law.targets):
-        rows.append([f"{target:g}", *(_short(own[j]) for _, own in names if own)])
+        rows.append([f"{target:g}", *(_short(exponents[j]) for _, exponents in names if exponents)])
     lines: list[Stanza] = [Table.of(rows, ">"), rule_line(law)]
     last = [choice for choice in law.choices if choice.target == law.targets[-1]]
-    several = len({own.rollouts_per_problem for own in last}) > 1
+    several = len({choice.rollouts_per_problem for choice in last}) > 1
     best = ", ".join(
-        f"{own.lr:.2g} at {own.label if several else f'B_p = {own.problems_per_batch}'}" for own in last
+        f"{choice.lr:.2g} at {choice.label if several else f'B_p = {choice.problems_per_batch}'}"
+        for choice in last
     )
     lines.append(f"The best lr to reach {law.targets[-1]:g} is {best}.")
-    if outside := [own.label for own in last if own.beyond]:
+    if outside := [choice.label for choice in last if choice.beyond]:
         lines.append(f"No run used such an lr at {'; '.join(outside)}.")
     return lines
 
@@ -68,7 +69,9 @@ def rule_line(law: LrLaw) -> str:
             for rule in law.supported]  # fmt: skip
     middle = len(law.targets) // 2
     names = [("B_p", law.alpha), ("n", law.beta)]
-    power = " · ".join(f"{symbol}^{signed(own[middle].value or 0.0)}" for symbol, own in names if own)
+    power = " · ".join(
+        f"{symbol}^{signed(exponents[middle].value or 0.0)}" for symbol, exponents in names if exponents
+    )
     if not kept:
         return f"The best lr grows as {power}; the runs reject every rule of recipe.lr_scaling at 5 %."
     text = f"The best lr grows as {power}. The runs support {' and '.join(kept)}"
@@ -79,16 +82,16 @@ def rule_line(law: LrLaw) -> str:
     return text
 
 
-def _table(found: TargetStudy) -> Table:
+def _table(result: TargetStudy) -> Table:
     """Return all results of each configuration for a single target, or its rollouts to each of several."""
     by_place: dict[tuple[object, ...], list[TargetRow]] = {}
-    for row in found.rows:
+    for row in result.rows:
         by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
-    spent = next((row.spent for row in found.rows if row.spent is not None), None)
-    ranged = any(row.rollouts.interval for row in found.rows)
+    spent = next((row.spent for row in result.rows if row.spent is not None), None)
+    ranged = any(row.rollouts.interval for row in result.rows)
     rows: list[dict[str, str | None]] = []
-    for own in by_place.values():
-        first = own[0]
+    for members in by_place.values():
+        first = members[0]
         rows.append(
             {
                 "B_p": str(first.problems_per_batch),
@@ -98,8 +101,8 @@ def _table(found: TargetStudy) -> Table:
                 "runs": str(first.runs),
             }
         )
-        if len(found.targets) > 1:
-            rows[-1] |= {f"to {row.target:g}": _value(row.rollouts) for row in own}
+        if len(result.targets) > 1:
+            rows[-1] |= {f"to {row.target:g}": _value(row.rollouts) for row in members}
             continue
         hours = first.spent and (first.spent.gpu_hours or first.spent.hours)
         more = "> " * (first.rollouts.status == "lower_bound")

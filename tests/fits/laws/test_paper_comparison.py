@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.fits.frontier import TOLERANCE, Frontier
-from isolaw.fits.laws.paper_comparison import falls, nearest_level
-from isolaw.fits.laws.paper_comparison import rules as rules_with
+from isolaw.fits.laws.comparison import _falls, _nearest_level
+from isolaw.fits.laws.comparison import rules as rules_with
 
 rules = partial(rules_with, seeds=3)
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
@@ -41,7 +41,7 @@ def frontier(reward: np.ndarray, levels: list[int] | None = None) -> Frontier:
 
 @given(levels_of, st.floats(-3, 14))
 def test_nearest_by_hand(levels: np.ndarray, log2_n: float) -> None:
-    index = nearest_level(np.array([log2_n]), levels, np.ones((len(levels), 1), dtype=bool))[0]
+    index = _nearest_level(np.array([log2_n]), levels, np.ones((len(levels), 1), dtype=bool))[0]
     distances = [abs(np.log2(n) - log2_n) for n in levels]
     assert distances[index] == pytest.approx(min(distances), abs=1e-9)
 
@@ -50,7 +50,7 @@ def test_nearest_by_hand(levels: np.ndarray, log2_n: float) -> None:
 def test_nearest_among_those_allowed(levels: np.ndarray, log2_n: float, data: st.DataObject) -> None:
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(levels), max_size=len(levels))))
     allowed[data.draw(st.integers(0, len(levels) - 1))] = True
-    index = nearest_level(np.array([log2_n]), levels, allowed[:, None])[0]
+    index = _nearest_level(np.array([log2_n]), levels, allowed[:, None])[0]
     assert allowed[index]
     least = min(abs(np.log2(n) - log2_n) for n in levels[allowed])
     assert abs(np.log2(levels[index]) - log2_n) == pytest.approx(least, abs=1e-9)
@@ -112,10 +112,10 @@ def test_two_seeds_have_no_verdict() -> None:
 
 
 def test_falling_is_noticed_beyond_tolerance_only() -> None:
-    assert not falls(frontier(TURNS))
+    assert not _falls(frontier(TURNS))
     down = TURNS[[0, 2, 1, 3]]
-    assert falls(frontier(down))
-    assert not falls(frontier(0.5 + (down - 0.5) * 0.04))
+    assert _falls(frontier(down))
+    assert not _falls(frontier(0.5 + (down - 0.5) * 0.04))
     out = rules(frontier(down), np.full(X.size, 4.5))
     assert not out.monotone
     assert out.verdict == "no law"

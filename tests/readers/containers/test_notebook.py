@@ -16,7 +16,7 @@ import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.notebook import CONTAINER
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.html_tables import tables
+from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 
 REWARDS = [0.125, 0.25, 0.375]

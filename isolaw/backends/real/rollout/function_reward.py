@@ -120,12 +120,12 @@ def serve(name: str, limit: float) -> None:
     def replies(rows: list[processes.JsonRow]) -> Iterator[float | str | None]:
         if batched:
             with processes.alarm(limit + _SLACK_S * asynchronous):
-                found = called(*map(list, zip(*rows, strict=True)))
-            yield from _of_batch(found, len(rows))
+                rewards = called(*map(list, zip(*rows, strict=True)))
+            yield from _of_batch(rewards, len(rows))
         elif asynchronous:
             with processes.alarm(limit + _SLACK_S):
-                found = runner.run(side_by_side(rows))
-            yield from map(_checked, found)
+                rewards = runner.run(side_by_side(rows))
+            yield from map(_checked, rewards)
         else:
             for row in rows:
                 with processes.alarm(limit):
@@ -136,14 +136,14 @@ def serve(name: str, limit: float) -> None:
         channel.serve(replies)
 
 
-def _of_batch(found: Any, count: int) -> list[float | str | None]:
+def _of_batch(returned: Any, count: int) -> list[float | str | None]:
     """Return the replies for a batched function's return value or exception."""
-    if isinstance(found, BaseException):
-        return [_checked(found)] * count
-    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str) or len(found) != count:
-        size = f"{len(found)} values" if hasattr(found, "__len__") else f"{found!r}"
+    if isinstance(returned, BaseException):
+        return [_checked(returned)] * count
+    if not isinstance(returned, Sequence | np.ndarray) or isinstance(returned, str) or len(returned) != count:
+        size = f"{len(returned)} values" if hasattr(returned, "__len__") else f"{returned!r}"
         return [f"it returned {size} for {count} responses; expected a list of {count} numbers"] * count
-    return [_checked(value) for value in found]
+    return [_checked(value) for value in returned]
 
 
 def _checked(value: Any) -> float | str | None:

@@ -39,12 +39,12 @@ class Math(Reward):
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
         distinct = list(dict.fromkeys(pairs))
-        found = dict(zip(distinct, self.pool.replies(distinct), strict=True))
+        replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
         for problem, pair in zip(problems, pairs, strict=True):
-            if found[pair] == "unreadable":
+            if replies[pair] == "unreadable":
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
-        self.failures += sum(found[pair] in (None, _TOO_LARGE) for pair in pairs)
-        return [float(found[pair] is True) for pair in pairs]
+        self.failures += sum(replies[pair] in (None, _TOO_LARGE) for pair in pairs)
+        return [float(replies[pair] is True) for pair in pairs]
 
 
 def serve(limit: float) -> None:

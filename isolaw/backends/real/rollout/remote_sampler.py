@@ -74,7 +74,9 @@ class RemoteSampler:
         self._channel = Connection(os.dup(self._socket.fileno()))
         self._inbox: SimpleQueue[tuple[dict[str, Any], Rollouts | None] | None] = SimpleQueue()
         self._outbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=own, daemon=True) for own in (self._listen, self._write)]
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._listen, self._write)
+        ]
         for thread in self._threads:
             thread.start()
         self._send({"open": asdict(settings)})

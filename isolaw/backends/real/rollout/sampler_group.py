@@ -89,14 +89,16 @@ class SamplerGroup(Sampler):
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Ticket:
         """Start drawing rollouts from the last and all later weights; arguments are as in `generate`."""
-        rows = [(list(prompt), [seed]) for prompt, own in zip(prompts, seeds, strict=True) for seed in own]
+        rows = [
+            (list(prompt), [seed]) for prompt, group in zip(prompts, seeds, strict=True) for seed in group
+        ]
         most, count = limits(max_tokens, len(rows)), len(self.members)
         self._tickets += 1
         for place, member in enumerate(self.members):
-            own = rows[place::count]
-            asked = {"prompts": [prompt for prompt, _ in own], "seeds": [seed for _, seed in own]}
+            part = rows[place::count]
+            asked = {"prompts": [prompt for prompt, _ in part], "seeds": [seed for _, seed in part]}
             sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": most[place::count]}
-            if own:
+            if part:
                 member.draw(self._tickets, asked | sampling)
         return Ticket(self._tickets, len(rows))
 

@@ -161,7 +161,7 @@ class TransformersSampler(Sampler):
         rows = [list(prompt) for prompt, seed in zip(prompts, seeds, strict=True) for _ in seed]
         limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
         most = int(limit.max())
-        uniform = [np.random.default_rng(int(seed)).random(most) for own in seeds for seed in own]
+        uniform = [np.random.default_rng(int(seed)).random(most) for group in seeds for seed in group]
         u = torch.as_tensor(np.stack(uniform), device=self.device)
         number: dict[tuple[int, ...], int] = {}
         # The indices of unfinished rollouts, and for each of them the batch row with its text so far.
@@ -264,7 +264,7 @@ opened: dict[SamplerSettings, Sampler] = {}  # samplers that `opening.open_sampl
 
 def forget(sampler: Sampler) -> None:
     """Remove a sampler that has ended from `opened`, so that `open_sampler` opens a new one."""
-    for settings in [key for key, own in opened.items() if own is sampler]:
+    for settings in [key for key, other in opened.items() if other is sampler]:
         del opened[settings]
 
 

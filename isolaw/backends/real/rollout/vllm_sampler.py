@@ -165,13 +165,13 @@ class VLLMSampler:
             skip_reading_prefix_cache=not self.fresh,
         )
         parameters, rows = [], []
-        for prompt, own in zip(prompts, seeds, strict=True):
-            for seed in own:
+        for prompt, group in zip(prompts, seeds, strict=True):
+            for seed in group:
                 rows.append(list(prompt))
                 parameters.append(common.clone())
                 parameters[-1].seed = int(seed)
-        for own, limit in zip(parameters, limits(max_tokens, len(rows)), strict=True):
-            own.max_tokens = limit
+        for group, limit in zip(parameters, limits(max_tokens, len(rows)), strict=True):
+            group.max_tokens = limit
         return rows, parameters
 
     @staticmethod

@@ -268,10 +268,10 @@ class RankGroup:
             parts=self.tensor_parallel,
         )
 
-    def gathered(self, batch: Batch, own: list[float]) -> torch.Tensor:
+    def gathered(self, batch: Batch, local_values: list[float]) -> torch.Tensor:
         """Return values of shape (B_p, n) for the whole batch, given one for each row of this process."""
         out = torch.zeros_like(batch.rewards)
-        for held, values in self.all_of((batch.rows, own)):
+        for held, values in self.all_of((batch.rows, local_values)):
             out.view(-1)[held] = torch.tensor(values, dtype=torch.float64)
         return out
 
