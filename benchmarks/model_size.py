@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw.evidence import Quantity
-from isolaw.fits.studies.model_size.curves import SizeCurves
-from isolaw.fits.studies.model_size.law import fit_sizes
+from isolaw.fits.studies.model_size import SizeCurves, fit_sizes
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 NAMES = {
@@ -50,11 +49,11 @@ def windows(means: pd.DataFrame, single: pd.DataFrame) -> None:
         "single runs, to 14B": single,
         "single runs from step 30": single[single["step"] >= 30],
     }
-    print(f"{'window':30} {'X':8} {'K_max':22} {'N0':20} change of K in a decade")
+    print(f"{'window':30} {'X':8} {'K_max':22} N0")
     for name, table in chosen.items():
         for x in ("compute", "data"):
             law = fit_sizes(SizeCurves.from_table(table, x, single), DRAWS)  # type: ignore[arg-type]
-            print(f"{name:30} {x:8} {text(law.K_max, 3):22} {text(law.N0, 1):20} {text(law.bend, 2)}")
+            print(f"{name:30} {x:8} {text(law.K_max, 3):22} {text(law.N0, 1)}")
 
 
 def at_the_end(own: pd.DataFrame, x: str) -> tuple[float, float]:

@@ -19,8 +19,8 @@ from isolaw.fits.prediction import Prediction as Prediction
 from isolaw.fits.studies.axis import compare_by as compare_by
 from isolaw.fits.studies.backtest import backtest as backtest
 from isolaw.fits.studies.dead_groups import dead_groups as dead_groups
-from isolaw.fits.studies.model_size.curves import SizeCurves as SizeCurves
-from isolaw.fits.studies.model_size.law import fit_sizes as fit_sizes
+from isolaw.fits.studies.model_size import SizeCurves as SizeCurves
+from isolaw.fits.studies.model_size import fit_sizes as fit_sizes
 from isolaw.fits.studies.recipes import compare as compare
 from isolaw.fits.studies.retune import retune as retune
 from isolaw.fits.studies.shapes import compare_shapes as compare_shapes

@@ -18,7 +18,7 @@ from isolaw.design import directory
 from isolaw.documents.reading import read_text
 from isolaw.errors import InputError, NoHistory, RunError, StoreError
 from isolaw.evidence import Simulated
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.registry import traits
 from isolaw.resolve import ResolvedSweep, issues_of, resolve_sweep
 from isolaw.runs import Runs

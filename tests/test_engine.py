@@ -13,7 +13,7 @@ import pytest
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.errors import NotOurs, RunError, SpecError, StoreError
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.simulators.interference import PRESETS
 from isolaw.store import SweepStore
 

@@ -18,7 +18,7 @@ from benchmarks.replication.battery import Battery
 from isolaw import engine
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, SpecError, collecting
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 

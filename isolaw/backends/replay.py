@@ -40,7 +40,7 @@ from isolaw.readers.sources import is_table
 from isolaw.readers.survey import survey
 from isolaw.readers.tables import read_table
 from isolaw.runs import IDENTITY, KEY, Runs
-from isolaw.store.check import RECORDED
+from isolaw.store.folder import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
 _NOT_HASHED = ["run_id", "wall_s"]  # a path, and the only column in which identical runs differ

@@ -25,7 +25,6 @@ _COMBINATIONS = (
     ("doctor", "--device", _REQUIRES, "--gpu"),
     ("doctor", "--only", _REQUIRES, "--gpu"),
     ("doctor", "--out", _REQUIRES, "--gpu"),
-    ("model-size", "--at", _REQUIRES, "--predict"),
     ("advise", "--price", _REQUIRES, "--cost"),
     ("predict", "--price", _REQUIRES, "--cost"),
     ("problems", "--counts", _EXCLUDES, "--model"),

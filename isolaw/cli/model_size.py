@@ -53,8 +53,7 @@ def model_size(
     FILE is a table with the columns model_size, step, compute or data, and reward or loss; map other names
     with --column. Optional columns are run, and runs (the number of runs that a row averages).
     """
-    from isolaw.fits.studies.model_size.curves import SizeCurves
-    from isolaw.fits.studies.model_size.law import fit_sizes
+    from isolaw.fits.studies.model_size import SizeCurves, fit_sizes
     from isolaw.readers.table_columns import apply, lacking
     from isolaw.readers.table_files import load
     from isolaw.report.text.studies import size_document
@@ -77,4 +76,4 @@ def model_size(
         "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
     }
     print_document(size_document(law, predictions, more))
-    print_notes(law.warnings)
+    print_notes([flag.text for flag in law.flags])

@@ -132,7 +132,6 @@ def facts_of(
     from isolaw.report.page import PageContent, build
     from isolaw.report.text.costs import hours_so_far
     from isolaw.store import SweepStore
-    from isolaw.store.responses import kept
 
     states = _states(reading) if states is None else states
     sweeps = [str(state["directory"]) for state in states]
@@ -150,7 +149,7 @@ def facts_of(
         sweeps[0] if continues else "",
         [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
         history,
-        [one for directory in sweeps for one in kept(SweepStore(directory))],
+        [one for directory in sweeps for one in SweepStore(directory).responses()],
     )
 
 

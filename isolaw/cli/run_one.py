@@ -30,16 +30,15 @@ def run_one(directory: str) -> int:
 def _execute(directory: str, stop: threading.Event) -> int:
     from isolaw.executors.base import execute
     from isolaw.executors.worker import logged
-    from isolaw.store import check
-    from isolaw.store.finding import find_run
+    from isolaw.store.sweep import find_run
 
     run = find_run(directory)
-    check.run(run.open())
+    run.check()
     spec = run.read_spec()
     nodes = None
     # True in a task of a job on several nodes, but not in a shell inside such a job.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
-        from isolaw.executors.slurm_nodes import SlurmNodes
+        from isolaw.executors.slurm import SlurmNodes
 
         nodes = SlurmNodes(run.open())
         if nodes.number:

@@ -1,6 +1,7 @@
 """Choose and check executors, which execute runs in this process, on this machine or on a cluster.
 
-Each executor is a module of this package. `base` has their common parts, and `waiting` is the queue of runs.
+Each executor is a module of this package, and `inline` is a function here. `base` has their common parts, and
+`waiting` is the queue of runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from isolaw import backends, commands
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
-from isolaw.executors.base import Resources
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
+from isolaw.executors.base import Resources, execute
+from isolaw.executors.waiting import Event, Waiting
 from isolaw.machine import visible_gpus
 from isolaw.registry import traits
 from isolaw.store import SweepStore
@@ -205,6 +205,9 @@ def run(
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
     gpus = {run_id: needs.nodes * needs.gpus for run_id, needs in each.items()}
     waiting = Waiting(directory, rollouts, gpus, limits(chosen, runs), stop)
+    if chosen.kind == "inline":
+        yield from _inline(SweepStore(directory), waiting)
+        return
     if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
         # Ray reads these variables at import. They prevent other users of this machine from submitting tasks
         # to the cluster.
@@ -212,3 +215,11 @@ def run(
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # imports its library
     yield from executor.run(directory, waiting, chosen, each)
+
+
+def _inline(store: SweepStore, waiting: Waiting) -> Iterator[Event]:
+    """Execute the runs one after another in this process, and yield their events."""
+    while not waiting.halted and (run_id := waiting.next()):
+        store.run(run_id).proceed()
+        for event in execute(store.directory, run_id, asked=waiting.stop):
+            yield from waiting.settle(event)

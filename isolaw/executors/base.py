@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from isolaw import backends
 from isolaw.backend import Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
-from isolaw.executors.event import Event
 from isolaw.executors.launcher import launch
+from isolaw.executors.waiting import Event
 from isolaw.store import RunStore, SweepStore
 
 if TYPE_CHECKING:

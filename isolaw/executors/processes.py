@@ -22,8 +22,7 @@ from typing import IO
 from isolaw import children
 from isolaw.config import ExecutorSection
 from isolaw.executors.base import Resources, drive
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
+from isolaw.executors.waiting import Event, Waiting
 from isolaw.machine import visible_gpus
 from isolaw.store import SweepStore
 

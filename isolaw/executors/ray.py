@@ -34,9 +34,8 @@ from isolaw.config import ExecutorSection
 from isolaw.errors import RunError, StoreError
 from isolaw.executors import ray_address, ray_tasks
 from isolaw.executors.base import Resources, drive
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
-from isolaw.store import SweepStore, transfer
+from isolaw.executors.waiting import Event, Waiting
+from isolaw.store import SweepStore
 
 # Seconds between checks whether the sweep has to end, and between checks whether the cluster is alive.
 _WAIT_S = 0.2
@@ -155,7 +154,7 @@ class _Ray:
         if self.shared is False:
             try:
                 run.resume()
-                pieces = [ray.put(piece) for piece in transfer.pieces(run)]
+                pieces = [ray.put(piece) for piece in ray_tasks.pieces_of(run)]
             except (OSError, StoreError) as error:
                 return Event(run_id, "failed", cause=str(error))
         each, group, options = self.each[run_id], None, {}
@@ -208,7 +207,7 @@ class _Ray:
                     self.shared = False
                     return self.start(task.run_id)
                 case piece:
-                    transfer.accept(run, piece)
+                    ray_tasks.accept(run, piece)
             return None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")

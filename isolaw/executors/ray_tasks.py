@@ -1,8 +1,12 @@
-"""Define the tasks of the executor `ray`: a whole run, or one machine's part of a run on several machines."""
+"""Define the tasks of the executor `ray`: a whole run, or one machine's part of a run on several machines.
+
+A machine that cannot access the sweep's directory gets its run in pieces, and sends pieces back.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,7 +21,10 @@ from isolaw.errors import StoreError
 from isolaw.executors import launcher
 from isolaw.executors.base import Resources, execute
 from isolaw.executors.worker import logged
-from isolaw.store import SweepStore, transfer
+from isolaw.store import RunStore, SweepStore
+from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS
+
+_PIECE_BYTES = 2**24
 
 
 @ray.remote(max_retries=0, num_returns="streaming")
@@ -44,16 +51,16 @@ def make(
         if not shared:
             run.create(RunSpec.model_validate_json(spec))
             for piece in pieces:
-                transfer.accept(run, ray.get(piece))
+                accept(run, ray.get(piece))
         yield {"here": {"node": ray.get_runtime_context().get_node_id(), "directory": str(directory)}}
         stack.enter_context(logged(run))
         sent = run.last_state
         for event in execute(directory, run_id, nodes):
             if not shared:
                 if run.last_state != sent:
-                    yield from transfer.pieces(run)
+                    yield from pieces_of(run)
                     sent = run.last_state
-                yield from transfer.ending(run, event.kind)
+                yield from _ending(run, event.kind)
             yield {"event": asdict(event)}
 
 
@@ -90,3 +97,50 @@ class _Nodes:
         for task in self.tasks:
             ray.cancel(task)  # without force, so that the task ends its processes
         self.tasks = []
+
+
+def pieces_of(run: RunStore) -> Iterator[dict[str, Any]]:
+    """Yield a run's files up to its last state, in pieces from which `accept` reassembles them."""
+    last = run.last_state
+    if last is not None:
+        for path, folder, name in run.states.open(last).files():
+            with os.fdopen(folder.open(name), "rb") as file:
+                while data := file.read(_PIECE_BYTES):
+                    yield {"state": last, "file": path, "data": data}
+    for name in (PROBLEMS, POINTS):
+        if (content := run.open().read(name)) is not None:
+            yield {"write": name, "data": content}
+    if last is not None:
+        yield {"publish": last}
+
+
+def _ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield, in pieces, the files that a run has written before an event of this ``kind``."""
+    name = {"done": DONE, "failed": FAILED}.get(kind)
+    if name and (content := run.open().read(name)) is not None:
+        yield {"write": name, "data": content}
+    if kind != "checkpoint" and (log := run.open().read(LOG)) is not None:
+        yield {"log": log}
+
+
+def accept(run: RunStore, piece: dict[str, Any]) -> None:
+    """Store a piece of a run from another machine: part of a file, a whole file, or the end of a state."""
+    match piece:
+        case {"publish": step}:
+            run.states.publish(step, run.sync_alone)
+        case {"write": name, "data": data}:
+            assert name in OWN
+            run.open().write(name, data)
+        case {"log": data}:
+            _append(run.open_log(), data)
+        case {"state": step, "file": path, "data": data}:
+            *folders, name = path.split("/")
+            folder = run.states.unfinished(step)
+            for one in folders:
+                folder = folder.folder(one, make=True)
+            _append(folder.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT), data)
+
+
+def _append(file: int, data: bytes) -> None:
+    with os.fdopen(file, "wb") as opened:
+        opened.write(data)

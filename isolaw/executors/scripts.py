@@ -15,8 +15,7 @@ from pathlib import Path
 from isolaw.backends import command
 from isolaw.config import ExecutorSection
 from isolaw.executors.base import Resources, execute
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
+from isolaw.executors.waiting import Event, Waiting
 from isolaw.store import SweepStore
 
 _RUN = """\

@@ -7,6 +7,8 @@ its run (time-out, pre-emption, dead machine), isolaw submits it again, and the 
 
 ``squeue`` lists the jobs, and isolaw reads the outcome of a run from its folder. If a SLURM command does not
 answer, isolaw kills it, prints a warning, and repeats it later. Jobs continue meanwhile.
+
+In a job with several nodes, the first task starts the work of the others (`SlurmNodes`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import logging
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -26,15 +30,16 @@ from pathlib import Path
 from typing import Any
 
 from submitit.local.local import LocalExecutor
-from submitit.slurm.slurm import SlurmExecutor
+from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from isolaw import children
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError
+from isolaw.executors import launcher
 from isolaw.executors.base import Resources, drive
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
-from isolaw.store import SweepStore
+from isolaw.executors.waiting import Event, Waiting
+from isolaw.store import Folder, SweepStore
+from isolaw.store.run import MEETING
 
 # Seconds between readings of the runs' folders, and between calls of squeue. The last value is for the end of
 # a sweep that was asked to stop, because the user is waiting.
@@ -43,6 +48,7 @@ _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
 _SIGNAL_S = 120
 # Seconds to wait for an answer from SLURM. Submissions can wait for a lock, so they get more time.
 _ANSWER_S, _ACCEPT_S = 30, 60
+_CALLS_S = 1.0  # seconds between looks at the file with the calls of the first task
 _TIMED_OUT = (124, 137)  # exit status of ``timeout`` after a time-out
 
 
@@ -280,3 +286,53 @@ def _why(job: str) -> str:
         if done.returncode == 0 and done.stdout.strip():
             return f" ({done.stdout.split()[0]})"
     return ""
+
+
+class SlurmNodes:
+    """The `Nodes` of a SLURM job; the first task calls the other tasks through a file in the run's folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        job = SlurmJobEnvironment()
+        self.count, self.number = job.num_nodes, job.node
+        self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
+        self.folder = folder
+        # A job that SLURM has restarted must ignore the file of its previous attempt.
+        self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        self.calls = 0
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        self.calls += 1
+        self._write(meeting)
+
+    def dismiss(self) -> None:
+        self._write(None)
+
+    def _write(self, meeting: dict[str, Any] | None) -> None:
+        text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})
+        self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret
+
+    def follow(self) -> None:
+        """Execute this machine's part of each call by the first task, until the first task dismisses it."""
+        while True:
+            message: dict[str, Any] = {}
+            with contextlib.suppress(OSError, ValueError):
+                message = json.loads(self.folder.read(MEETING) or b"{}")
+            if message.get("job") != self.job or (message["call"] == self.calls and message["meeting"]):
+                time.sleep(_CALLS_S)
+            elif message["meeting"] is None:
+                return
+            else:
+                self.calls = message["call"]
+                launcher.join(message["meeting"], self.number)
+
+
+def _address(node: str, *others: str) -> str:
+    """Return the address at which other machines reach this machine.
+
+    ``node`` is SLURM's name for this machine, and ``others`` are names of other machines of the job.
+    """
+    for name in (*others, node, socket.gethostname()):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((name, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own resolves to an address")

@@ -21,7 +21,7 @@ from pathlib import Path
 from isolaw import engine_connection
 from isolaw.errors import StoreError
 from isolaw.executors.base import execute
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 

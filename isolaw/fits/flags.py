@@ -106,7 +106,6 @@ class Code(StrEnum):
     UNPAIRED = "unpaired", "two recipes share only some seeds, so isolaw resamples their runs separately"
     UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
     BLOCKS = "blocks", "the runs are of several recipes, each with its own level in log N"
-    BENT = "bent", "log loss bends in log X, although the model-size law is linear"
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol
 
-from isolaw.errors import Damaged, NotOurs
+from isolaw.errors import Damaged, NotOurs, Wording
 
 EntryKind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symbolic link"}
@@ -28,6 +28,10 @@ LINKS_HINT = (
     "wrote (for a link: rm LINK && mv TARGET LINK). If you remove the entry, the sweep computes it again"
 )
 _LARGEST_BYTES = 2**32
+_SHOWN = 8  # number of wrong entries in a message
+_DEEPEST = 20
+# Names in a sweep's directory; `RECORDED` has the runs that a sweep replays, unless they are the user's file.
+POINTS, PROBLEMS, RECORDED = "points.parquet", "problems.parquet", "recorded.parquet"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # O_NONBLOCK, because opening a pipe would otherwise wait for its other end.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -221,9 +225,35 @@ class Folder:
         target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if actual == "symbolic link" else ""
         return NotOurs(f"{self.path / name}: found {article}{target}; expected a {expected}", LINKS_HINT)
 
+    def check(self, kinds: Callable[..., tuple[EntryKind, ...]]) -> None:
+        """Raise `NotOurs` if entries of isolaw are links or of the wrong kind; the error lists all of them.
+
+        ``kinds`` returns the accepted kinds of an entry with these names from this folder on, or () for an
+        entry of the user.
+        """
+        wrong = list(self._wrong(kinds))
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
+            more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+            head = f"{self.path}: {len(wrong)} entries differ from what isolaw wrote. {LINKS_HINT}"
+            raise NotOurs(Wording(head, *shown, *more))
+
+    def _wrong(self, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:
+        for name, kind in sorted(self.entries().items()):
+            accepted = kinds(*above, name)
+            if accepted and kind not in accepted:
+                yield self.not_ours(name, accepted[0])
+            elif accepted and kind == "folder" and len(above) == _DEEPEST:
+                what = f"{self.path / name}: more than {_DEEPEST} nested folders, but no state has so many"
+                yield NotOurs(what, LINKS_HINT)
+            elif accepted and kind == "folder":
+                yield from self.folder(name)._wrong(kinds, *above, name)
+
 
 def is_leftover(name: str, names: Iterable[str]) -> bool:
-    """Return whether this is the name of a temporary file of `Folder.replacing` for a name in ``own``."""
+    """Return whether this is the name of a temporary file of `Folder.replacing` in ``names``."""
     stem, _, token = name.removesuffix(".tmp").rpartition(".")
     return name.endswith(".tmp") and stem.removeprefix(".") in names and stem[:1] == "." and token.isalnum()
 

@@ -22,7 +22,7 @@ from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.store import checksums, locks
 from isolaw.store.checksums import Lines
 from isolaw.store.folder import EntryKind, Folder, SweepFolders
-from isolaw.store.states import STATE, States
+from isolaw.store.states import STATE, States, is_own
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
@@ -38,6 +38,18 @@ OWN: dict[str, EntryKind] = {
     STATE: "folder",
     OUT: "folder",  # its content belongs to the trainer
 }
+
+
+def kinds_in_run(*place: str) -> tuple[EntryKind, ...]:
+    """Return the accepted kinds of an entry in a run's folder, or () for an entry of the user."""
+    match place:
+        case (name,) if name in OWN:
+            return (OWN[name],)
+        case (folder, name) if folder == STATE and is_own(name):
+            return ("folder",)
+        case (folder, _, *inside) if folder == STATE and inside:
+            return ("file", "folder")
+    return ()
 
 
 class RunStore:
@@ -76,6 +88,10 @@ class RunStore:
         if self._opened is None:
             self._opened = self.sweep.runs(make).folder(self.run_id, make)
         return self._opened
+
+    def check(self) -> None:
+        """Raise `NotOurs` as `SweepStore.check` does, for this run: a sweep can have thousands of runs."""
+        self.open().check(kinds_in_run)
 
     def _status(self, name: str) -> os.stat_result | None:
         with contextlib.suppress(FileNotFoundError):

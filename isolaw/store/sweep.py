@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
+import re
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw import commands
+from isolaw.backend import Response
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
 from isolaw.documents.validation import parse_section
-from isolaw.errors import Damaged, InputError, NotOurs, StoreError
+from isolaw.errors import Damaged, InputError, NotOurs, StoreError, Wording
 from isolaw.files import check_destination
-from isolaw.store import check, checksums, locks
-from isolaw.store.check import POINTS, PROBLEMS, RECORDED
-from isolaw.store.folder import EntryKind, Folder, is_leftover
-from isolaw.store.run import PUBLISH_EVERY_S, RunStore
+from isolaw.store import checksums, locks
+from isolaw.store.folder import POINTS, PROBLEMS, RECORDED, EntryKind, Folder, is_leftover
+from isolaw.store.run import PUBLISH_EVERY_S, RunStore, kinds_in_run
 from isolaw.store.states import WHERE, ExternalStates
 
 if TYPE_CHECKING:
@@ -28,14 +31,27 @@ if TYPE_CHECKING:
 FORMAT = "isolaw.sweep/1"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 DECISIONS = "decisions.jsonl"  # the decisions of a race
+_RUNS, _RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
 # All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
-    **dict.fromkeys((check.RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
+    **dict.fromkeys((_RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
 }
 _WRITTEN_HERE = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0
+_SHOWN, _MOST = 5, 40  # number of runs in messages about a name of a run
+_CUT = 16  # number of characters of an id to show, which is enough to be unambiguous
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The responses that a run saved at one evaluation, for people to read."""
+
+    spec: RunSpec
+    step: int
+    compute: int
+    responses: list[Response]
 
 
 class SweepStore:
@@ -61,7 +77,7 @@ class SweepStore:
         if make:
             self.directory.mkdir(parents=True, exist_ok=True)
         if self._runs is None:
-            self._runs = self.root.folder(check.RUNS, make)
+            self._runs = self.root.folder(_RUNS, make)
         return self._runs
 
     def states(self) -> Folder | None:
@@ -117,7 +133,7 @@ class SweepStore:
 
     def check(self) -> None:
         """Raise `NotOurs` if isolaw's entries are links or of the wrong kind; the error lists all of them."""
-        check.sweep(self.root, _OWN)
+        self.root.check(_kinds)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -186,7 +202,7 @@ class SweepStore:
         sound, damaged = {}, {}
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
-            names = sorted(name for name in self.runs().entries() if check.RUN_ID.fullmatch(name))
+            names = sorted(name for name in self.runs().entries() if _RUN_ID.fullmatch(name))
         for name in names:
             run = self.run(name)
             try:
@@ -235,3 +251,68 @@ class SweepStore:
         from isolaw.store import tables  # workers do not need pandas
 
         return tables.collect(self)
+
+    def responses(self) -> Iterator[Kept]:
+        """Yield the evaluations with responses, run by run; damaged lines are omitted, as in tables."""
+        for run_id, spec in self.specs()[0].items():
+            try:
+                lines = self.run(run_id).recorded().checkpoints
+            except (NotOurs, OSError):
+                continue
+            for line in lines:
+                if responses := [Response(**response) for response in line.get("responses", [])]:
+                    yield Kept(spec, line["step"], line["compute"], responses)
+
+
+def _kinds(*place: str) -> tuple[EntryKind, ...]:
+    """Return the accepted kinds of an entry in a sweep's directory, or () for an entry of the user."""
+    match place:
+        case (name,) if name in _OWN:
+            return (_OWN[name],)
+        case ("runs", name) if _RUN_ID.fullmatch(name):
+            return ("folder",)
+        case ("runs", _, *inside):
+            return kinds_in_run(*inside)
+    return ()
+
+
+def find_run(name: str | Path) -> RunStore:
+    """Return the run with the name ``OUT/runs/<run_id>`` or ``OUT/<run_id>``.
+
+    An unambiguous prefix of the id is enough. Raise `StoreError` unless exactly one run matches.
+    """
+    folder = Path(name).absolute()
+    if not folder.exists():
+        above = folder.parent / "runs" if SweepStore(folder.parent).exists else folder.parent
+        folders = sorted(above.glob(f"{glob.escape(folder.name)}*")) if above.is_dir() else []
+        if len(folders) != 1:
+            runs = ", ".join(candidate.name[:_CUT] for candidate in folders[:_SHOWN]) or "none"
+            raise StoreError(f"{folder}: found {len(folders)} runs with this prefix ({runs}); expected one")
+        (folder,) = folders
+    folder = folder.resolve()
+    run = SweepStore(folder.parent.parent).run(folder.name)
+    if run.folder != folder or not run.sweep.exists:
+        message = f"{name}: not a run of a sweep; expected OUT/runs/<run_id>"
+        raise StoreError(Wording(message, *(f"  - {line}" for line in _runs_of(SweepStore(folder)))))
+    return run
+
+
+def _runs_of(sweep: SweepStore) -> list[str]:
+    """Return a line of text for each run, up to `_MOST` runs; empty if the folder contains no sweep."""
+    if not sweep.exists:
+        return []
+    from isolaw.store.tables import attributes_of, columns_of  # which need pandas
+
+    axes: list[str] = []
+    with contextlib.suppress(StoreError):  # if the file is damaged, the lines have fewer columns
+        axes = list(sweep.read_spec().grid.recipe_axes)
+    facts = []
+    for run, s in sweep.specs()[0].items():
+        known = columns_of(s) | attributes_of(s)
+        also = [f"{key} = {known[key]}" for key in axes if key in known]
+        facts.append((s.rollouts_per_problem, s.problems_per_batch, s.seed, also, run))
+    lines = [
+        ", ".join([f"{run[:_CUT]}: n = {n:,}", f"B_p = {b:,}", f"seed {seed}", *also])
+        for n, b, seed, also, run in sorted(facts)
+    ]
+    return lines[:_MOST] + ([f"and {len(lines) - _MOST:,} more"] if len(lines) > _MOST else [])

@@ -14,8 +14,7 @@ from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NoHistory, NotOurs, Wording
 from isolaw.registry import traits
 from isolaw.runs import Runs, after_last_value
-from isolaw.store.check import POINTS, PROBLEMS, RECORDED
-from isolaw.store.folder import Folder
+from isolaw.store.folder import POINTS, PROBLEMS, RECORDED, Folder
 from isolaw.store.run import RunStore
 
 _HEALS = "Repeat the sweep's own command to repair it"

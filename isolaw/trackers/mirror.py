@@ -9,7 +9,6 @@ tracker for the rest of the sweep. The next ``isolaw sweep`` copies the missing 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import time
 from collections.abc import Iterator
@@ -19,35 +18,28 @@ from typing import Any
 from isolaw import commands
 from isolaw.config import RunSpec, TrackingSection
 from isolaw.errors import Issue
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of, columns_of
-from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
+from isolaw.trackers.trackers import SECONDS, STEP, TOKENS, TRACKERS, TrackedRun, Tracker
 
 EVERY_S = 10.0  # minimum seconds between updates of an active run
-
-
-def trackers(section: TrackingSection) -> list[Tracker]:
-    """Return the trackers that a sweep's ``[tracking]`` section lists."""
-    return [importlib.import_module(f"isolaw.trackers.{name}").TRACKER for name in section.to]
 
 
 def check(section: TrackingSection) -> list[Issue]:
     """Return the issues of a ``[tracking]`` section; isolaw calls this before any run starts."""
     issues = [
-        Issue(
-            "tracking.to", f"{tracker.name} is not installed: {commands.install(f'isolaw[{tracker.name}]')}"
-        )
-        for tracker in trackers(section)
-        if not _installed(tracker)
+        Issue("tracking.to", f"{name} is not installed: {commands.install(f'isolaw[{name}]')}")
+        for name in section.to
+        if not _installed(name)
     ]
     if section.directory is not None and Path(section.directory).is_file():
         issues.append(Issue("tracking.directory", found=section.directory, accepted="a directory"))
     return issues
 
 
-def _installed(tracker: Tracker) -> bool:
-    spec = importlib.util.find_spec(tracker.name)
+def _installed(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None  # a folder wandb/ is no library
 
 
@@ -57,8 +49,8 @@ class Mirror:
     def __init__(self, section: TrackingSection, store: SweepStore) -> None:
         self._section = section
         self._store = store
-        self._trackers = trackers(section)
-        self._writers: dict[tuple[str, str], Writer] = {}
+        self._trackers = [TRACKERS[name] for name in section.to]
+        self._writers: dict[tuple[str, str], Tracker] = {}
         self._reached: dict[tuple[str, str], int] = {}
         self._updated: dict[str, float] = {}
 
@@ -82,7 +74,7 @@ class Mirror:
                 reason = str(error) or type(error).__name__
                 yield Event(run_id, "warning", cause=f"{tracker.name}: isolaw stops mirroring: {reason}")
 
-    def _write(self, tracker: Tracker, run_id: str) -> None:
+    def _write(self, tracker: type[Tracker], run_id: str) -> None:
         run, key = self._store.run(run_id), (tracker.name, run_id)
         lines = run.settled()
         if not lines:
@@ -95,7 +87,7 @@ class Mirror:
             if line["compute"] <= self._reached[key]:
                 continue
             if key not in self._writers:
-                self._writers[key] = tracker.open(tracked)
+                self._writers[key] = tracker(tracked)
             self._writers[key].log(line["compute"], _values(line), began + line["wall_s"])
             self._reached[key] = line["compute"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.config import SweepSpec
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 
 

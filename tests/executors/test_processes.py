@@ -22,7 +22,7 @@ from isolaw import engine, guard
 from isolaw.config import SweepSpec
 from isolaw.executors import processes
 from isolaw.executors.base import Resources
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import RunStore, SweepStore
 
 

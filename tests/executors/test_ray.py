@@ -18,7 +18,7 @@ import pytest
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.errors import SpecError
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ import pytest
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.executors import slurm
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 

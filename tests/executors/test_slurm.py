@@ -18,7 +18,7 @@ from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.errors import RunError
 from isolaw.executors import slurm
-from isolaw.executors.event import Event
+from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 
 LOCAL = {"kind": "slurm", "cluster": "local"}

@@ -12,8 +12,7 @@ from isolaw import engine, executors
 from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.executors import waiting
-from isolaw.executors.event import Event
-from isolaw.executors.waiting import Waiting
+from isolaw.executors.waiting import Event, Waiting
 from isolaw.store import SweepStore
 
 

@@ -21,7 +21,7 @@ from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Response, RunC
 from isolaw.config import RunSpec
 from isolaw.errors import NoHistory, StoreError
 from isolaw.simulators.interference import PRESETS
-from isolaw.store import RunStore, SweepStore, responses, tables
+from isolaw.store import RunStore, SweepStore, tables
 from isolaw.store.checksums import Lines, line
 
 PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
@@ -478,7 +478,7 @@ def test_responses_share_the_fate_of_their_checkpoint(spec: RunSpec, tmp_path: P
     next(recording)
     recording.close()
     run.proceed()
-    (first, second) = responses.kept(sweep)
+    (first, second) = sweep.responses()
     assert (first.step, first.compute, first.responses) == (0, 0, [replace(said, reward=0.0)])
     points = run.folder / "points.jsonl"
     before = points.read_bytes()
@@ -487,12 +487,12 @@ def test_responses_share_the_fate_of_their_checkpoint(spec: RunSpec, tmp_path: P
     lost = again.record(made(range(2, 4)), 0.0)
     next(lost)
     lost.close()  # killed before it publishes a state
-    assert [one.step for one in responses.kept(sweep)] == [0, 1, 2]
+    assert [one.step for one in sweep.responses()] == [0, 1, 2]
     sweep.run(spec.run_id).resume()
     assert points.read_bytes() == before
-    assert [one.step for one in responses.kept(sweep)] == [0, 1]
+    assert [one.step for one in sweep.responses()] == [0, 1]
     points.write_bytes(before.replace(b"</script>", b"</scripx>", 1))
-    assert list(responses.kept(sweep)) == []
+    assert list(sweep.responses()) == []
     assert second.responses == [replace(said, reward=1.0)]
 
 

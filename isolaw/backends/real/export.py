@@ -24,7 +24,7 @@ from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, StoreError
 from isolaw.files import check_destination, give_usual_modes
 from isolaw.store import RunStore
-from isolaw.store.finding import find_run
+from isolaw.store.sweep import find_run
 
 FORMAT = "isolaw.export/1"
 ABOUT = "isolaw.json"

@@ -28,7 +28,7 @@ from isolaw.report.text.answer import backtest_failed, backtest_line
 from isolaw.report.text.numbers import number
 from isolaw.report.text.runs_to_add import RunsToAdd, advice
 from isolaw.runs import SYMBOL_OF, Runs
-from isolaw.store.responses import Kept
+from isolaw.store.sweep import Kept
 
 _LISTED = 12
 _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")

@@ -31,7 +31,7 @@ from isolaw.report.page.chart import (
 from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
-from isolaw.store.responses import Kept
+from isolaw.store.sweep import Kept
 
 _MOST = 300  # rows; each text has up to 2.7 kB
 _EVALUATIONS = 5  # per run

@@ -14,7 +14,7 @@ from isolaw.report.text.numbers import number
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument, PointsDocument
-    from isolaw.fits.studies.model_size.law import SizeLaw
+    from isolaw.fits.studies.model_size import SizeLaw
 
 _TIMES = {1: "once", 2: "twice"}
 

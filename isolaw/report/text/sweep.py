@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
-from isolaw.executors.event import kind_of_failure
+from isolaw.executors.waiting import kind_of_failure
 from isolaw.report.text import costs, race
 from isolaw.report.text.numbers import columns, count, number
 

@@ -88,7 +88,7 @@ def made(request: pytest.FixtureRequest) -> Made:
         WEIGHTS,
         *EXAMPLES.glob("*.py"),
         Path(difficulty.__file__),
-        Path(gpu_selftest.__file__).with_name("stages.py"),
+        Path(gpu_selftest.__file__),
     ]
     content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()
     key = hashlib.sha256(content).hexdigest()[:16]
@@ -172,7 +172,7 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
 
     sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 32))

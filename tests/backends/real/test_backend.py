@@ -487,7 +487,7 @@ def test_a_process_in_which_vllm_was_first(
     """As where problems were split before: the process group is vLLM's then."""
     code = (
         "import json, sys\nfrom isolaw import engine\n"
-        "from isolaw.backends.real.rollout.opening import open_sampler\n"
+        "from isolaw.backends.real.rollout.sampler_group import open_sampler\n"
         "from isolaw.backends.real.rollout.samplers import SamplerSettings\n"
         "open_sampler(SamplerSettings('vllm', sys.argv[1], 'float32', 32))\n"
         "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"

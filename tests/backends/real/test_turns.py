@@ -173,7 +173,7 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
 
 
 def test_vllm_with_several_ranks_to_a_model(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     with stand_in.installed() as books:
@@ -208,7 +208,7 @@ def test_a_float32_head_on_both_sides(spec, stand_in: ModuleType, monkeypatch: p
     ["To serve at least one request, 9 GiB KV cache memory is needed.", "Free memory on device: 3 GiB."],
 )
 def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monkeypatch, told: str) -> None:
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -224,7 +224,7 @@ def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monke
 
 
 def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     how = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 3}

@@ -130,7 +130,8 @@ def test_responses_stay_text_and_are_searched(
 ) -> None:
     """A sweep whose runs kept hostile responses, by the command."""
     from isolaw.backend import Response
-    from isolaw.store import SweepStore, responses
+    from isolaw.store import SweepStore
+    from isolaw.store.sweep import Kept
 
     spec = next(iter(SweepStore(made.sweep).specs()[0].values()))
     said = [
@@ -142,7 +143,7 @@ def test_responses_stay_text_and_are_searched(
     monkeypatch.setattr(
         "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_: "it takes longest, and is not read"
     )
-    monkeypatch.setattr(responses, "kept", lambda store: iter([responses.Kept(spec, 3, 300, said)]))
+    monkeypatch.setattr(SweepStore, "responses", lambda store: iter([Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
     assert run(["report", str(made.sweep), "-o", str(out), "--hold", "nothing", "--draws", "20"]) == 0
     page = visit(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isolaw.backend import Response
 from isolaw.config import RunSpec
 from isolaw.report.page import run_charts
-from isolaw.store.responses import Kept
+from isolaw.store.sweep import Kept
 
 
 def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[Kept]:

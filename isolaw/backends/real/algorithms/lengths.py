@@ -1,7 +1,7 @@
 """Control the length of responses by forced interruptions and by reward penalties on long responses.
 
 If a response has not ended after ``interrupt_at`` tokens, isolaw appends ``interrupt_phrase``. The model then
-has ``answer_tokens`` more tokens to finish (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). If
+has ``answer_tokens`` more tokens to finish (ScaleRL, arXiv 2510.13786, A.10; `rollout.worker`). If
 ``interrupt_at`` is [first, last], the position is drawn at random for each response, as in the paper. The
 phrase counts neither as generated tokens nor toward ``max_response_tokens`` = last + ``answer_tokens``.
 

@@ -1,7 +1,7 @@
 """Control a sampler in a separate process: this module is the trainer's end, `sampler_process` the other end.
 
 The sampler process gets two files: a socket to the trainer as its standard input, and the shared memory of
-the weights (`shared_weights`) as its standard output. It is not a rank of the run. Messages are JSON:
+the weights (`SharedWeights`) as its standard output. It is not a rank of the run. Messages are JSON:
 
     to the sampler      open     the `SamplerSettings`
                         weights  a version, and the place of each tensor; sent after they are written

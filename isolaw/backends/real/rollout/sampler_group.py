@@ -1,7 +1,7 @@
-"""Combine the sampler processes of one rank into one sampler that draws while the rank trains.
+"""Open samplers; combine the sampler processes of one rank into one that draws while the rank trains.
 
 A rank distributes its rollouts to its samplers in turn. The rank writes its weights into memory that it
-shares with its samplers (`shared_weights`). Each sampler adopts the new weights between two tokens. A rank
+shares with its samplers (`SharedWeights`). Each sampler adopts the new weights between two tokens. A rank
 without samplers only takes part in gathering the weights.
 
 isolaw does not use vLLM's own weight transfer. Over NCCL (vLLM 0.32), a trainer would wait forever for a
@@ -28,10 +28,13 @@ from isolaw.backends.real.rollout.samplers import (
     Sampler,
     SamplerSettings,
     Seeds,
+    SharedWeights,
+    TransformersSampler,
     Weights,
+    close_samplers,
     limits,
+    opened,
 )
-from isolaw.backends.real.rollout.shared_weights import SharedWeights
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 
@@ -140,3 +143,19 @@ class SamplerGroup(Sampler):
         if self._number >= 0:
             os.close(self._number)
         self.members, self._number = [], -1
+
+
+def open_sampler(settings: SamplerSettings) -> Sampler:
+    """Return a sampler, reusing the previous one if it has the same settings."""
+    if settings not in opened:
+        close_samplers()  # before opening a new one, because vLLM keeps state in global variables
+        if settings.processes is not None:
+            opened[settings] = SamplerGroup(settings)
+        elif settings.kind == "transformers":
+            head = settings.float32_head
+            opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
+        else:
+            from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
+
+            opened[settings] = VLLMSampler(settings)
+    return opened[settings]

@@ -1,8 +1,16 @@
 """Run a sampler process: ``python -m isolaw.backends.real.rollout.sampler_process``.
 
 `remote_sampler` starts this process and describes the messages. The process draws while there are unfinished
-requests (`streaming`), and reads messages between two steps. It exits immediately when the trainer's end of
-the socket closes, even if the trainer was killed.
+requests, and reads messages between two steps. It exits immediately when the trainer's end of the socket
+closes, even if the trainer was killed.
+
+The process draws several batches at a time, and adopts new weights while drawing. vLLM adopts weights between
+two tokens, so the new weights draw the next token of every active response. The key-value cache of earlier
+tokens remains as computed by the old weights (PipelineRL, arXiv 2509.19128, section 3; ScaleRL, arXiv
+2510.13786, section 3.1). The recorded log-probability is from the distribution that the token was drawn from,
+given this cache. The plain sampler adopts weights between two batches.
+
+Batches are admitted in the order of their requests, so that a batch of short responses cannot overtake.
 """
 
 from __future__ import annotations
@@ -12,12 +20,18 @@ import json
 import os
 import threading
 import traceback
+from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from isolaw.backends.real import environment
 from isolaw.errors import RunError
+
+if TYPE_CHECKING:
+    from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings, Weights
+    from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
 
 def main() -> NoReturn:
@@ -50,9 +64,7 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
     with environment.importing():
         from safetensors.torch import save
 
-        from isolaw.backends.real.rollout.samplers import SamplerSettings, import_sampler
-        from isolaw.backends.real.rollout.shared_weights import SharedWeights
-        from isolaw.backends.real.rollout.streaming import open_stream
+        from isolaw.backends.real.rollout.samplers import SamplerSettings, SharedWeights, import_sampler
         from isolaw.backends.real.train import row_tensors
 
         import_sampler(settings["kind"])
@@ -71,6 +83,108 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
         for ticket, rollouts in stream.step():
             channel.send_bytes(json.dumps({"drawn": ticket}).encode())
             channel.send_bytes(save(row_tensors.of(range(len(rollouts)), rollouts, None)))
+
+
+def open_stream(settings: SamplerSettings) -> VLLMStream | PlainStream:
+    """Open a sampler in this process that draws several batches at a time.
+
+    ``add`` starts the batch of a ticket, given the arguments of `Sampler.generate`. ``step`` does the next
+    piece of work and yields the batches that it finishes, while ``busy`` returns True.
+    """
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
+    from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
+
+    sampler = open_sampler(replace(settings, processes=None, streams=True))
+    return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
+
+
+class VLLMStream:
+    """A stream of batches over vLLM's engine, where each step draws one token of every active response.
+
+    Because ``async_scheduling`` is off, no token is in progress between two steps. vLLM labels each token
+    with the version of the weights that drew it. This was tested with vLLM 0.32 without a GPU.
+    """
+
+    def __init__(self, sampler: VLLMSampler) -> None:
+        self.sampler = sampler
+        self.engine = self.sampler.llm.llm_engine
+        if not hasattr(self.engine, "set_weight_version"):
+            raise RunError('real.generation = "async": this vLLM does not label tokens; expected 0.32')
+        self.prompts: dict[int, list[list[int]]] = {}  # by ticket, with one row for each rollout
+        self.outputs: dict[int, list[Any]] = {}  # by ticket, with None for unfinished rollouts
+
+    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Add a vLLM request for each rollout, as `VLLMSampler.generate` does."""
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        self.prompts[ticket], parameters = self.sampler.requests(**asked)
+        self.outputs[ticket] = [None] * len(parameters)
+        for place, parameter in enumerate(parameters):
+            parameter.output_kind = RequestOutputKind.FINAL_ONLY
+            self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), parameter)
+
+    def busy(self) -> bool:
+        """Return whether vLLM has unfinished requests."""
+        return bool(self.outputs)
+
+    def step(self) -> Iterator[tuple[int, Rollouts]]:
+        """Run one engine step; yield the ticket and the rollouts of each batch that it completes."""
+        for output in self.engine.step():
+            ticket, place = map(int, output.request_id.split("/"))
+            self.outputs[ticket][place] = output
+            if None not in self.outputs[ticket]:
+                outputs = self.outputs.pop(ticket)
+                rollouts = self.sampler.rollouts(self.prompts.pop(ticket), outputs)
+                for one in outputs:
+                    spans = one.outputs[0].weight_versions
+                    rollouts.versions.append([int(s.version) for s in spans for _ in range(s.start, s.end)])
+                yield ticket, rollouts
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Load the weights of a version between two engine steps."""
+        self.sampler.load(weights)
+        self.engine.set_weight_version(str(version))
+
+    def drop(self) -> None:
+        """Abort all requests."""
+        gone = [f"{ticket}/{place}" for ticket, rows in self.outputs.items() for place in range(len(rows))]
+        self.engine.abort_request(gone)
+        self.prompts.clear()
+        self.outputs.clear()
+
+
+class PlainStream:
+    """A stream of batches over the plain sampler, which draws one batch after another."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.version = 0
+        self.waiting: dict[int, dict[str, Any]] = {}
+
+    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Append a batch to the queue."""
+        self.waiting[ticket] = asked
+
+    def busy(self) -> bool:
+        """Return whether a batch is waiting."""
+        return bool(self.waiting)
+
+    def step(self) -> Iterator[tuple[int, Rollouts]]:
+        """Draw the next batch, and yield its ticket and rollouts."""
+        ticket = next(iter(self.waiting))
+        rollouts = self.sampler.generate(**self.waiting.pop(ticket))
+        rollouts.versions.extend([self.version] * len(row) for row in rollouts.tokens)
+        yield ticket, rollouts
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Copy the weights to the sampler, and set their version."""
+        self.sampler.load(weights)
+        self.version = version
+
+    def drop(self) -> None:
+        """Discard all batches."""
+        self.waiting.clear()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ log-probability under the distribution that it was drawn from: softmax(logits / 
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 Prompts = Sequence[list[int]]
 Seeds = Sequence[Sequence[int]]
 Limits = int | Sequence[int]
+_ALIGNED = 64  # bytes, in shared memory
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,7 @@ class SamplerSettings:
     # samples in its own process.
     processes: int | None = None
     timeout_hours: float = 4.0  # maximum silence of a sampler process
-    streams: bool = False  # adopts weights while it draws (`streaming`), and has a GPU of its own
+    streams: bool = False  # adopts weights while it draws (`sampler_process`), and has a GPU of its own
 
 
 opened: dict[SamplerSettings, Sampler] = {}  # samplers that `opening.open_sampler` has opened
@@ -276,3 +279,40 @@ def close_samplers() -> None:
     """Close all open samplers."""
     while opened:
         opened.popitem()[1].close()
+
+
+class SharedWeights:
+    """Weights that trainer and samplers share through the file with descriptor ``number``.
+
+    The file has no name (`os.memfd_create`): the kernel frees it when all processes have ended. The trainer
+    writes a version of the weights, and each sampler copies it. Before it writes the next version, the
+    trainer waits until all samplers report their copies (`sampler_group`). Samplers therefore never read a
+    partly written version.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._memory: mmap.mmap | None = None
+
+    def write(self, weights: Weights) -> list[dict[str, Any]]:
+        """Copy weights into the file one by one; return the position of each, in JSON types, for `read`."""
+        places, end = [], 0
+        for name, tensor in weights:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            places.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": end})
+            left = memoryview(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+            at, end = end, end + -(-len(left) // _ALIGNED) * _ALIGNED
+            while left:  # one call writes at most 2 GiB
+                written = os.pwrite(self.number, left, at)
+                left, at = left[written:], at + written
+        os.ftruncate(self.number, end)
+        return places
+
+    def read(self, places: list[dict[str, Any]]) -> Weights:
+        """Yield the tensors that `write` stored; they share the memory of the file."""
+        if self._memory is None or len(self._memory) != os.fstat(self.number).st_size:
+            self._memory = mmap.mmap(self.number, 0)
+        for place in places:
+            shape, dtype = torch.Size(place["shape"]), getattr(torch, place["dtype"])
+            flat = torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=place["offset"])
+            yield place["name"], flat.view(shape)

@@ -109,7 +109,7 @@ def _out_issues(out: str) -> list[Issue]:
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
     """Load the model into a sampler with enough context for these problems; return a `Draw` function."""
     environment.prepare()
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
     from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     dtype = "bfloat16" if environment.gpus() else "float32"

@@ -197,8 +197,8 @@ class VLLMSampler:
         if self.tied:
             weights = _untied(weights)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        # vLLM cannot clear the prefix cache while requests are active (`streaming`). Later requests must then
-        # not read it.
+        # vLLM cannot clear the prefix cache while requests are active (`sampler_process`). Later requests
+        # must then not read it.
         self.fresh = not self.llm.llm_engine.has_unfinished_requests() and self.llm.reset_prefix_cache()
         check_complete(set().union(*self.llm.apply_model(_not_loaded)), "vLLM")
         if self.asleep:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,75 @@ import numpy as np
 from isolaw.backends.real import models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.interruption import Interruption
-from isolaw.backends.real.rollout.opening import open_sampler
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import encode
-from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings
+from isolaw.backends.real.rollout.prompts import encode, encode_phrase
+from isolaw.backends.real.rollout.sampler_group import open_sampler
+from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, SamplerSettings, Seeds
 from isolaw.backends.real.train.batch import Batch, RankGroup
-from isolaw.config import RunSpec
+from isolaw.config import Recipe, RunSpec
+
+# Keys of random streams that are derived from a rollout's seed; the sampler uses the seed itself.
+_PLACE, _ANSWER = 1, 2
+
+
+@dataclass(frozen=True)
+class _Interruption:
+    """Interrupts responses that exceed their thinking budget, so that they end in an answer.
+
+        draw up to a position in ``span``
+        append the phrase to each response that has not ended
+        draw the rest
+
+    The phrase is only context for the following tokens, and `Rollouts.inserted` records its position. The
+    phrase does not enter log-probabilities, gradients or the count of generated tokens. Draws depend only on
+    the rollout's seed.
+
+    If the phrase ends in a special token such as ``</think>``, it closes a section of the response. A
+    response that already contains this token continues without the phrase.
+    """
+
+    span: tuple[int, int]  # first and last possible position, in tokens
+    phrase: list[int]
+    answer_tokens: int  # number of tokens after the phrase
+    end: int | None = None  # the phrase's last token if it is a special token
+
+    @classmethod
+    def of(cls, recipe: Recipe, tokenizer: Any) -> _Interruption | None:
+        """Return the interruption of a resolved recipe, or None without ``interrupt_at``."""
+        if recipe.interrupt_at is None or recipe.interrupt_phrase is None:
+            return None
+        phrase = encode_phrase(recipe.interrupt_phrase, tokenizer)
+        special = phrase[-1] in tokenizer.get_added_vocab().values()
+        return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if special else None)
+
+    def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
+        """Draw rollouts with interruptions; ``how`` is temperature and top_p, as in `Sampler.generate`."""
+        flat = [seed for some in seeds for seed in some]
+        first, last = self.span
+        places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in flat]
+        drawn = sampler.generate(prompts, seeds, max_tokens=places, **how)
+        rows = [row for row, finished in enumerate(drawn.finished) if not finished]
+        if not rows:
+            return drawn
+        phrases = [[] if self.end in drawn.tokens[row] else self.phrase for row in rows]
+        begun = [drawn.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
+        rest = sampler.generate(
+            [drawn.prompts[row] + tokens for row, tokens in zip(rows, begun, strict=True)],
+            [[int(_stream(flat[row], _ANSWER).integers(2**63))] for row in rows],
+            max_tokens=[self.answer_tokens] * len(rows),
+            **how,
+        )
+        for k, row in enumerate(rows):
+            drawn.inserted[row] = [len(begun[k]) - len(phrases[k]), len(begun[k])]
+            drawn.tokens[row] = begun[k] + rest.tokens[k]
+            drawn.logprobs[row] = drawn.logprobs[row] + rest.logprobs[k]
+            drawn.finished[row] = rest.finished[k]
+        return drawn
+
+
+def _stream(seed: int, key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key,)))
+
 
 Timer = Callable[[str], AbstractContextManager[None]]
 
@@ -45,7 +108,7 @@ class RolloutWorker:
         encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(problem)] for part, problem in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
-        self.interruption = Interruption.of(spec.recipe, self.tokenizer)
+        self.interruption = _Interruption.of(spec.recipe, self.tokenizer)
         phrase = len(self.interruption.phrase) if self.interruption else 0
         self.reward = rewards.Rewards(
             options.rewards,

@@ -29,8 +29,8 @@ from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.ppo import PPO
+from isolaw.backends.real.train.problem_order import UpdateMeans, updates
 from isolaw.backends.real.train.trainer import Trainer, trainer_keys
-from isolaw.backends.real.train.updates import UpdateMeans, updates
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 

@@ -7,8 +7,11 @@ log-probabilities this takes 13 bytes per token. JSON takes 51 bytes per token a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor
 
 from isolaw.backends.real.rollout.samplers import Rollouts
+from isolaw.errors import RunError
 
 # Types of fields that are not int32; the other fields are token ids, positions and versions.
 _TYPES = {"logprobs": np.float64, "old_logprobs": np.float64}
@@ -82,3 +86,35 @@ def rows_of(tensors: Mapping[str, Tensor], places: Sequence[int]) -> tuple[Rollo
 def _narrow(values: Tensor) -> Tensor:
     single = values.float()
     return single if values.dtype == torch.float64 and torch.equal(single.double(), values) else values
+
+
+def write_float32(path: Path, shapes: Mapping[str, Sequence[int]], tensors: Iterable[torch.Tensor]) -> None:
+    """Write tensors as float32 to a safetensors file, in the order of ``shapes``.
+
+    A file consists of the length of its header (8 bytes), the header, and the bytes of the tensors. The
+    header is JSON with type, shape and offsets of each tensor (https://huggingface.co/docs/safetensors).
+    ``safetensors.torch.save_file`` writes the same file but needs all tensors in memory. Weights and moments
+    of P parameters are 12 P bytes, which is 85 GiB for 7B.
+
+    Each tensor is written before the next one is taken from the iterator. Raise `RunError` if a tensor has
+    another shape.
+
+    >>> import tempfile
+    >>> from safetensors.torch import load_file
+    >>> path = Path(tempfile.mkdtemp()) / "two.safetensors"
+    >>> write_float32(path, {"w": [1, 2], "b": []}, iter([torch.ones(1, 2), torch.tensor(3.0)]))
+    >>> load_file(path)["w"], load_file(path)["b"]
+    (tensor([[1., 1.]]), tensor(3.))
+    """
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # aligns the tensors to 8 bytes
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+            if list(tensor.shape) != list(shape):
+                raise RunError(f"{path}: {name}: found shape {list(tensor.shape)}; expected {list(shape)}")
+            file.write(tensor.detach().float().cpu().contiguous().reshape(-1).numpy())

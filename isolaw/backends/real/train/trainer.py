@@ -34,7 +34,7 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import process_group, tensor_file
+from isolaw.backends.real.train import process_group, row_tensors
 from isolaw.backends.real.train.adapters import Adapters
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
@@ -226,7 +226,7 @@ class Trainer:
         for kind in self._kinds():
             whole = (_read(self.engine, p, kind) for _, p in trained)
             if self.rank == 0:
-                tensor_file.write(folder / f"{self.prefix}{kind}.safetensors", shapes, whole)
+                row_tensors.write_float32(folder / f"{self.prefix}{kind}.safetensors", shapes, whole)
             else:
                 deque(whole, maxlen=0)
         if self.rank == 0:

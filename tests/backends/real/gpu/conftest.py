@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.gpu_selftest.stages import Workload
+    from isolaw.backends.real.gpu_selftest import Workload
 
 # The shapes of a model whose state of 60 MB is written quickly.
 SMALL = {
@@ -28,7 +28,7 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def work(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """A model with the shapes of Qwen2.5-0.5B."""
-    from isolaw.backends.real.gpu_selftest.stages import Workload
+    from isolaw.backends.real.gpu_selftest import Workload
 
     made = Workload(tmp_path_factory.mktemp("work"), device)
     made.make()
@@ -38,7 +38,7 @@ def work(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
 @pytest.fixture(scope="module")
 def small(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """A small model."""
-    from isolaw.backends.real.gpu_selftest.stages import Workload
+    from isolaw.backends.real.gpu_selftest import Workload
 
     made = Workload(tmp_path_factory.mktemp("small"), device)
     made.make(SMALL)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from isolaw import engine
 from isolaw.backends.real import environment
-from isolaw.backends.real.gpu_selftest.stages import Workload
+from isolaw.backends.real.gpu_selftest import Workload
 from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]

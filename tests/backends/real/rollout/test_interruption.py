@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from isolaw.backends.real import BACKEND, models
 from isolaw.backends.real.algorithms.presets import resolve_recipe
-from isolaw.backends.real.rollout.interruption import Interruption
 from isolaw.backends.real.rollout.prompts import check_phrase
 from isolaw.backends.real.rollout.samplers import Rollouts, limits
+from isolaw.backends.real.rollout.worker import _Interruption
 from isolaw.config import Recipe
 
 EOS, THOUGHT, PHRASE = 2, 9, [7, 8, 9]
@@ -39,7 +39,7 @@ class Scripted:
 
 def test_only_what_has_not_ended_is_interrupted() -> None:
     sampler = Scripted({0: 3, 1: 40, 2: 4, 3: 5})
-    drawn = Interruption((4, 4), PHRASE, 6).draw(sampler, [[1], [1, 1]], [[0, 1], [2, 3]], **HOW)
+    drawn = _Interruption((4, 4), PHRASE, 6).draw(sampler, [[1], [1, 1]], [[0, 1], [2, 3]], **HOW)
     assert drawn.tokens[0] == [5, 5, EOS]
     assert drawn.tokens[2] == [5, 5, 5, EOS]  # ended at its last place
     for row in (1, 3):
@@ -60,12 +60,12 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
             self.lengths = dict.fromkeys((s for some in asked[1] for s in some), 99)
             return super().generate(*asked, **more)
 
-    drawn = Interruption((4, 4), PHRASE, 6).draw(Endless({}), [[1]], [[0]], **HOW)
+    drawn = _Interruption((4, 4), PHRASE, 6).draw(Endless({}), [[1]], [[0]], **HOW)
     assert (drawn.lengths, drawn.finished) == ([10], [False])
 
 
 def test_who_is_answering_already_gets_no_phrase() -> None:
-    drawn = Interruption((4, 4), PHRASE, 6, end=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
+    drawn = _Interruption((4, 4), PHRASE, 6, end=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
     assert drawn.tokens == [[5, 5, 5, 5, 5, EOS]]
     assert (drawn.inserted, drawn.lengths) == ([[4, 4]], [6])
 
@@ -75,7 +75,7 @@ def test_the_place_is_drawn_for_each_response_from_its_seed() -> None:
     places = [
         [
             first
-            for first, _ in Interruption((4, 7), PHRASE, 6)
+            for first, _ in _Interruption((4, 7), PHRASE, 6)
             .draw(Scripted(lengths), [[1]], [own], **HOW)
             .inserted
         ]
@@ -90,14 +90,14 @@ def test_the_place_is_drawn_for_each_response_from_its_seed() -> None:
 def test_the_phrase_is_in_the_models_tokens(made, resolved) -> None:
     tokenizer = models.tokenizer(made.model)
     recipe = resolve_recipe(Recipe(interrupt_at=(4, 4), interrupt_phrase="=1"))
-    own = Interruption.of(recipe, tokenizer)
-    assert own == Interruption(
+    own = _Interruption.of(recipe, tokenizer)
+    assert own == _Interruption(
         (4, 4), tokenizer("=1", add_special_tokens=False).input_ids, recipe.answer_tokens
     )
-    assert Interruption.of(resolve_recipe(Recipe()), tokenizer) is None
+    assert _Interruption.of(resolve_recipe(Recipe()), tokenizer) is None
     tokenizer.add_tokens(["</think>"])
     ends = recipe.model_copy(update={"interrupt_phrase": "=1</think>"})
-    assert Interruption.of(ends, tokenizer).end == tokenizer.convert_tokens_to_ids("</think>")
+    assert _Interruption.of(ends, tokenizer).end == tokenizer.convert_tokens_to_ids("</think>")
     (issue,) = check_phrase("time is 1", tokenizer)
     assert "knows only '1' of the phrase" in str(issue)
 
@@ -133,7 +133,7 @@ def test_log_probabilities_are_those_after_the_phrase_and_nothing_is_truncated(m
     seeds = np.arange(12 * 8).reshape(12, 8).tolist()
     cut = sampler.generate(prompts, seeds, max_tokens=2, **HOW)
     assert np.mean(cut.finished) < 0.3
-    own = Interruption((2, 2), tokenizer("=", add_special_tokens=False).input_ids, 12)
+    own = _Interruption((2, 2), tokenizer("=", add_special_tokens=False).input_ids, 12)
     drawn = own.draw(sampler, prompts, seeds, **HOW)
     assert all(drawn.finished)
     assert own.draw(sampler, prompts, seeds, **HOW) == drawn

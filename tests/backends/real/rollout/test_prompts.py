@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     """Of the tiny model: a token for each character, `<bos>` first, no chat template."""
-    from isolaw.backends.real.gpu_selftest.stages import make_tokenizer
+    from isolaw.backends.real.gpu_selftest import make_tokenizer
 
     return make_tokenizer()
 
@@ -50,7 +50,7 @@ THINKS = (
 @pytest.fixture
 def thinking(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A tokenizer with such a template; `s` and `u` are unknown to the tiny model's, so roles are digits."""
-    from isolaw.backends.real.gpu_selftest.stages import make_tokenizer
+    from isolaw.backends.real.gpu_selftest import make_tokenizer
 
     own = make_tokenizer()
     roles = "{% set r = {'system': '7', 'user': '8', 'assistant': '9'} %}"

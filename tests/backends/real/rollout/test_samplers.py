@@ -16,7 +16,7 @@ from scipy import stats
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.rollout import opening, samplers
+from isolaw.backends.real.rollout import sampler_group, samplers
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 from isolaw.errors import RunError
@@ -217,7 +217,9 @@ def test_the_plain_sampler_computes_what_rollouts_share_once(transformers_sample
 
 
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
-    assert opening.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
+    assert (
+        sampler_group.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm
+    )
 
 
 def test_prompts_of_a_step_may_exceed_its_tokens(vllm, model, prompts) -> None:
@@ -236,7 +238,7 @@ def test_siblings_share_their_prompt_under_the_current_weights_alone(
     shutil.copytree(made.model, folder := tmp_path / "longer")
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 200}
     (folder / "config.json").write_text(json.dumps(config))
-    sampler: Any = opening.open_sampler(samplers.SamplerSettings("vllm", str(folder), "float32", 200))
+    sampler: Any = sampler_group.open_sampler(samplers.SamplerSettings("vllm", str(folder), "float32", 200))
     prompt = [token for row in prompts for token in row][:150]
     outputs: list[Any] = []
     keep = sampler.rollouts

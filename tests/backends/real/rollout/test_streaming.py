@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.rollout.samplers import stored_weights
-from isolaw.backends.real.rollout.shared_weights import SharedWeights
-from isolaw.backends.real.rollout.streaming import PlainStream, VLLMStream
+from isolaw.backends.real.rollout.sampler_process import PlainStream, VLLMStream
+from isolaw.backends.real.rollout.samplers import SharedWeights, stored_weights
 
 PROMPTS = [[1, 4, 10, 13, 5, 8, 16], [1, 5, 13, 6, 16]]
 ASKED = {

@@ -66,7 +66,7 @@ def difference(sampler: Any, model: Any) -> float:
 def test_any_weight_that_does_not_arrive_is_found_at_once(
     model: tuple[str, Any], ended_samplers: None
 ) -> None:
-    from isolaw.backends.real.rollout.opening import open_sampler
+    from isolaw.backends.real.rollout.sampler_group import open_sampler
 
     folder, policy = model
     sampler: Any = open_sampler(SamplerSettings("vllm", folder, "float32", 32))

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
 
-from isolaw.backends.real.train import tensor_file
+from isolaw.backends.real.train import row_tensors
 from isolaw.errors import RunError
 
 pytestmark = pytest.mark.real
@@ -31,7 +31,7 @@ def test_a_file_is_what_safetensors_reads_and_no_two_tensors_are_in_memory(tmp_p
             alive.append(weakref.ref(copy))
             yield copy
 
-    tensor_file.write(tmp_path / "own", SHAPES, one_by_one())
+    row_tensors.write_float32(tmp_path / "own", SHAPES, one_by_one())
     save_file({name: tensor.float() for name, tensor in kept.items()}, tmp_path / "theirs")
     own, theirs = load_file(tmp_path / "own"), load_file(tmp_path / "theirs")
     assert own.keys() == theirs.keys()
@@ -43,4 +43,4 @@ def test_a_file_is_what_safetensors_reads_and_no_two_tensors_are_in_memory(tmp_p
 
 def test_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"own: w: found shape \[3, 2\]; expected \[2, 3\]"):
-        tensor_file.write(tmp_path / "own", {"w": (2, 3)}, iter([torch.zeros(3, 2)]))
+        row_tensors.write_float32(tmp_path / "own", {"w": (2, 3)}, iter([torch.zeros(3, 2)]))

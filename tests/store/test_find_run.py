@@ -8,7 +8,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.errors import StoreError
-from isolaw.store.finding import find_run
+from isolaw.store.sweep import find_run
 
 
 def test_a_run_by_its_folder_and_by_a_prefix(tiny, tmp_path: Path) -> None:

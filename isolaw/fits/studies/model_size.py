@@ -1,0 +1,496 @@
+"""Fit the model-size law: how fast models of different size N learn (Tan et al., arXiv 2509.25300).
+
+    log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − pass@1
+
+X is compute (in FLOPs, 6 N T, where T is the number of tokens trained on) or data (prompts). K_max is the
+exponent of an infinitely large model, and N0 is the size at which K is half of K_max. E(N) is free for each
+size. Runs of one size are averaged step by step, and the fit minimises squared error in L, as the authors do.
+Every size has the same weight, regardless of its number of checkpoints.
+
+Intervals come from resampling with the run as the unit. Each run has a deviation curve,
+
+    e(step) = (L − L̄ − s · ln(X / X̄)) / √(L̄ (1 − L̄))
+
+where L is the run's loss at X, L̄ and X̄ are the means over runs of its size, and s is the slope of L̄ in ln
+X, so losses are compared at the same X. The unit of e is the standard deviation of one answer. With m
+problems, the error of an evaluation is thus 1/√m at any size. A draw shifts each mean curve by
+
+    √(L (1 − L) / R) · Σ_d h_d e_d / √ν · √(ν / χ²_ν),    h_d ~ N(0, 1)
+
+and repeats the whole fit. The sum is over the deviations e_d of the runs of *all* sizes, which are assumed to
+vary equally in this unit. R is the number of runs in the mean, and ν = runs − sizes is the number of degrees
+of freedom. The last factor, drawn once per draw, turns normal intervals into Student's t intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from isolaw.arguments import checked
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, InputError, Refused, shown, unknown
+from isolaw.evidence import Quantity, Simulated, estimated
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.bootstrap import inflation
+
+X = Literal["compute", "data"]
+
+_LEAST_SIZES, _LEAST_SIZES_FOR_E = 3, 4
+_LEAST_POINTS = 5
+_LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
+_LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
+# Of the solver.
+_BEYOND = 30.0  # how far N0 is searched below and above the sizes
+_ITERATIONS, _GAIN, _MOST_DAMPED = 200, 1e-15, 1e8
+_MOST_DECADES = 100.0  # limit on the change of a fitted curve over a size's checkpoints
+_LN10, _TINY = float(np.log(10.0)), 1e-300
+
+
+@dataclass(frozen=True)
+class SizeCurves:
+    """The mean curve of each model size, and the deviations of single runs from it."""
+
+    sizes: Floats  #: N in ascending order, in the table's unit, (S,)
+    of: NDArray[np.int64]  #: index of each checkpoint's size, in ascending order, (P,)
+    step: Floats  #: update steps, (P,)
+    x: Floats  #: X, (P,)
+    loss: Floats  #: L = 1 − pass@1, (P,)
+    runs: Floats  #: number of runs that each checkpoint averages, (P,)
+    deviations: list[tuple[Floats, Floats]]  #: steps and e of each run, for sizes with several runs
+    freedom: int  #: degrees of freedom of the deviations: runs minus sizes
+    x_name: X
+    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, according to the table
+
+    @classmethod
+    def from_table(
+        cls,
+        table: pd.DataFrame,
+        x: X = "compute",
+        runs: pd.DataFrame | None = None,
+        sources: tuple[str, str] = ("table", "runs"),
+    ) -> SizeCurves:
+        """Return the mean curves and deviations of the runs in a table.
+
+        ``table`` has a row for each evaluation, with the columns ``model_size``, ``step``, ``x`` (``compute``
+        or ``data``; rows with 0 are left out), and ``reward`` or ``loss`` = 1 − reward. The columns ``run``
+        and ``runs`` (the number of runs that a row averages) are optional. If ``table`` contains only means,
+        the argument ``runs`` is a table of the same form from which to take the deviations. ``sources``
+        contains the names of the two tables for messages.
+
+        Raises
+        ------
+        DataError
+            a column is missing, a value is invalid, or an evaluation is repeated.
+        Refused
+            there are fewer than three sizes, or a size has fewer than five checkpoints.
+
+        >>> step = np.arange(1, 7)
+        >>> one = pd.DataFrame({"model_size": 1, "step": step, "data": 512 * step, "reward": 0.1})
+        >>> table = pd.concat([one, one.assign(model_size=3), one.assign(model_size=9)])
+        >>> SizeCurves.from_table(table, "data").sizes
+        array([1., 3., 9.])
+        """
+        losses = _checked(table, x, sources[0])
+        mean = losses.groupby(["model_size", "step"], as_index=False).agg(
+            x=(x, "mean"), loss=("loss", "mean"), runs=("runs", "sum")
+        )
+        sizes, of = np.unique(mean["model_size"].to_numpy(), return_inverse=True)
+        if len(sizes) < _LEAST_SIZES:
+            raise Refused(
+                f"model sizes {', '.join(f'{n:g}' for n in sizes)}: K(N) has two parameters, so "
+                f"{_LEAST_SIZES} sizes are needed. Add runs of other sizes"
+            )
+        different = mean.groupby("model_size")["x"].nunique()
+        if different.min() < _LEAST_POINTS:
+            raise Refused(
+                f"N = {different.idxmin():g} has checkpoints at {different.min()} different {x}; "
+                f"{_LEAST_POINTS} are needed. Evaluate this size at more steps, or leave it out"
+            )
+        deviations, freedom = _deviations(losses if runs is None else _checked(runs, x, sources[1]), x)
+        step, at, loss, count = (mean[name].to_numpy(np.float64) for name in ("step", "x", "loss", "runs"))
+        simulated = Simulated.among(Simulated.of_table(part) for part in (table, runs) if part is not None)
+        return cls(sizes, of, step, at, loss, count, deviations, freedom, x, simulated)
+
+
+def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
+    """Return the required columns of a table as numbers: model_size, step, X, loss, run and runs."""
+    outcome = "loss" if "loss" in table.columns else "reward"
+    positive = (0.0, np.inf, "neither", "a positive number")
+    accepted = dict.fromkeys(("model_size", "runs"), positive)
+    accepted |= dict.fromkeys(("step", x), (0.0, np.inf, "left", "a number, not negative"))
+    accepted[outcome] = (0.0, 1.0, "both", "a share from 0 to 1")
+    needed = ["model_size", "step", x, outcome] + ["runs"] * ("runs" in table.columns)
+    for name in needed:
+        if name not in table.columns:
+            text = unknown("column", "reward or loss" if name == "reward" else name, map(str, table.columns))
+            raise DataError(
+                f"{source}: {text}; map it with " + option("columns", name, Placeholder("column"))
+            )
+    out = table[needed].apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    for name in needed:
+        low, high, ends, words = accepted[name]
+        good = out[name].between(low, high, ends)  # type: ignore[arg-type]
+        if not good.all():
+            row = f"{table.index.name or 'row'} {table.index[~good][0]}"
+            value = shown(str(table[name][~good].iloc[0]))
+            raise DataError(f"{source}: {row}: {name}: found {value}; expected {words}")
+    if outcome == "reward":
+        out["loss"] = 1.0 - out["reward"]
+    out["run"] = table["run"].astype(object) if "run" in table.columns else None
+    if "runs" not in out.columns:
+        out["runs"] = 1.0
+    named = out["run"].notna() | ("run" not in table.columns)
+    twice = out[named & out.duplicated(["model_size", "step", "run"], keep=False)]
+    if len(twice):
+        n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
+        raise DataError(
+            f"{source}: N = {n:g} has several rows of step {step:g}; if they are from different runs, name "
+            "the column of the runs: " + option("columns", "run", Placeholder("column"))
+        )
+    return out[out[x] > 0]  # log X does not exist before the first step
+
+
+def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]], int]:
+    """Return each run's e at the steps that all runs of its size share, and the degrees of freedom."""
+    out: list[tuple[Floats, Floats]] = []
+    freedom = 0
+    for _, rows in table[table["run"].notna()].groupby("model_size"):
+        wide = rows.pivot(index="step", columns="run", values=["loss", x]).dropna()
+        runs = wide["loss"].shape[1]
+        if runs < 2 or len(wide) < _LEAST_POINTS:
+            continue
+        loss, log_x = wide["loss"].to_numpy(np.float64), np.log(wide[x].to_numpy(np.float64))
+        mean, at = loss.mean(axis=1), log_x.mean(axis=1)
+        along = np.polyfit(at, mean, 1)[0] * (log_x - at[:, None])
+        e = (loss - mean[:, None] - along) / np.sqrt(np.maximum(mean * (1 - mean), _LEAST_VARIANCE))[:, None]
+        steps = wide.index.to_numpy(np.float64)
+        out += [(steps, e[:, run]) for run in range(runs)]
+        freedom += runs - 1
+    return out, freedom
+
+
+def _shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
+    """Return the shift in L that each draw adds to the mean curves, as an array of shape (draws, P).
+
+    ``fitted`` is the law's L at the P checkpoints. Some size needs several runs.
+    """
+    rng = np.random.default_rng(seed)
+    wider = inflation(curves.freedom, draws, rng)[:, None]
+    scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
+    out = np.empty((draws, fitted.size))
+    for size in range(len(curves.sizes)):
+        step = curves.step[curves.of == size]
+        pairs = [_at_steps(step, *deviation) for deviation in curves.deviations]
+        within, beyond = (np.array(part) for part in zip(*pairs, strict=True))
+        h = rng.standard_normal((2, draws, len(pairs)))
+        out[:, curves.of == size] = h[0] @ within + h[1] @ beyond
+    return out * scale * wider
+
+
+def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
+    """Return a run's deviations at ``step`` in two parts: measured values, and values mirrored at the ends.
+
+    The parts are drawn independently, since equal errors at several steps would cancel in K.
+    """
+    last = known.size - 1
+    before, after = known[0] - step, step - known[-1]
+    position = np.interp(step, known, np.arange(known.size))
+    position = np.where(before > 0, before / (known[1] - known[0]), position)
+    position = np.where(after > 0, last + after / (known[-1] - known[-2]), position)
+    index = np.rint(position).astype(np.int64) % (2 * last)
+    values = e[np.where(index > last, 2 * last - index, index)]
+    measured = (before <= 0) & (after <= 0)
+    return np.where(measured, values, 0.0), np.where(measured, 0.0, values)
+
+
+class _Fits(NamedTuple):
+    """D fits. κ, ln N0 and the objective have shape (D,); K(N) and E(N) have shape (D, S)."""
+
+    kappa: Floats
+    log_n0: Floats
+    K: Floats
+    E: Floats
+    sse: Floats
+
+
+@dataclass(frozen=True)
+class SizeLaw:
+    """A fitted law of the loss L as a function of the model size N and of compute or data X."""
+
+    curves: SizeCurves
+    fits: _Fits  # the estimate, followed by D draws
+
+    @cached_property
+    def N0(self) -> Quantity:
+        """The size at which K(N) is half of K_max, in the unit of N."""
+        at_zero = self.fits.log_n0 <= _bounds(self.curves.sizes)[0]
+        quantity = self._if_saturating(np.where(at_zero, 0.0, np.exp(self.fits.log_n0)))
+        return Quantity(0.0, quantity.interval, "upper_bound") if at_zero[0] else quantity
+
+    @cached_property
+    def K_max(self) -> Quantity:
+        """K_max, the exponent of an infinitely large model."""
+        return self._if_saturating(self.fits.kappa * (1 + np.exp(self.fits.log_n0) / self.curves.sizes[-1]))
+
+    @cached_property
+    def K(self) -> dict[float, Quantity]:
+        """The exponent K(N) of each fitted model size N."""
+        return {float(n): estimated(k) for n, k in zip(self.curves.sizes, self.fits.K.T, strict=True)}
+
+    @cached_property
+    def E(self) -> dict[float, Quantity]:
+        """The offset E(N), in log10 L, of each fitted model size N."""
+        return {float(n): estimated(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
+
+    def _if_saturating(self, values: Floats) -> Quantity:
+        """Return a quantity that diverges with N0, with its status.
+
+        If the estimate of N0 is at the upper end of its search range, the quantity is unknown. If only draws
+        are, it is a lower bound.
+        """
+        values = np.where(self.fits.log_n0 >= _bounds(self.curves.sizes)[1], np.inf, values)
+        if not np.isfinite(values[0]):
+            return Quantity(None, None, "not_identified")
+        quantity = estimated(values)
+        if quantity.interval is not None and quantity.interval[1] is None:
+            return Quantity(quantity.value, quantity.interval, "lower_bound")
+        return quantity
+
+    def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
+        """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
+
+        A fitted size keeps its E(N), even beyond its checkpoints. For other sizes, E(N) is extrapolated:
+
+            E(N) = K(N) · (a + r · log10 N) + ε
+
+        with a and r fitted by least squares to the S fitted sizes. All lines then reach L = 1 at an X ∝ N^r.
+        ε is the scatter of these sizes, drawn with ``seed`` from Student's t with S − 2 degrees of freedom.
+
+        Raises
+        ------
+        InputError
+            ``size`` or ``x`` is not positive.
+        Refused
+            the size was not fitted, and fewer than four sizes were fitted.
+        """
+        for name, value in {"N": size, "X": x}.items():
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{name}: found {value:g}; expected a positive number")
+        known = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
+        if known.size:
+            K, E = self.fits.K[:, known[0]], self.fits.E[:, known[0]]
+        else:
+            one = np.array([size])
+            K = _exponents(self.fits.kappa, self.fits.log_n0, one, self.curves.sizes[-1])[0][:, 0]
+            E = self._extrapolated(size, K, np.random.default_rng(seed))
+        return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
+
+    def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
+        """Return E for a size that was not fitted, extrapolated in the estimate and in each of D draws."""
+        S = len(self.curves.sizes)
+        if S < _LEAST_SIZES_FOR_E:
+            raise Refused(
+                f"N = {size:g} was not fitted, and extrapolating E(N) needs {_LEAST_SIZES_FOR_E} sizes or "
+                f"more; found {S}. Add runs of another size, or a short run of this size"
+            )
+        rows = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
+        inverse = np.linalg.pinv(rows.transpose(0, 2, 1) @ rows)
+        b = np.einsum("dij,dsj,ds->di", inverse, rows, self.fits.E)
+        scatter = np.sum((self.fits.E - np.einsum("dsi,di->ds", rows, b))[0] ** 2) / (S - 2)
+        new = np.stack([K, K * np.log10(size)], axis=1)
+        width = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new[0], inverse[0], new[0])))
+        epsilon = np.concatenate([[0.0], width * rng.standard_t(S - 2, len(K) - 1)])
+        return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
+
+    def last_x(self, size: float) -> float:
+        """Return the largest measured X of the nearest size, rescaled to ``size`` at equal tokens."""
+        curves = self.curves
+        near = int(np.abs(np.log(curves.sizes / size)).argmin())
+        last = float(curves.x[curves.of == near].max())
+        return last * size / float(curves.sizes[near]) if curves.x_name == "compute" else last
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data, with every estimate as value, interval and status."""
+        return {
+            "format": "isolaw.size/1",
+            "simulated": self.curves.simulated.json,
+            "x": self.curves.x_name,
+            "checkpoints": int(self.curves.x.size),
+            "sse": float(self.fits.sse[0]),
+            "params": encoded({"K_max": self.K_max, "N0": self.N0}),
+            "sizes": encoded([{"model_size": n, "K": self.K[n], "E": self.E[n]} for n in self.K]),
+            "warnings": [flag.text for flag in self.flags],
+        }
+
+    @property
+    def flags(self) -> list[Flag]:
+        """The reasons for care with the fitted law."""
+        out, (low, high), text = [], _bounds(self.curves.sizes), ""
+        if self.fits.log_n0[0] >= high:
+            text = (
+                f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: the runs show no "
+                "saturation, so K_max and N0 are not identified. Add runs of larger models"
+            )
+        elif self.fits.log_n0[0] <= low:
+            text = "K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models"
+        elif "lower_bound" in (self.N0.status, self.K_max.status):
+            text = "N0 and K_max have no upper bound. Add runs of larger models, or more runs of each size"
+        if text:
+            out.append(Flag(Code.UNSATURATED, text))
+        if not self.curves.freedom:
+            text = "no size has two runs, so there are no intervals. Add the column run"
+            out.append(Flag(Code.ONE_SEED, text))
+        return out
+
+
+@checked
+def fit_sizes(curves: SizeCurves, draws: int = 400, seed: int = 0) -> SizeLaw:
+    """Fit the model-size law to three or more sizes.
+
+    ``draws`` is the number of draws, and ``seed`` is their seed. Raise `Refused` if the reward does not rise
+    with X.
+
+    >>> N, step = np.repeat([1.0, 4.0, 16.0, 64.0], 20), np.tile(np.arange(1.0, 21.0), 4)
+    >>> L = 10 ** (-0.15 / (1 + 17 / N) * np.log10(512 * step))
+    >>> table = pd.DataFrame({"model_size": N, "step": step, "data": 512 * step, "loss": L})
+    >>> law = fit_sizes(SizeCurves.from_table(table, "data"), draws=0)
+    >>> round(law.K_max.value, 6), round(law.N0.value, 4)
+    (0.15, 17.0)
+    """
+    problem = _Problem(curves)
+    low, high = _bounds(curves.sizes)
+    estimate = problem.best(curves.loss[None], [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
+    kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
+    if kappa <= _LEAST_EXPONENT:
+        raise Refused(
+            f"reward does not rise with {curves.x_name}: no learning speed to fit. Add later checkpoints"
+        )
+    if not draws or not curves.freedom:
+        return SizeLaw(curves, estimate)
+    shift = _shifts(curves, problem.curve(estimate), draws, seed)
+    near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
+    drawn = problem.best(curves.loss + shift, [(kappa, v) for v in near])
+    return SizeLaw(curves, _Fits(*(np.concatenate(pair) for pair in zip(estimate, drawn, strict=True))))
+
+
+def _bounds(sizes: Floats) -> tuple[float, float]:
+    """Return the search range of ln N0.
+
+    Below this range, all sizes have the same K within 3 %; above it, K ∝ N within 3 %.
+    """
+    return float(np.log(sizes[0] / _BEYOND)), float(np.log(sizes[-1] * _BEYOND))
+
+
+def _exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tuple[Floats, Floats]:
+    """Return K and ∂K/∂ln N0 at the sizes in ``size`` (S,), as two arrays of shape (D, S)."""
+    n0 = np.exp(log_n0)[:, None]
+    K = kappa[:, None] * (1 + n0 / largest) / (1 + n0 / size)
+    return K, K * (n0 / (largest + n0) - n0 / (size + n0))
+
+
+class _At(NamedTuple):
+    """The model, residuals and derivatives at one (κ, ln N0)."""
+
+    K: Floats
+    slope: Floats  # ∂K/∂ln N0
+    linear: Floats  # 10^E, with log10 X centred for each size
+    residual: Floats
+    jacobian: Floats  # ∂residual/∂K, with ``linear`` projected out
+    sse: Floats
+
+
+class _Problem:
+    """The least-squares problem of one set of curves, for many versions of the losses at once.
+
+        Σ_N mean (10^E(N) · X^(−K(N)) − L)²
+
+    where K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m is the largest size. Given K(N), the models are linear in
+    one number per size, 10^E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
+    Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt then searches κ and ln N0. Without saturation,
+    K_max and N0 diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
+    """
+
+    def __init__(self, curves: SizeCurves) -> None:
+        count = np.bincount(curves.of).astype(np.float64)
+        log_x = np.log10(curves.x)
+        self.sizes, self.of = curves.sizes, curves.of
+        self.centre = np.bincount(curves.of, log_x) / count
+        self.z = log_x - self.centre[curves.of]
+        self.weight = 1.0 / count[curves.of]
+        self.steepest = _MOST_DECADES / np.abs(self.z).max()
+        self.first = np.searchsorted(curves.of, np.arange(count.size))
+
+    def best(self, y: Floats, starts: Sequence[tuple[float, float]]) -> _Fits:
+        """Return the best fit to each row of L in ``y`` (D, P) over all ``starts`` of (κ, ln N0)."""
+        best = self._descend(y, *starts[0])
+        for start in starts[1:]:
+            other = self._descend(y, *start)
+            better = other.sse < best.sse
+            pairs = zip(other, best, strict=True)
+            best = _Fits(*(np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in pairs))
+        return best
+
+    def curve(self, fits: _Fits) -> Floats:
+        """Return the fitted loss L of the first fit at the P checkpoints."""
+        log_x = self.z + self.centre[self.of]
+        return np.asarray(10.0 ** np.clip(fits.E[0, self.of] - fits.K[0, self.of] * log_x, -100.0, 100.0))
+
+    def _total(self, values: Floats) -> Floats:
+        """Return the weighted sums over each size's checkpoints, as an array of shape (D, S)."""
+        return np.add.reduceat(self.weight * values, self.first, axis=1)
+
+    def _at(self, y: Floats, kappa: Floats, log_n0: Floats) -> _At:
+        K, slope = _exponents(kappa, log_n0, self.sizes, self.sizes[-1])
+        power = 10.0 ** (-K[:, self.of] * self.z)
+        norm = self._total(power * power)
+        linear = np.maximum(self._total(power * y) / norm, _TINY)
+        fitted = linear[:, self.of] * power
+        residual = fitted - y
+        moved = -_LN10 * self.z * fitted
+        jacobian = moved - power * (self._total(power * moved) / norm)[:, self.of]
+        return _At(K, slope, linear, residual, jacobian, (self.weight * residual**2).sum(axis=1))
+
+    def _descend(self, y: Floats, kappa0: float, log_n0: float) -> _Fits:
+        low, high = _bounds(self.sizes)
+        kappa, v = np.full(len(y), kappa0), np.full(len(y), log_n0)
+        here, damping = self._at(y, kappa, v), np.full(len(y), 1e-3)
+        live = np.arange(len(y))
+        for _ in range(_ITERATIONS):
+            now = _At(*(part[live] for part in here))
+            curvature = self._total(now.jacobian**2)
+            pull = self._total(now.jacobian * now.residual)
+            along = _exponents(np.ones(live.size), v[live], self.sizes, self.sizes[-1])[0]  # ∂K/∂κ
+            g1, g2 = (pull * along).sum(axis=1), (pull * now.slope).sum(axis=1)
+            h11 = (curvature * along**2).sum(axis=1)
+            h12 = (curvature * along * now.slope).sum(axis=1)
+            h22 = (curvature * now.slope**2).sum(axis=1)
+            # The descent points outside the bound.
+            held = ((v[live] <= low) & (g2 > 0)) | ((v[live] >= high) & (g2 < 0))
+            g2, h12, h22 = np.where(held, 0, g2), np.where(held, 0, h12), np.where(held, 1, h22)
+            a, b = h11 * (1 + damping[live]) + _TINY, h22 * (1 + damping[live]) + _TINY
+            det = np.maximum(a * b - h12**2, _TINY)
+            step, step_v = (b * g1 - h12 * g2) / det, (a * g2 - h12 * g1) / det
+            tried = np.clip(kappa[live] - step, -self.steepest, self.steepest)
+            tried_v = np.clip(v[live] - step_v, low, high)
+            there = self._at(y[live], tried, tried_v)
+            better = there.sse < now.sse
+            won, lost = live[better], live[~better]
+            kappa[won], v[won] = tried[better], tried_v[better]
+            for old, new in zip(here, there, strict=True):
+                old[won] = new[better]
+            damping[won] = np.maximum(damping[won] / 5, 1e-12)
+            damping[lost] *= 5
+            expected = step * g1 + step_v * g2
+            live = live[(expected > _GAIN * now.sse) & (damping[live] < _MOST_DAMPED)]
+            if not live.size:
+                break
+        return _Fits(kappa, v, here.K, np.log10(here.linear) + here.K * self.centre, here.sse)

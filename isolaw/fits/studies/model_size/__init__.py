@@ -1,1 +1,0 @@
-"""Fit the model-size law to the learning curves of several model sizes."""
