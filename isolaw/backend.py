@@ -160,7 +160,7 @@ class Processes:
     """A run of several processes (`isolaw.executors.launcher`).
 
     ``spec`` is the run that the processes execute. ``count`` is their number over all machines of the run.
-    Each process executes ``python -m MODULE ADDRESS PORT`` and connects through `isolaw.engine_connection`. A
+    Each process executes ``python -m MODULE ADDRESS PORT`` and connects through `isolaw.children`. A
     ``threaded`` process uses its share of the machine's cores (for an optimiser in host memory).
     """
 

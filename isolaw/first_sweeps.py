@@ -28,10 +28,10 @@ from typing import Any, Literal
 from isolaw import commands
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import Positive
-from isolaw.config.writing import toml_text
 from isolaw.costs import Cost, read_cost, sweeps
 from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
 from isolaw.design.published import DifficultyKind
+from isolaw.documents.reading import toml_text
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError
 from isolaw.files import check_destination

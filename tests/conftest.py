@@ -389,7 +389,7 @@ def preset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A preset with the constants of isolaw's population."""
     from dataclasses import asdict
 
-    from isolaw.config.writing import toml_text
+    from isolaw.documents.reading import toml_text
     from isolaw.simulators.interference import PRESETS
     from isolaw.simulators.presets import FORMAT
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from isolaw.config.writing import toml_text
+from isolaw.documents.reading import toml_text
 
 MARK = "ISOLAW_TEST_MARK"  # in the environment of all that is started, also of what left the tree
 

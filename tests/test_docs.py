@@ -285,6 +285,7 @@ def test_examples_parse() -> None:
     from isolaw import SweepSpec
 
     files = sorted((ROOT / "examples").glob("*.toml"))
+    files.remove(ROOT / "examples" / "prime-rl-wordle.toml")  # a configuration of prime-rl
     assert len(files) >= 3
     for file in files:
         SweepSpec.read(file)

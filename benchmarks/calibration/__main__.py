@@ -40,7 +40,7 @@ from benchmarks.calibration.space import parameters
 from benchmarks.replication.jitter import constants_of, jittered
 from isolaw.backends.bandit import _Bandit
 from isolaw.children import each
-from isolaw.config.writing import toml_text
+from isolaw.documents.reading import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves

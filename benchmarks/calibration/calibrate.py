@@ -14,7 +14,7 @@ from benchmarks.calibration.discrepancy import Discrepancy
 from benchmarks.calibration.observed import Observed, observe
 from benchmarks.calibration.rounds import FIRST, MEMBERS, NEXT, ROUNDS, Posterior, hash_of, search, simulated
 from benchmarks.calibration.space import EDGE, IDENTIFIED, parameters
-from isolaw.config.writing import toml_text
+from isolaw.documents.reading import toml_text
 from isolaw.runs import Runs
 from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import FORMAT

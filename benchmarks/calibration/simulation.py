@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.allocation import Cell
 from isolaw.backends.bandit import _Batches
-from isolaw.fits.cell import Cell
 from isolaw.simulators.draws import binomial
 from isolaw.simulators.interference import InterferenceParameters, create
 from isolaw.simulators.model import Floats, Update

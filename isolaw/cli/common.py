@@ -101,16 +101,6 @@ def print_result(value: Mapping[str, Any], lines: Iterable[str]) -> None:
         print_lines(Simulated.of_json(value).lines(lines))
 
 
-def write_page(
-    document: Document, path: str | Path, words: Iterable[str], sources: Iterable[Any] = ()
-) -> None:
-    """Write a page with the result of the command line ``words`` on ``sources``."""
-    from isolaw.report.page import build, render_document, write
-
-    text = render_document(document, str(commands.this([*words])), build.sources(sources))
-    note(f"Report: {write(text, path)}")
-
-
 def print_document(document: Document) -> None:
     """Print the result of a study to standard output, as JSON or as text."""
     if as_json():

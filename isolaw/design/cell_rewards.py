@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isolaw.allocation import BatchShape
-from isolaw.fits.cell import Cell
+from isolaw.allocation import BatchShape, Cell
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import unit_of
 from isolaw.fits.selection import Configuration, Floats

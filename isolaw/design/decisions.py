@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isolaw.fits.cell import Cell
+from isolaw.allocation import Cell
 from isolaw.fits.document.codec import Encoded
 
 RunKey = tuple[int, int, int]  # (B_p, n, seed)

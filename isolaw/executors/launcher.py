@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw import children, engine_connection
+from isolaw import children
 from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext
 from isolaw.errors import RunError
 
@@ -121,8 +121,8 @@ class _Ranks:
                     **threads,
                     **os.environ,
                     **{name: str(value) for name, value in variables.items()},
-                    engine_connection.GROUP: json.dumps(group),
-                    engine_connection.SECRET: meeting["secret"],
+                    children.GROUP: json.dumps(group),
+                    children.SECRET: meeting["secret"],
                 },
             )
 
@@ -183,16 +183,16 @@ class _Connections:
                 threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
     def _listen(self, connection: socket.socket) -> None:
-        lines, writes = engine_connection.ends(connection)
+        lines, writes = children.ends(connection)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), connection, lines, writes:
             connection.settimeout(_STOPPING_S)
             hello = json.loads(lines.readline(1000))
             if not hmac.compare_digest(str(hello["secret"]), self.secret):
                 return
             connection.settimeout(None)
-            engine_connection.keep_alive(connection)
+            children.keep_alive(connection)
             self.connections.append(connection)
-            engine_connection.write(writes, self.job)
+            children.write(writes, self.job)
             rank, done = int(hello["rank"]), False
             if rank == 0:
                 self.first = writes
@@ -227,7 +227,7 @@ class _Connections:
     def _send(self, value: dict[str, Any]) -> None:
         """Send a message to the first process; if this process has ended, `_receive` raises the error."""
         with contextlib.suppress(OSError, ValueError):
-            engine_connection.write(self.first, value)
+            children.write(self.first, value)
 
     def _receive(self) -> dict[str, Any]:
         """Return the next report of the first process; raise `RunError` if any process failed or ended."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from isolaw import engine_connection
+from isolaw import children
 from isolaw.errors import StoreError
 from isolaw.executors.base import execute
 from isolaw.executors.waiting import Event
@@ -69,7 +69,7 @@ class _Engine(logging.Handler):
     def send(self, event: Event) -> None:
         with self.lock or contextlib.nullcontext():  # the handler's lock: warnings come from any thread
             try:
-                engine_connection.write(self._lines, vars(event))
+                children.write(self._lines, vars(event))
             except BrokenPipeError:  # the engine has ended
                 os._exit(0)
 

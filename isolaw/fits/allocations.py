@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
+from isolaw.allocation import AxisName, Cell, axis_of
 from isolaw.errors import InputError
-from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Hold, varied

@@ -1,6 +1,6 @@
 """Compute the compute-optimal frontier: the best n at each compute, and where one n overtakes another.
 
-With ``hold="n"``, the axis is B_p, and "n" in this module means B_p (`isolaw.fits.cell.axis_of`).
+With ``hold="n"``, the axis is B_p, and "n" in this module means B_p (`isolaw.allocation.axis_of`).
 
 A curve competes only at computes at which its configuration was measured. n* is *censored* (only a bound) at
 the grid's edges, and where a neighbouring n on the grid was not measured.
@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.cell import Cell, axis_of
+from isolaw.allocation import Cell, axis_of
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices, highest

@@ -32,7 +32,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.allocation import Allocation
+from isolaw.allocation import Allocation, Cell
 from isolaw.errors import InputError, Spelled, shown
 from isolaw.evidence import REFUSED, estimated, in_reward, number
 from isolaw.fits.allocations import (
@@ -49,7 +49,6 @@ from isolaw.fits.allocations import (
     reached,
     times_beyond,
 )
-from isolaw.fits.cell import Cell
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having

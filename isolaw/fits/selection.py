@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.allocation import AxisName, Cell
 from isolaw.commands import argument, option
 from isolaw.errors import DataError, InputError, Refused, shown, unknown
 from isolaw.evidence import number
-from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 

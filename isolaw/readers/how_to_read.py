@@ -58,8 +58,7 @@ from pydantic import (
 )
 
 from isolaw.commands import Placeholder, Word, word
-from isolaw.config.writing import toml_key, toml_value
-from isolaw.documents.reading import read_toml
+from isolaw.documents.reading import read_toml, toml_key, toml_value
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError, nearest
 from isolaw.metrics import is_accuracy

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from isolaw.commands import Placeholder
-from isolaw.config.writing import toml_key
+from isolaw.documents.reading import toml_key
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus

@@ -13,16 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 import pandas as pd
 
 from isolaw import commands, engine
 from isolaw.arguments import checked
 from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.evidence import Interval, Quantity, Simulated, estimated
-from isolaw.fits.allocations import reached, times_beyond
+from isolaw.evidence import Interval, Quantity, Simulated
 from isolaw.fits.document.codec import encoded
+from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
@@ -42,60 +41,6 @@ from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-_LARGER = 1.1  # smallest multiple of today's compute with a gain, since runs of one C end up to a step apart
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The gain in reward of a prediction's budget over today's compute."""
-
-    today: Prediction  #: prediction at today's compute, the largest compute that three n reached
-    reward: Quantity  #: increase of the reward at the larger budget
-    #: Reward at the larger budget minus the reward of today's (n, B_p) at that budget; None unless today's n
-    #: is larger.
-    kept: Quantity | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
-        document = self.today.to_dict()
-        today = {name: document[name] for name in names}
-        return {"today": today, "reward": encoded(self.reward), "kept": encoded(self.kept)}
-
-
-def _gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
-    """Return the gain of the budget, or None if it is not beyond today's compute or cannot be compared.
-
-    ``limits`` are the keyword arguments of `Law.predict`. A law of the method ``paper`` has no gain, since
-    its draws do not contain two budgets jointly. A budget in hours has none if the law is in tokens.
-    """
-    document, best = law.document, prediction.allocation
-    if law.surface is None or best is None:
-        return None
-    if prediction.asked and document.x.name not in ("compute", "steps"):
-        return None
-    budget = float(best.compute if prediction.asked else prediction.compute)
-    reach = reached(document.grid)
-    if times_beyond(budget, document.grid) < _LARGER:
-        return None
-    try:
-        today = law.predict(reach, **limits)
-    except InputError:  # today's compute does not pay for a step within the cap
-        return None
-    now = today.allocation
-    if now is None:
-        return None
-    pairs = np.log2([
-        (allocation.rollouts_per_problem, allocation.problems_per_batch) for allocation in (best, now)
-    ])  # fmt: skip
-    reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
-    kept = None
-    if now.rollouts_per_problem > best.rollouts_per_problem:
-        same = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
-        kept = estimated(same[:, 0] - same[:, 1])
-    return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)
 
 
 @dataclass(frozen=True)
@@ -307,7 +252,7 @@ def answer(
         law,
         study,
         tested,
-        _gain(law, prediction, **limits),
+        gain(law, prediction, **limits),
         largest_with_recommendation(law, prediction, **limits),
         next((step for step in steps if step.command), None)
         or next((NextStep(step.what, step.why, again, True) for step in steps), None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.config import SweepSpec
-from isolaw.config.writing import toml_text
+from isolaw.documents.reading import toml_text
 
 ROOT = Path(__file__).parents[2]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from isolaw.engine_connection import GROUP, SECRET
+from isolaw.children import GROUP, SECRET
 from isolaw.machine import machine_memory, nvidia_smi, visible_gpus
 
 # Without a GPU, vLLM gets one process, one thread and no compilation: spinning OpenMP threads on a shared

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from isolaw.allocation import AxisName, Cell
 from isolaw.evidence import Interval, Quantity, Status
-from isolaw.fits.cell import AxisName, Cell
 from isolaw.fits.document.codec import decoded
 from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.frontier import TOLERANCE

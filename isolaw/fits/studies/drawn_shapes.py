@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from isolaw.allocation import BatchShape
+from isolaw.allocation import BatchShape, Cell
 from isolaw.errors import Refused
 from isolaw.evidence import number
 from isolaw.fits.allocations import FAR, REACH
-from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import Surface

@@ -33,13 +33,12 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from isolaw.allocation import BatchShape
+from isolaw.allocation import BatchShape, Cell
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR
-from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE

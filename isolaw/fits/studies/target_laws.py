@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isolaw.allocation import Cell
 from isolaw.evidence import REFUSED, Quantity
-from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.studies.target_model import TargetData, TargetModel

@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from isolaw.allocation import Cell
 from isolaw.arguments import checked
 from isolaw.commands import option
 from isolaw.config.run import lr_ratio
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import LEVEL, Quantity
-from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
 from isolaw.fits.selection import Floats, differing, measured_points, rows_with

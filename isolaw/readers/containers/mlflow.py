@@ -48,7 +48,10 @@ def read(path: Path) -> Iterator[RawLog]:
         name = _text(path, "tags/mlflow.runName").strip() or meta.get("run_name", "")
         log = RawLog(str(path), "mlflow", f"{name} ({path.name[:8]})" if name else path.name)
         params = path / "params"
-        texts = {".".join(param.relative_to(params).parts): _text(params, param) for param in _files(params)}
+        texts = {
+            ".".join(param.relative_to(params).parts): _text(params, param.relative_to(params))
+            for param in _files(params)
+        }
         with limits.errors_in(params):
             log.config = flatten({key: scalar(text) for key, text in texts.items()})
         log.config_source = "params" if texts else ""

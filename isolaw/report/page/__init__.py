@@ -1,8 +1,8 @@
 """Pages: HTML files that open from disk and make no network requests.
 
-`render` creates the report of `FittedRuns`, and `render_document` the page of a `Document`, which has no
-script. The templates, style sheet and script are in ``assets``, third-party scripts
-(plotly.js for charts, sortable for tables) in ``vendor``; a page embeds what it needs of them. Values from
+`render` creates the report of `FittedRuns`, and `notebook` the HTML that a notebook shows for a `Document`.
+The templates, style sheet and script are in ``assets``, third-party scripts (plotly.js for charts, sortable
+for tables) in ``vendor``; a page embeds what it needs of them. Values from
 data are always text: Jinja escapes HTML, JSON is escaped for its script element, and plotly.js receives tags
 as entities. A content security policy permits only the embedded scripts, by hash, and no requests.
 """
@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -31,12 +31,11 @@ from isolaw.report.document import Document
 from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
-from isolaw.report.page.chart import palette
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
 __all__ = [
-    "PageContent", "check_replaceable", "notebook", "render", "render_document", "write", "write_report",
+    "PageContent", "check_replaceable", "notebook", "render", "write", "write_report",
 ]  # fmt: skip
 
 _SCRIPTS = (
@@ -109,28 +108,6 @@ def render(study: FittedRuns, facts: PageContent) -> str:
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
         data=Markup(as_script({key: page[key] for key in keys})),
-    )
-
-
-def render_document(
-    document: Document, command: str = "", sources: Sequence[tuple[str, str, str]] = ()
-) -> str:
-    """Return the page of a document as HTML.
-
-    ``command`` is the command that created the page. ``sources`` contains the name, kind and hash of each
-    source, from `isolaw.report.page.build.sources`.
-    """
-    first, *rest = document.labelled
-    answer, *opening = first.blocks
-    return _filled(
-        "document.html.j2",
-        title=document.simulated.title(document.title),
-        palette=palette(1),
-        answer=answer,
-        opening=opening,
-        rest=rest,
-        command=command,
-        sources=sources,
     )
 
 

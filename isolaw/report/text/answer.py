@@ -14,8 +14,8 @@ from isolaw.report.text.numbers import in_reward, interval, number
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.gain import Gain
     from isolaw.fits.prediction import Prediction
-    from isolaw.report.answer import Gain
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw.allocation import Cell
 from isolaw.costs.sweeps import gpu_hours
-from isolaw.fits.cell import Cell
 from isolaw.report.document import Caution
 from isolaw.report.text.numbers import columns, count, interval, number, share
 from isolaw.step_cost import CostOrigin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.fits.cell import Cell
+from isolaw.allocation import Cell
 from isolaw.fits.studies.axis import AxisComparison
 from isolaw.fits.studies.recipes import side
 from isolaw.report.document import Document, Stanza, Table

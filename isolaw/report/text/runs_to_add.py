@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isolaw import commands
+from isolaw.allocation import AxisName, Cell, axis_of
 from isolaw.design.decisions import Ending
 from isolaw.fits.allocations import INTERVALS, past_divergence, reached, times_beyond
-from isolaw.fits.cell import AxisName, Cell, axis_of
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.text import law as law_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isolaw.allocation import Cell
 from isolaw.evidence import interval
-from isolaw.fits.cell import Cell
 from isolaw.fits.flags import Code
 from isolaw.report.document import Document, Stanza, Table, cautions
 from isolaw.report.text import costs

@@ -20,8 +20,8 @@ import pytest
 from isolaw import costs, engine
 from isolaw.backends.command import training
 from isolaw.config import SweepSpec
-from isolaw.config.writing import toml_text
 from isolaw.costs import recorded
+from isolaw.documents.reading import toml_text
 from isolaw.errors import DataError, RunError, SpecError
 from isolaw.report.text.sweep import sweep_state
 from isolaw.store import SweepStore, checksums

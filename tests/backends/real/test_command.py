@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from isolaw import engine
-from isolaw.config.writing import toml_text
+from isolaw.documents.reading import toml_text
 
 TRL = Path(sys.prefix) / "trainers/trl"
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from pathlib import Path
 
-import pytest
-
-from isolaw.errors import DataError
 from isolaw.registry import PUBLIC, Shown
 from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Table
-from isolaw.report.page import render_document, write
-
-
-def test_it_replaces_pages_only(tmp_path: Path) -> None:
-    page = render_document(Document.of("runs", ["n = 8 is best."], {"n": 8}))
-    path = write(page, tmp_path / "new" / "page.html")
-    write(page, path)
-    (tmp_path / "mine.html").write_text("<p>mine</p>")
-    with pytest.raises(DataError, match="exists and is not a report"):
-        write(page, tmp_path / "mine.html")
+from isolaw.report.page import notebook
 
 
 def test_every_study_has_a_document() -> None:
@@ -49,8 +36,8 @@ def test_text_page_and_json_are_of_one_value() -> None:
         " n  <b>", " 8    1", "16    2", "Assumptions:", "- a", "- b", "",
         "Next:", "Next: isolaw fit a", "      isolaw fit b",
     ]  # fmt: skip
-    page = render_document(found, "isolaw x")
-    assert "<h1>Partly simulated runs. n = 8 is best.</h1>" in page
+    page = notebook(found)
+    assert "Partly simulated runs. n = 8 is best." in page
     assert "Caution: one &lt;seed&gt;." in page
     assert '<th scope="col">&lt;b&gt;</th>' in page
     assert "<li>b</li>" in page

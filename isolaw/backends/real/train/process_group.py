@@ -28,7 +28,7 @@ from safetensors.torch import load, save
 from torch.distributed import distributed_c10d
 
 from isolaw.backends.real import environment
-from isolaw.engine_connection import GROUP
+from isolaw.children import GROUP
 from isolaw.errors import RunError
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

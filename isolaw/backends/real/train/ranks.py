@@ -1,6 +1,6 @@
 """Run one rank of a multi-process run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-`isolaw.executors.launcher` starts this process. It connects to the engine (`isolaw.engine_connection`),
+`isolaw.executors.launcher` starts this process. It connects to the engine (`isolaw.children`),
 receives the job, and executes `loop.train`. The engine decides at which checkpoints a state is written, and
 the first process forwards this decision to the others.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions, samplers_of
+from isolaw.children import EngineConnection
 from isolaw.config import RunSpec
 from isolaw.documents.validation import parse_section
-from isolaw.engine_connection import EngineConnection
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 

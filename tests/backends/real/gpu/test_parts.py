@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from isolaw import children
 from isolaw.backends.real import environment
 from isolaw.backends.real.gpu_selftest import Workload
-from isolaw.engine_connection import GROUP
+from isolaw.children import GROUP
 
 DEVICES = [pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cpu", marks=pytest.mark.nightly)]
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.parametrize("device", DEVICES, indirect=True)]
