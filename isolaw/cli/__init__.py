@@ -65,7 +65,7 @@ cli.add_command(_command("run_one"))  # cluster jobs call this command; --help d
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. User mistakes print one message and no traceback."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         words = sys.argv[1:] if arguments is None else arguments

@@ -131,7 +131,7 @@ def test_identity_does_not_depend_on_the_path(tmp_path: Path) -> None:
             problems_per_batch=4,
             rollouts_per_problem=8,
             compute=64,
-            options={"source": str(path), "metric": "r", "constants": {"problems_per_batch": 4}},
+            options={"source": str(path), "metric": "r", "set": {"problems_per_batch": 4}},
         )
         return backends.get("replay").resolve(spec)
 

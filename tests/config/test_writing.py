@@ -26,7 +26,10 @@ def test_what_is_written_is_read_back(data: dict) -> None:
     assert tomllib.loads(toml_text(data)) == data
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
+FILES = {*(ROOT / "examples").glob("*.toml")} - {ROOT / "examples" / "prime-rl-wordle.toml"}
+
+
+@pytest.mark.parametrize("file", sorted(FILES), ids=lambda path: path.stem)
 def test_examples_keep_their_meaning(file: Path) -> None:
     spec = SweepSpec.read(file)
     written = toml_text(spec.model_dump(mode="json", exclude_unset=True))

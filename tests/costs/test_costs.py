@@ -15,6 +15,7 @@ from isolaw import costs
 from isolaw.costs import CostOrigin
 from isolaw.costs.recorded import Timed, fit
 from isolaw.errors import DataError, InputError, SpecError
+from isolaw.evidence import Quantity
 from isolaw.step_cost import Cost, StepPart
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +149,8 @@ def test_a_table_of_throughputs(tmp_path: Path) -> None:
     file.write_text(TABLE)
     cost = costs.read(file)
     step = 12 + 256 * 1000 / 20000 + 256 * 1200 / 40000
-    assert cost.seconds(32, 8, 10) == (pytest.approx(10 * step), None, None)
-    assert cost.gpu_hours(32, 8, 3600) == (pytest.approx(8 * step), None, None)
+    assert cost.seconds(32, 8, 10) == Quantity(pytest.approx(10 * step))
+    assert cost.gpu_hours(32, 8, 3600) == Quantity(pytest.approx(8 * step))
     assert (cost.source, cost.where) == (CostOrigin.TABLE, str(file))
     file.write_text(TABLE.replace("gpus", "gpu").replace("= 20000", "= 0"))
     with pytest.raises(SpecError) as caught:
@@ -245,7 +246,7 @@ def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder)
     cost = costs.read(ROOT / "examples" / "logs" / "nemo-rl")
     assert (cost.source, cost.gpus, cost.runs, cost.unit) == (CostOrigin.RECORDED, None, 4, "rollouts")
     # These logs are made up, with times that do not vary.
-    assert cost.seconds(32, 8, 10) == (pytest.approx(10 * cost.step(32, 8)), None, None)
+    assert cost.seconds(32, 8, 10) == Quantity(pytest.approx(10 * cost.step(32, 8)))
     with pytest.raises(DataError, match="no run recorded the wall time"):
         costs.read(ROOT / "examples" / "logs" / "slime")
     assert "left out" in costs.read(ROOT / "examples" / "logs").notes[0]
@@ -303,7 +304,7 @@ def test_two_steps_that_one_knows(tmp_path: Path) -> None:
     row = "[[step]]\nproblems_per_batch = {}\nrollouts_per_problem = {}\nstep_s = {}\ngpus = 8\n"
     file.write_text(row.format(64, 8, 20) + row.format(128, 16, 50))
     cost = costs.read(file)
-    assert cost.seconds(128, 8, 3) == (pytest.approx(3 * 30), None, None)
+    assert cost.seconds(128, 8, 3) == Quantity(pytest.approx(3 * 30))
     assert cost.gpus == 8
     file.write_text(row.format(0, 8, 20))
     with pytest.raises(SpecError, match=r"own\.toml: step\.problems_per_batch: found 0"):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine
-from isolaw.cli import status
-from isolaw.cli.status import _Watch
 from isolaw.config import SweepSpec
 from isolaw.errors import StoreError
+from isolaw.report import watch as module
+from isolaw.report.watch import Watch
 
 Make = Callable[..., SweepSpec]
 
@@ -35,7 +35,7 @@ def test_pace_and_time_left(spec: SweepSpec, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
-        watch = _Watch(out, clock)
+        watch = Watch(out, clock)
         assert watch.read()
         before = watch.state["rollouts"]
         assert watch.per_second is None
@@ -65,12 +65,12 @@ def test_the_law_is_fitted_seldom_and_only_to_something_new(
     spec: SweepSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits = []
-    monkeypatch.setattr(status, "law_so_far", lambda directory: fits.append(directory) or ["law"])
+    monkeypatch.setattr(module, "law_so_far", lambda directory: fits.append(directory) or ["law"])
     clock = Clock()
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
-        watch = _Watch(out, clock)
+        watch = Watch(out, clock)
 
         def go(seconds: float, events_too: int = 0, at_once: bool = False) -> int:
             for _ in range(events_too):
@@ -94,10 +94,10 @@ def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
-        assert status._law_so_far(out)[0].startswith("There is no law yet: ")
+        assert module.law_so_far(out)[0].startswith("There is no law yet: ")
         for _ in events:
             pass
-    said = status._law_so_far(out)
+    said = module.law_so_far(out)
     assert said[0] == "The law so far, without intervals:"
     assert said[1].startswith("  n*, the n with the highest reward, is ")
 
@@ -109,14 +109,14 @@ def test_what_is_counted_is_counted_after_the_fit(
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
-        watch = _Watch(out, Clock())
+        watch = Watch(out, Clock())
         watch.read()
         before = watch.state["rollouts"]
-        monkeypatch.setattr(status, "law_so_far", lambda _: [str(next(events)) and "law" for _ in range(20)])
+        monkeypatch.setattr(module, "law_so_far", lambda _: [str(next(events)) and "law" for _ in range(20)])
         watch.fit()
         assert watch.state["rollouts"] > before
 
 
 def test_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a sweep's directory"):
-        _Watch(tmp_path).read()
+        Watch(tmp_path).read()

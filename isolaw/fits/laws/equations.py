@@ -34,6 +34,7 @@ from isolaw.fits.curves.varpro import SearchRange, varpro
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.frontier import NStarPath
 from isolaw.fits.selection import Floats
+from isolaw.runs import SYMBOL_OF
 
 
 def signed(value: float) -> str:
@@ -79,13 +80,13 @@ def equation(document: LawDocument) -> str:
         return "" if None in values else _with(name, document, [v for v in values if v is not None])
     if name is None or law is None or not law.theta:
         return ""
-    theta, ends = law.theta, law.interval
+    theta, ends, n = law.theta, law.interval, SYMBOL_OF[document.axis]
     if name == "constant":
         around = f" ({interval([2**e for e in ends[0]])})" if ends else ""
-        return f"n* = {2 ** theta[0]:.3g}{around}"
+        return f"{n}* = {2 ** theta[0]:.3g}{around}"
     if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
         around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
-        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
+        return f"{n}* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
     form = LAWS[name]
     return _with(
         name, document, [form.natural.get(p, float)(t) for p, t in zip(form.parameters, theta, strict=True)]
@@ -98,6 +99,7 @@ def _with(law: str, document: LawDocument, values: Sequence[float]) -> str:
     names = "|".join(sorted(numbers, key=len, reverse=True))
     text = re.sub(rf"(?<!\w)({names})(?!\w)", lambda m: numbers[m[0]], LAWS[law].equation)
     x, squared = _terms(document)
+    text = text.replace("n*", f"{SYMBOL_OF[document.axis]}*")
     return text.format(x=x, x2=squared).replace("+ −", "− ").replace("− −", "+ ")
 
 

@@ -151,7 +151,7 @@ def test_the_effects_add_up() -> None:
     found = effects(of_rewards(rewards), "exp")
     assert (found.unit, found.freedom) == ("run", (2, 6))
     a = found.shared[0]
-    own = np.array([e for _, e in found.own]).reshape(4, 3, 12)
+    own = np.array([e for _, e in found.of_runs]).reshape(4, 3, 12)
     np.testing.assert_allclose(rewards - rewards.mean(axis=1, keepdims=True), a + own, atol=1e-12)
     np.testing.assert_allclose(a.sum(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(own.sum(axis=0), 0, atol=1e-12)
@@ -244,7 +244,7 @@ def test_one_run_each_varies_as_the_surface_does_not_fit() -> None:
     assert freedom == 3
     means = np.array([own.mean for own in c])
     left = means - projection @ means
-    np.testing.assert_allclose([e for _, e in found.own], left, atol=1e-6)
+    np.testing.assert_allclose([e for _, e in found.of_runs], left, atol=1e-6)
     draws = drawn(resample(c, "exp", 40_000, 0)[0])
     error = np.sqrt(np.sum(left[:, 0] ** 2) / freedom)
     for i in range(7):

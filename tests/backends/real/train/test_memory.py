@@ -253,14 +253,14 @@ def test_memory_and_name_are_those_of_the_visible_gpus(
         named = {"0": (81_559, "NVIDIA H100"), "0,1": (40_960, ""), "GPU-a": (81_559, "NVIDIA H100")}
         for visible, (mib, name) in named.items():
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            environment._forget()
+            environment.forget()
             assert (environment.gpu_memory(), environment.gpu_name()) == (mib * 2**20, name)
         with environment.on_machines(8, 8):
             assert environment.gpu_memory() == 0  # those of other machines: not known
             with environment.on_machines(8, 4, 80 * GIB), environment.on_machines(8, 2):
                 assert environment.gpu_memory() == 80 * GIB
     finally:
-        environment._forget()
+        environment.forget()
 
 
 # -- what is chosen, and what is refused --------------------------------------------------------------------
