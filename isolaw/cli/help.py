@@ -23,7 +23,6 @@ _NAMED = 3  # options of each group to name in the last line of --help
 _REQUIRES, _EXCLUDES = "requires", "cannot be combined with"
 _COMBINATIONS = (
     ("doctor", "--device", _REQUIRES, "--gpu"),
-    ("doctor", "--only", _REQUIRES, "--gpu"),
     ("doctor", "--out", _REQUIRES, "--gpu"),
     ("advise", "--price", _REQUIRES, "--cost"),
     ("predict", "--price", _REQUIRES, "--cost"),

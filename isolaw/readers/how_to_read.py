@@ -60,7 +60,7 @@ from pydantic import (
 from isolaw.commands import Placeholder, Word, word
 from isolaw.documents.reading import read_toml, toml_key, toml_value
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.errors import InputError, Issue, SpecError, nearest, shown
 from isolaw.metrics import is_accuracy
 from isolaw.readers.containers import CONTAINERS
 from isolaw.readers.hub import PREFIX
@@ -189,12 +189,12 @@ class HowToRead(BaseModel):
         known: dict[tuple[str, str], Assignment] = {}
         for glob_, values in self.set.items():
             for name, value in values.items():
-                spelled = f"{where} {setting(glob_, name, value)!r}" if not file else f"{where}.{name}"
+                spelled = f"{where} {shown(setting(glob_, name, value))}" if not file else f"{where}.{name}"
                 full = name if context.get("checked") else settable(name, spelled)
                 one = Assignment(full, value_of(full, str(value), spelled), glob_, file)
                 twice = known.setdefault((full, glob_), one)
                 if twice.value != one.value:
-                    both = f"found {twice.value!r} and {one.value!r} under two names of {full}"
+                    both = f"found {shown(twice.value)} and {shown(one.value)} under two names of {full}"
                     raise InputError(f"{spelled}: {both}; expected one")
         self._assignments = tuple(known.values())
         self.set.clear()
@@ -382,7 +382,8 @@ def _by_glob(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
         for text in given:
             form = _FORM.fullmatch(str(text).strip())
             if form is None or not form["value"].strip():
-                raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs")
+                expected = "NAME=VALUE, or GLOB:NAME=VALUE for matching runs"
+                raise InputError(f"--set {shown(text)}: expected {expected}")
             out.setdefault(form["glob"] or "", {})[form["name"]] = form["value"].strip()
         return out
     for name, value in given.items():

@@ -263,6 +263,7 @@ def test_joint_finds_the_best_batch(predicted: Any) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.numbers
 @pytest.mark.parametrize(
     ("best", "told"),
     [
