@@ -285,4 +285,3 @@ def test_from_runs_to_a_forecast(
     )
     above = (shifted.rewards - without.rewards).mean(axis=0)[:, -1]
     assert above == pytest.approx([0.03 / 8, 0.03], rel=1e-3)  # l = 1: n = 4 is log 8 from n = 32
-

@@ -314,6 +314,16 @@ class TestTables:
         with pytest.raises(DataError, match="4 MB or more when unpacked"):
             parquet.read_parquet(path)
 
+    def test_one_row_of_long_texts_is_refused_before_it_is_decoded(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        text = pa.array(["a" * 60 * MB])
+        table = pa.table({"n": [8], **{f"c{i}": text for i in range(6)}})
+        pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+        assert path.stat().st_size < MB
+        said, _, megabytes = cost(path)
+        assert "MB or more when unpacked; isolaw reads up to 300 MB" in said
+        assert megabytes < 500  # decoded, the row takes more than 1 GB
+
     @pytest.mark.parametrize("version", ["1.0", "2.0"])
     @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
     def test_sound_parquet_is_read_as_it_is(self, tmp_path: Path, version: str, compression: str) -> None:
