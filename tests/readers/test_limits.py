@@ -19,6 +19,7 @@ from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
 from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 
@@ -323,6 +324,17 @@ class TestTables:
         said, _, megabytes = cost(path)
         assert "MB or more when unpacked; isolaw reads up to 300 MB" in said
         assert megabytes < 500  # decoded, the row takes more than 1 GB
+
+    @pytest.mark.parametrize(
+        "unit",
+        ["</a", "<?", "<!-", "<!--", "<![CDATA[", "<table a='", "<script>", "<script", "x<b>", "&"],
+    )
+    def test_html_takes_linear_time(self, unit: str) -> None:
+        began = time.process_time()
+        text = "<table><tr><th>step<th>reward<tr><td>1<td>0.5</table>"
+        assert tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
+        tables("<table><tr><td>" + unit * 200_000)
+        assert time.process_time() - began < SECONDS / 3
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])
     @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
