@@ -191,7 +191,7 @@ def test_rows_longer_than_the_file(tmp_path: Path, column: str) -> None:
     """The text is in the file once and in each row; so is a page that follows itself."""
     rest = "step, timestamp" if column == "run_name" else "run_name, step"
     script = f"CREATE TABLE metrics ({rest}, metrics);"
-    script += f"ALTER TABLE metrics ADD COLUMN {column} TEXT DEFAULT '{'x' * 100_000}';"
     script += f"INSERT INTO metrics ({rest}, metrics) VALUES (1, 2, '{{}}');" * 400
+    script += f"ALTER TABLE metrics ADD COLUMN {column} TEXT DEFAULT '{'x' * 100_000}';"
     said, _ = cost(made(tmp_path / "a.db", script))
     assert ("more than 1,000 characters" if column == "run_name" else "twice the file's size") in said
