@@ -145,3 +145,18 @@ def test_a_column_that_may_name_runs_does_not_name_metrics() -> None:
     assert set(isolaw.read(recipes).points["metric"]) == {"reward"}
     with pytest.raises(DataError, match="If of names the metric of each row"):
         isolaw.read(frame).points  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "more", [{"note": "\ud800"}, {"\ud800": 1}, {"run_id": "a\udc00"}, {"problem_set": "\ud800"}], ids=str
+)
+@pytest.mark.parametrize("document", [True, False])
+def test_half_a_surrogate_pair_is_a_question_mark(
+    tmp_path: Path, more: dict[str, object], document: bool
+) -> None:
+    rows = [{"step": step, "n": 8, "B_p": 16, "avg@4": 0.1 * step, **more} for step in (1, 2, 3)]
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(rows) if document else "\n".join(map(json.dumps, rows)))
+    runs = isolaw.read(path)
+    assert len(runs.points) == 3
+    repr((runs.table(), runs.points, runs.notes)).encode()
