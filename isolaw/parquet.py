@@ -58,9 +58,30 @@ def read_parquet(path: str | Path) -> pa.Table:
                 size += sum(map(_decoded_bytes, batch.columns))
                 _check_unpacked(path, size)
                 batches.append(batch)
-        return pa.Table.from_batches(batches).cast(plain) if batches else plain.empty_table()
+        return _with_texts(pa.Table.from_batches(batches).cast(plain)) if batches else plain.empty_table()
     except _UNREADABLE as error:
         raise _unreadable(path, error) from None
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """Return a table whose columns of bytes are texts, in which bytes that are not UTF-8 are escaped."""
+    for number, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if not (_is_text(kind) or pa.types.is_fixed_size_binary(kind)):
+            continue
+        column = table.column(number).cast(kind).cast(pa.large_binary())
+        try:
+            texts = column.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            values = column.to_pylist()
+            texts = pa.array(
+                [value and value.decode("utf-8", "backslashreplace") for value in values], pa.large_string()
+            )
+        else:
+            if kind in (pa.string(), pa.large_string()):
+                continue
+        table = table.set_column(number, field.name, texts)
+    return table
 
 
 def frame_of(table: pa.Table, path: str | Path) -> pd.DataFrame:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import isolaw
@@ -160,3 +162,24 @@ def test_half_a_surrogate_pair_is_a_question_mark(
     runs = isolaw.read(path)
     assert len(runs.points) == 3
     repr((runs.table(), runs.points, runs.notes)).encode()
+
+
+@pytest.mark.parametrize("name", ["run_id", "seed", "problem_set", "note"])
+@pytest.mark.parametrize("kind", ["bytes", "dictionary", "fixed", "text"])
+def test_bytes_in_parquet_are_text(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "runs.parquet"
+    values = pa.array([b"\xffa"] * 3)
+    if kind == "dictionary":
+        values = values.dictionary_encode()
+    elif kind == "fixed":
+        values = values.cast(pa.binary(2))
+    elif kind == "text":
+        values = pa.Array.from_buffers(pa.string(), 3, values.buffers())
+    rows = {"step": [1, 2, 3], "n": [8] * 3, "B_p": [16] * 3, "avg@4": [0.1, 0.2, 0.3]}
+    pq.write_table(pa.table({**rows, name: values}), path)
+    if name == "seed":
+        with pytest.raises(DataError, match="seed"):
+            isolaw.read(path)
+    else:
+        runs = isolaw.read(path)
+        assert name == "note" or set(runs.points[name]) == {r"\xffa"}
