@@ -201,5 +201,5 @@ def test_messages_cut_long_names(runs: Runs) -> None:
     long = "loss" + "x" * 100_000
     rejected(isolaw.fit, runs, long)
     rejected(isolaw.fit, Runs(runs.points.assign(metric=long, eval_set=long)))
-    rejected(isolaw.read, runs.points, settings=[f"n={long}"])
-    rejected(isolaw.read, runs.points, settings=[f"{long}="])
+    rejected(isolaw.read, runs.points, set=[f"n={long}"])
+    rejected(isolaw.read, runs.points, set=[f"{long}="])

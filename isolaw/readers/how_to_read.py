@@ -61,7 +61,7 @@ from isolaw.commands import Placeholder, Word, word
 from isolaw.config.writing import toml_key, toml_value
 from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.errors import InputError, Issue, SpecError, nearest, shown
 from isolaw.files import leads_out
 from isolaw.metrics import is_accuracy
 from isolaw.readers.containers import CONTAINERS
@@ -101,7 +101,7 @@ class Assignment:
         return not self.glob or _matching([run, PurePath(run).name, *sources], [self.glob])
 
     def __str__(self) -> str:
-        return f"{self.file or '--set'} {setting(self.glob, self.name, self.value)}"
+        return f"{self.file or '--set'} {shown(setting(self.glob, self.name, self.value), str)}"
 
 
 Rule = Assignment | NamePattern
@@ -191,7 +191,7 @@ class HowToRead(BaseModel):
         known: dict[tuple[str, str], Assignment] = {}
         for glob_, values in self.set.items():
             for name, value in values.items():
-                spelled = f"{where} {setting(glob_, name, value)!r}" if not file else f"{where}.{name}"
+                spelled = f"{where} {shown(setting(glob_, name, value))}" if not file else f"{where}.{name}"
                 full = name if context.get("checked") else settable(name, spelled)
                 one = Assignment(full, value_of(full, str(value), spelled), glob_, file)
                 twice = known.setdefault((full, glob_), one)
@@ -384,7 +384,9 @@ def _by_glob(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
         for text in given:
             form = _FORM.fullmatch(str(text).strip())
             if form is None or not form["value"].strip():
-                raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs")
+                raise InputError(
+                    f"--set {shown(text)}: expected NAME=VALUE, or GLOB:NAME=VALUE for matching runs"
+                )
             out.setdefault(form["glob"] or "", {})[form["name"]] = form["value"].strip()
         return out
     for name, value in given.items():
