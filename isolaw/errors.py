@@ -30,9 +30,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-# Characters that a terminal would execute or cannot print: control characters, line breaks, characters that
-# change the text direction, and lone surrogates.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that a terminal would execute or does not show: Unicode's categories Cc, Cf (without the signs of
+# numbers in Arabic, which are visible), Zl, Zp and Cs, and all tags.
+_UNSAFE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    r"\ufff9-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 
 
 def one_line(text: str) -> str:
@@ -41,7 +44,12 @@ def one_line(text: str) -> str:
     >>> print(one_line("a\x1b[31m\n  b"))
     a\u001b[31m\u000a  b
     """
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class Wording(str):
@@ -198,8 +206,8 @@ def shown(value: Any, form: Callable[[Any], str] = repr, longest: int = _LONGEST
     """Return a value in the form that messages show. Only the beginning of a long value is kept."""
     try:
         text = form(value)
-    except (ValueError, RecursionError):  # for example, an integer with thousands of digits
-        return f"a {type(value).__name__} too large to show"
+    except Exception:  # for example, an integer with thousands of digits, or a __repr__ with a fault
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= longest else f"{text[:longest]} …"
 
 

@@ -180,16 +180,20 @@ def sha256(path: str | Path) -> str:
 
 
 def check_destination(path: str | Path) -> Path:
-    """Return the resolved path of a destination; raise `DataError` if it would be part of a sweep.
+    """Return the resolved path of a destination.
+
+    Raises `DataError` if it would be part of a sweep, or is a link to a file that does not exist.
 
     Links and ``..`` are resolved. Neither the path nor its parent folders need to exist.
     """
     try:
         target = Path(path).resolve()
-        target.exists()  # raises for a name that is too long
+        dangling = not target.exists() and os.path.islink(path)  # raises for a name that is too long
         owner = next((parent for parent in target.parents if _is_taken(parent, target)), None)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if dangling:
+        raise DataError(f"{path}: found a link to {target}, which does not exist; expected a file or no link")
     if owner is not None:
         inside = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
         raise DataError(

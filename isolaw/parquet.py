@@ -1,13 +1,15 @@
 """Read Parquet files within limits, since a few kB can decode to many GB, and a footer can be wrong.
 
-isolaw reads a file batch by batch, and stops when the decoded values exceed the limit. Text columns are first
-read as dictionaries, so a long text that a million rows repeat is in memory only once.
+isolaw first adds up what the pages say they decompress to, which Arrow allocates whatever the footer says. It
+then reads batch by batch, and stops when the decoded values exceed the limit. Text columns are first read as
+dictionaries, so a long text that a million rows repeat is in memory only once.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO
 
 import pandas as pd
 import pyarrow as pa
@@ -24,6 +26,8 @@ _MOST_ROWS = 1_500_000  # a row uses 400 bytes in `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
+_MOST_PAGES = 300_000
+_DEEPEST = 8  # levels of structures in the header of a page
 _BATCH_ROWS = 16_384
 _WIDEST = 32  # limit on the bytes of a fixed-length value
 # Besides Arrow's own errors: values that Python has no type for (a time zone, a year, a text not in UTF-8).
@@ -46,18 +50,38 @@ def read_parquet(path: str | Path) -> pa.Table:
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
             counted = f"{rows:,} rows and {len(schema):,} columns"
             raise _too_large(path, counted, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
+        _check_pages(path, set(plain.names))
         size, batches = 0, []
         texts = [field.name for field in schema if _is_text(field.type)]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=plain.names):
                 size += sum(map(_decoded_bytes, batch.columns))
-                if size > _LARGEST:
-                    counted = f"{size / _MB:,.0f} MB or more when unpacked"
-                    raise _too_large(path, counted, f"{_LARGEST // _MB} MB")
+                _check_unpacked(path, size)
                 batches.append(batch)
-        return pa.Table.from_batches(batches).cast(plain) if batches else plain.empty_table()
+        return _with_texts(pa.Table.from_batches(batches).cast(plain)) if batches else plain.empty_table()
     except _UNREADABLE as error:
         raise _unreadable(path, error) from None
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """Return a table whose columns of bytes are texts, in which bytes that are not UTF-8 are escaped."""
+    for number, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if not (_is_text(kind) or pa.types.is_fixed_size_binary(kind)):
+            continue
+        column = table.column(number).cast(kind).cast(pa.large_binary())
+        try:
+            texts = column.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            values = column.to_pylist()
+            texts = pa.array(
+                [value and value.decode("utf-8", "backslashreplace") for value in values], pa.large_string()
+            )
+        else:
+            if kind in (pa.string(), pa.large_string()):
+                continue
+        table = table.set_column(number, field.name, texts)
+    return table
 
 
 def frame_of(table: pa.Table, path: str | Path) -> pd.DataFrame:
@@ -91,6 +115,76 @@ def _opened(path: str | Path) -> pq.ParquetFile:
         size = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
         raise _too_large(path, size, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
     return opened
+
+
+def _check_pages(path: str | Path, names: set[str]) -> None:
+    """Raise `DataError` if the pages of these columns decompress to more than the limit."""
+    unpacked = pages = 0
+    with _opened(path) as opened, open_file(path) as file:
+        metadata = opened.metadata
+        largest = os.fstat(file.fileno()).st_size
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(number)
+                if chunk.path_in_schema not in names:
+                    continue
+                first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+                at = min(first or chunk.data_page_offset, chunk.data_page_offset)
+                end = min(at + chunk.total_compressed_size, largest)
+                while 0 <= at < end:
+                    file.seek(at)
+                    header = _integers(file)
+                    size, stored = header.get(2, -1), header.get(3, -1)
+                    if size < 0 or stored < 0:
+                        raise ValueError("the header of a page is damaged")
+                    unpacked, pages, at = unpacked + size, pages + 1, file.tell() + stored
+                    _check_unpacked(path, unpacked)
+                    if pages > _MOST_PAGES:
+                        raise _too_large(path, f"more than {_MOST_PAGES:,} pages", f"{_MOST_PAGES:,}")
+
+
+def _check_unpacked(path: str | Path, size: int) -> None:
+    if size > _LARGEST:
+        raise _too_large(path, f"{size / _MB:,.0f} MB or more when unpacked", f"{_LARGEST // _MB} MB")
+
+
+def _integers(file: IO[bytes], depth: int = 0) -> dict[int, int]:
+    """Read a structure in Thrift's compact protocol, and return its integers by the number of their field."""
+    out: dict[int, int] = {}
+    field = 0
+    while head := _byte(file):
+        field = field + (head >> 4) if head >> 4 else _signed(file)
+        kind = head & 15
+        if kind in (4, 5, 6):
+            out[field] = _signed(file)
+        elif kind == 8:  # bytes, such as a column's smallest value
+            file.seek(_varint(file), os.SEEK_CUR)
+        elif kind == 12 and depth < _DEEPEST:
+            _integers(file, depth + 1)
+        elif kind not in (1, 2):  # true and false have no content
+            raise ValueError("the header of a page is damaged")
+    return out
+
+
+def _byte(file: IO[bytes]) -> int:
+    if not (read := file.read(1)):
+        raise ValueError("the file ends within a page")
+    return read[0]
+
+
+def _varint(file: IO[bytes]) -> int:
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = _byte(file)
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number
+    raise ValueError("the header of a page is damaged")
+
+
+def _signed(file: IO[bytes]) -> int:
+    number = _varint(file)
+    return (number >> 1) ^ -(number & 1)
 
 
 def _unreadable(path: str | Path, error: BaseException) -> DataError:

@@ -17,6 +17,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -729,3 +731,12 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_no_character_is_invisible() -> None:
+    visible = {*range(0x600, 0x606), 0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}  # signs of numbers
+    for code in range(sys.maxunicode + 1):
+        kind = unicodedata.category(chr(code))
+        if code not in visible and kind in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            assert one_line(chr(code)).isprintable(), hex(code)
+    assert one_line("\U000e0041\u200b é 中") == "\\U000e0041\\u200b é 中"

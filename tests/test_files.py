@@ -187,3 +187,12 @@ def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path
     assert len(written) > 20
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in written}
     assert {path: oct(mode) for path, mode in modes.items() if mode != 0o666 & ~umask} == {}
+
+
+def test_nothing_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.symlink_to("elsewhere.html")
+    with pytest.raises(DataError, match="which does not exist"):
+        files.check_destination(page)
+    (tmp_path / "elsewhere.html").write_text("")
+    assert files.check_destination(page) == tmp_path / "elsewhere.html"

@@ -169,7 +169,6 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     then = f"Next, with your budget for <rollouts>: {answer}"
     how = shared.how_to_read(options).but(files=files)
     text, missing = draft(sources, how, reading.candidates, answer)
-    check_destination(file)
     if os.path.lexists(file):
         raise DataError(
             Wording(
@@ -177,6 +176,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
                 *(f"    {line}" for line in text.split("\n") if line),
             )
         )
+    check_destination(file)
     if not is_utf8(text):
         raise DataError(f"{file}: not written, because a value or name is not UTF-8")
     try:

@@ -7,7 +7,6 @@ isolaw reads Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``e
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -18,7 +17,7 @@ from typing import Any
 from isolaw.errors import DataError
 from isolaw.files import leads_out, open_file
 from isolaw.readers import limits
-from isolaw.readers.literals import literal, parse_yaml, scalar
+from isolaw.readers.literals import literal, loads, parse_yaml, scalar
 
 _DEEPEST_TOML = 10  # parts of a key; tomllib takes quadratic time in this number
 _LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
@@ -146,7 +145,7 @@ def _parse(text: str, suffix: str) -> Any:
                 raise DataError(f"a TOML key of more than {_DEEPEST_TOML} parts: {deep[0][:40]}…")
             return tomllib.loads(text)
         if text.lstrip()[:1] in ("{", "["):
-            return json.loads(text)
+            return loads(text)
     except (ValueError, RecursionError) as error:
         if suffix in (".toml", ".json"):
             raise DataError(f"not {suffix[1:].upper()} ({error})") from None

@@ -61,6 +61,7 @@ from isolaw.commands import Placeholder, Word, word
 from isolaw.documents.reading import read_toml, toml_key, toml_value
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError, nearest, shown
+from isolaw.files import leads_out
 from isolaw.metrics import is_accuracy
 from isolaw.readers.containers import CONTAINERS
 from isolaw.readers.hub import PREFIX
@@ -99,7 +100,7 @@ class Assignment:
         return not self.glob or _matching([run, PurePath(run).name, *sources], [self.glob])
 
     def __str__(self) -> str:
-        return f"{self.file or '--set'} {setting(self.glob, self.name, self.value)}"
+        return f"{self.file or '--set'} {shown(setting(self.glob, self.name, self.value), str)}"
 
 
 Rule = Assignment | NamePattern
@@ -476,11 +477,18 @@ def next_to(sources: Iterable[str | Path]) -> list[HowToRead]:
 
     Deeper files come last, so that the nearest file takes precedence for a log, in any order of the sources.
     """
-    paths = sorted(
-        {_folder_of(source) / READING_FILE: None for source in sources}, key=lambda p: len(p.parts)
-    )
-    files = [read_reading_file(path) for path in paths if path.is_file()]
+    files = [read_reading_file(path) for path in _reading_files(sources) if not leads_out(path, path.parent)]
     return [how for how in files if how is not None]
+
+
+def links_next_to(sources: Iterable[str | Path]) -> list[Path]:
+    """Return the reading files next to these sources that are not read: links out of their folder."""
+    return [path for path in _reading_files(sources) if leads_out(path, path.parent)]
+
+
+def _reading_files(sources: Iterable[str | Path]) -> list[Path]:
+    paths = {_folder_of(source) / READING_FILE for source in sources}
+    return sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
 
 
 def is_reading_file(path: Path) -> bool:

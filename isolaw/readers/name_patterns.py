@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
-from isolaw.errors import InputError
+from isolaw.errors import InputError, shown
 from isolaw.readers import limits
 from isolaw.readers.names import ALIASES, WHOLE, as_number, settable, value_of, written
 
@@ -55,7 +55,7 @@ class NamePattern:
             raise InputError(f"{str(self)[:200]}: {excess}; expected at most {_MOST_PARTS}")
 
     def __str__(self) -> str:
-        return f"--name-pattern {self.text!r}"
+        return f"--name-pattern {shown(self.text)}"
 
     def read(self, run: str, sources: Sequence[str] = ()) -> dict[str, Any]:
         """Return the values in the name of a run or, failing that, of a file that it was read from."""

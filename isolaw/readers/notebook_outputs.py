@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+import re
+from html import unescape
 from typing import Any
 
 HtmlTable = tuple[list[str], list[list[str]]]  # header, and rows with as many cells
 _MOST_CELLS = 5_000_000
+# A tag ends before the next "<", and the quantifiers are possessive, so the search takes linear time.
+_TAG = re.compile(
+    r"""<!--|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?:(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+|[^<>]*+)>|<[!?][^<>]*+>"""
+)
+_COMMENT_END = re.compile("-->")
+_HIDDEN = {name: re.compile(f"</{name}[^<>]*+>", re.IGNORECASE) for name in ("script", "style")}
 
 
 def tables(text: str) -> list[HtmlTable]:
@@ -15,11 +22,8 @@ def tables(text: str) -> list[HtmlTable]:
     >>> tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")
     [(['Step', 'reward'], [['1', '0.5']])]
     """
-    reader = _Reader()
-    reader.feed(text)
-    reader.close()
     out = []
-    for rows in reader.tables:
+    for rows in _rows_of_tables(text):
         header, *below = rows or [[]]
         names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index is unnamed
         body = [row[-len(names) :] for row in below if len(row) >= len(names) > 1]
@@ -28,29 +32,44 @@ def tables(text: str) -> list[HtmlTable]:
     return out
 
 
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self._open = False  # whether the parser is inside a cell
-        self._cells = 0
+def _rows_of_tables(text: str) -> list[list[list[str]]]:
+    """Return the cells of each row of each table, in linear time, also if nothing is closed."""
+    tables: list[list[list[list[str]]]] = []  # table, row, cell, pieces of its text
+    cells = at = 0
+    cell: list[str] | None = None  # the one that is open
+    while tag := _TAG.search(text, at):
+        if cell is not None:
+            cell.append(_plain(text[at : tag.start()]))
+        at = tag.end()
+        name = (tag["name"] or "").lower()
+        if tag[0] == "<!--" or (name in _HIDDEN and not tag["end"]):
+            closing = _HIDDEN.get(name, _COMMENT_END).search(text, at)
+            if closing is None:
+                break
+            at = closing.end()
+        elif name in ("table", "tr", "td", "th"):
+            cell = None
+            if tag["end"]:
+                continue
+            if name == "table":
+                tables.append([])
+            elif name == "tr" and tables:
+                tables[-1].append([])
+            elif name in ("td", "th") and tables and tables[-1] and cells < _MOST_CELLS:
+                cell = []
+                tables[-1][-1].append(cell)
+                cells += 1
+    else:
+        if cell is not None:
+            cell.append(_plain(text[at:]))
+    return [[["".join(pieces) for pieces in row] for row in rows] for rows in tables]
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr" and self.tables:
-            self.tables[-1].append([])
-        elif tag in ("td", "th") and self.tables and self.tables[-1] and self._cells < _MOST_CELLS:
-            self.tables[-1][-1].append("")
-            self._cells += 1
-        self._open = tag in ("td", "th") or (self._open and tag not in ("table", "tr"))
 
-    def handle_endtag(self, tag: str) -> None:
-        self._open = self._open and tag not in ("td", "th", "tr", "table")
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self.tables and self.tables[-1] and self.tables[-1][-1]:
-            self.tables[-1][-1][-1] += data.strip()
+def _plain(text: str) -> str:
+    try:
+        return unescape(text).strip()
+    except ValueError:  # the number of a character with thousands of digits
+        return text.strip()
 
 
 def is_notebook(document: Any) -> bool:

@@ -18,7 +18,7 @@ from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, links_next_to, next_to
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
@@ -66,6 +66,11 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
         if name != path
     ]
     reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
+    reading.notes += [
+        f"isolaw did not read {path}: it is a link that leads out of its folder"
+        for path in links_next_to(paths)
+        if not any(str(path) in note for note in there.notes)
+    ]
     reading.no_logs = there.no_logs
     reading.sources = tuple(map(str, sources))
     return reading

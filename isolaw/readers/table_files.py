@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.limits import MB, errors_in, os_errors
+from isolaw.readers.literals import loads
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.notebook_outputs import tables
@@ -236,7 +236,7 @@ def _is_header(rows: list[dict[str, Any]]) -> bool:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line) if len(line) <= _LONGEST_LINE else None
+        row = loads(line) if len(line) <= _LONGEST_LINE else None
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
@@ -259,7 +259,7 @@ def _is_document(start: bytes) -> bool:
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     """Read the longest list of objects in a document. Plain values next to it or above it become columns."""
     try:
-        document = json.loads(content)
+        document = loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
     _check_size(path, 0, content.count(b":"))
@@ -346,7 +346,7 @@ def columns_of(path: Path, head: bytes) -> list[str]:
     line = head.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
     try:
         if line.startswith("{"):
-            return list(flatten(json.loads(line)))
+            return list(flatten(loads(line)))
         return next(csv.reader([line]), [])
     except (csv.Error, ValueError, RecursionError, AttributeError, DataError):
         return []

@@ -11,7 +11,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.commands import Placeholder, option, word
-from isolaw.errors import DataError, Spelled, Wording, nearest
+from isolaw.errors import DataError, Spelled, Wording, nearest, shown
 from isolaw.readers.how_to_read import HowToRead, MetricColumn
 from isolaw.readers.measures import likely_reward, maybe_shape
 from isolaw.readers.name_patterns import offer
@@ -179,4 +179,4 @@ def _short(name: str) -> str:
 def absent(column: str, columns: list[str]) -> str:
     """Return that there is no such column, with the nearest name if there is one."""
     close = nearest(column, columns)
-    return f"no column {column!r}" + (f"; did you mean {close!r}?" if close else "")
+    return f"no column {shown(column)}" + (f"; did you mean {close!r}?" if close else "")

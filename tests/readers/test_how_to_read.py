@@ -425,3 +425,15 @@ def test_a_name_that_is_not_utf_8_hides_no_other(isolaw: Call, logs: Path) -> No
     code, _, error = isolaw("read", str(logs), "--set", "B_p=8", "--name-pattern", "n{n}")
     assert code == 0
     assert "isolaw did not read files whose names are not UTF-8: " in error
+
+
+@pytest.mark.parametrize("named", ["runs.csv", "."])
+def test_a_file_that_is_a_link_out_of_its_folder_is_not_read(tmp_path: Path, named: str) -> None:
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (tmp_path / "secret.toml").write_text("metric = 'secret'")
+    (folder / "isolaw.toml").symlink_to("../secret.toml")
+    (folder / "runs.csv").write_text("n,B_p,step,avg@4\n8,16,1,0.5\n8,16,2,0.6\n")
+    reading = survey([folder / named])
+    assert len(reading.runs) == 1
+    assert sum(str(folder / "isolaw.toml") in note for note in reading.notes) == 1

@@ -19,6 +19,7 @@ from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
 from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 
@@ -313,6 +314,27 @@ class TestTables:
         assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 4
         with pytest.raises(DataError, match="4 MB or more when unpacked"):
             parquet.read_parquet(path)
+
+    def test_one_row_of_long_texts_is_refused_before_it_is_decoded(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        text = pa.array(["a" * 60 * MB])
+        table = pa.table({"n": [8], **{f"c{i}": text for i in range(6)}})
+        pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+        assert path.stat().st_size < MB
+        said, _, megabytes = cost(path)
+        assert "MB or more when unpacked; isolaw reads up to 300 MB" in said
+        assert megabytes < 500  # decoded, the row takes more than 1 GB
+
+    @pytest.mark.parametrize(
+        "unit",
+        ["</a", "<?", "<!-", "<!--", "<![CDATA[", "<table a='", "<script>", "<script", "x<b>", "&"],
+    )
+    def test_html_takes_linear_time(self, unit: str) -> None:
+        began = time.process_time()
+        text = "<table><tr><th>step<th>reward<tr><td>1<td>0.5</table>"
+        assert tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
+        tables("<table><tr><td>" + unit * 200_000)
+        assert time.process_time() - began < SECONDS / 3
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])
     @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import isolaw
@@ -145,3 +147,39 @@ def test_a_column_that_may_name_runs_does_not_name_metrics() -> None:
     assert set(isolaw.read(recipes).points["metric"]) == {"reward"}
     with pytest.raises(DataError, match="If of names the metric of each row"):
         isolaw.read(frame).points  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "more", [{"note": "\ud800"}, {"\ud800": 1}, {"run_id": "a\udc00"}, {"problem_set": "\ud800"}], ids=str
+)
+@pytest.mark.parametrize("document", [True, False])
+def test_half_a_surrogate_pair_is_a_question_mark(
+    tmp_path: Path, more: dict[str, object], document: bool
+) -> None:
+    rows = [{"step": step, "n": 8, "B_p": 16, "avg@4": 0.1 * step, **more} for step in (1, 2, 3)]
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(rows) if document else "\n".join(map(json.dumps, rows)))
+    runs = isolaw.read(path)
+    assert len(runs.points) == 3
+    repr((runs.table(), runs.points, runs.notes)).encode()
+
+
+@pytest.mark.parametrize("name", ["run_id", "seed", "problem_set", "note"])
+@pytest.mark.parametrize("kind", ["bytes", "dictionary", "fixed", "text"])
+def test_bytes_in_parquet_are_text(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "runs.parquet"
+    values = pa.array([b"\xffa"] * 3)
+    if kind == "dictionary":
+        values = values.dictionary_encode()
+    elif kind == "fixed":
+        values = values.cast(pa.binary(2))
+    elif kind == "text":
+        values = pa.Array.from_buffers(pa.string(), 3, values.buffers())
+    rows = {"step": [1, 2, 3], "n": [8] * 3, "B_p": [16] * 3, "avg@4": [0.1, 0.2, 0.3]}
+    pq.write_table(pa.table({**rows, name: values}), path)
+    if name == "seed":
+        with pytest.raises(DataError, match="seed"):
+            isolaw.read(path)
+    else:
+        runs = isolaw.read(path)
+        assert name == "note" or set(runs.points[name]) == {r"\xffa"}

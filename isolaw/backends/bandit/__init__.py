@@ -27,6 +27,7 @@ from isolaw.config.run import REFERENCE_BATCH
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators.draws import permutations
 from isolaw.simulators.model import ADVANTAGES, Model, Update
+from isolaw.simulators.presets import shipped
 from isolaw.simulators.problems import NAMED, ORDER
 
 _ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
@@ -47,8 +48,11 @@ def _model(spec: RunSpec) -> Iterator[Issue]:
     preset, first = spec.options["preset"], next(iter(module.PRESETS.values()))
     kinds = {f.name: f.type for f in fields(first)}
     if preset not in module.PRESETS:
-        accepted = ", ".join(map(repr, module.PRESETS))
-        yield Issue("bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, module.PRESETS))
+        names, accepted = list(module.PRESETS), ", ".join(module.PRESETS)
+        if spec.options["model"] == "interference":
+            names += shipped()
+            accepted = f"{', '.join(names)}, or the file of a preset (.toml)"
+        yield Issue("bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, names))
     given = spec.options["parameters"]
     for name, value in given.items():
         where = f"bandit.parameters.{name}"

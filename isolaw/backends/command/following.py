@@ -268,7 +268,10 @@ class Following:
     def unread(self) -> str:
         """Return what the log has instead of steps, or an empty string if it has steps or is empty."""
         if self.unusable:
-            return "; ".join(f"{Path(name).name}: {why}" for name, why in list(self.unusable.items())[:3])
+            return "; ".join(
+                f"isolaw cannot read {Path(name).name}: {why}"
+                for name, why in list(self.unusable.items())[:3]
+            )
         files = [path for path in map(Path, glob.glob(self.pattern, recursive=True)) if path.is_file()]
         path = max(files, key=lambda candidate: candidate.stat().st_size, default=None)
         if path is None or not path.stat().st_size or self._values or self.taken >= 0:

@@ -210,10 +210,10 @@ class _Pace:
         """Raise `RunError` if a time limit for the command is exceeded."""
         now = time.monotonic()
         if now - self.moved > 60 * self.options.silent_minutes:
-            what = f"its log has no new step for {self.options.silent_minutes:g} minutes"
+            what = f"has logged no new step for {self.options.silent_minutes:g} minutes"
             raise process.failure(f"{what} (command.silent_minutes)", log, self.notes)
         if (hours := self.options.limit_hours) and now - self.began > 3600 * hours:
-            what = f"it took more than {hours:g} hours (command.limit_hours)"
+            what = f"took more than {hours:g} hours (command.limit_hours)"
             raise process.failure(what, log, self.notes)
 
 

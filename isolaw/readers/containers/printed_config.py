@@ -19,7 +19,6 @@ Only literals are read, and nothing is evaluated.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
-from isolaw.readers.literals import literal, parse_yaml
+from isolaw.readers.literals import literal, loads, parse_yaml
 
 FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's configuration has 25,000
@@ -158,7 +157,7 @@ def _parsed(text: str, kind: str) -> dict[str, Any]:
 
 def python_or_json(text: str) -> Any:
     """Parse a JSON document or a Python literal; return None if the text is neither."""
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (loads, ast.literal_eval):
         try:
             return parse(text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):

@@ -10,7 +10,6 @@ by time.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import struct
@@ -24,6 +23,7 @@ from isolaw import commands
 from isolaw.errors import DataError, NotInstalled
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
+from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import Container, RawLog
 
 VERSION = b"brain.Event:2"
@@ -157,7 +157,7 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
     flat: dict[str, Any] = {}
     with contextlib.suppress(ValueError, RecursionError, DataError):
         text = tensor.string_val[0]
-        config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
+        config = loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat = flatten(config) if isinstance(config, dict) else {}
     if flat:
         log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}

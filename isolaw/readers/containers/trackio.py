@@ -109,6 +109,8 @@ def read(path: Path) -> Iterator[RawLog]:
     ):
         name = str(run)
         if name not in logs:
+            if len(name) > limits.LONGEST_NAME:
+                raise DataError(f"{path}: a run's name has more than {limits.LONGEST_NAME:,} characters")
             if len(logs) == limits.MOST_LOGS:
                 raise DataError(f"{path}: over {limits.MOST_LOGS:,} runs, the limit for one project")
             config = configs.flatten(configurations.get(name, {}))
@@ -162,14 +164,27 @@ def _database(path: Path, configurations: dict[str, dict[str, Any]]) -> Iterator
                 if not _is_plain_table(connection):
                     raise DataError(f"{path}: not a Trackio project (metrics is not a table of its own)")
                 with suppress(*_UNREADABLE):  # older versions have no configurations
-                    for run, config in connection.execute(_CONFIGS):
+                    for run, config in _rows(connection, _CONFIGS, 2 * size):
                         configurations[str(run)] = _object(config)
                         if len(configurations) > limits.MOST_LOGS:
                             break
-                for row in connection.execute(_METRICS):
+                for row in _rows(connection, _METRICS, 2 * size):
                     yield *row[:3], _object(row[3])
         except _UNREADABLE as error:
             raise DataError(f"{path}: not a Trackio project ({error})") from None
+
+
+def _rows(connection: sqlite3.Connection, query: str, most: int) -> Iterator[Any]:
+    """Yield the rows of a query; raise `sqlite3.Error` if they have more than ``most`` bytes.
+
+    A damaged file can deliver any number: a page of it can be in many rows, or follow itself.
+    """
+    size = 0
+    for row in connection.execute(query):
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if size > most:
+            raise sqlite3.DatabaseError(f"its rows have more than {most:,} bytes, twice the file's size")
+        yield row
 
 
 def _is_next_to(path: Path, other: Path) -> bool:

@@ -18,6 +18,7 @@ from typing import IO, Any
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
+from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import Container, RawLog, finite
 
 _LONGEST = limits.MB  # characters of a record, and of the text before or after the history
@@ -118,7 +119,7 @@ def _around(begin: str, end: str) -> dict[str, Any]:
     """Return the state without its history; for a truncated file, only the part before the history."""
     for tail in (end, "]}"):
         try:
-            state = json.loads(begin + tail)
+            state = loads(begin + tail)
         except (ValueError, RecursionError):
             continue
         return state if isinstance(state, dict) else {}

@@ -16,7 +16,6 @@ console. If there is no configuration, isolaw uses the configuration that W&B qu
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -32,7 +31,7 @@ from isolaw.files import leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
 from isolaw.readers.containers.printed_config import python_or_json
-from isolaw.readers.literals import literal, parse_dictionary
+from isolaw.readers.literals import literal, loads, parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
@@ -197,7 +196,7 @@ def _update(config: dict[str, Any], record: Any) -> None:
             inside[name] = inside = below if isinstance(below, dict) else {}
         if key != _OWN:
             with contextlib.suppress(ValueError, RecursionError):
-                inside[key] = json.loads(item.value_json)
+                inside[key] = loads(item.value_json)
 
 
 def _quoted(folder: Path) -> dict[str, Any]:

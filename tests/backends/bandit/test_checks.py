@@ -61,7 +61,10 @@ EVEN = [0.5, *15 * [0.0], 0.5]
             {"problems": {"n_train": 10_000_000, "n_validation": 8_000_000}},
             ["problems.n_train", "4.6", "4 GB"],
         ),
-        ({"options": {"preset": "J"}}, ["bandit.preset", "found 'J'", "expected"]),
+        (
+            {"options": {"preset": "../environ"}},
+            ["bandit.preset", "found '../environ'; expected P, ", ", or the file of a preset (.toml)"],
+        ),
     ],
     ids=str,
 )

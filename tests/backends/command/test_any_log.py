@@ -107,7 +107,7 @@ def test_what_replaces_a_log_is_named_and_holds_nobody_up(what: str, framework: 
         log._due = 0.0
         log.read(final)
         log.facts(final=True)
-        assert log.unread() == f"log.jsonl: {message}"
+        assert log.unread() == f"isolaw cannot read log.jsonl: {message}"
     os.rmdir(path) if what == "folder" else path.unlink()
     path.write_text(lines(1, 2, 3, 4))
     log._due = 0.0
@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_opened_is_named(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", refuse)
         log = Following(str(path), plain("validation"), 0)
-    assert log.unread() == f"log.jsonl: {os.strerror(number)}"
+    assert log.unread() == f"isolaw cannot read log.jsonl: {os.strerror(number)}"
     assert list(log.read(final=True)) == [1]
 
 
@@ -137,7 +137,8 @@ def test_a_run_ends_when_its_log_is_replaced(
 ) -> None:
     words = ["until=5", f"then=os.remove({LOG}); {replaces}({LOG}); time.sleep(600)"]
     said = cause(sweep_of(*words, **SIMPLE, silent_minutes=0.01), tmp_path / "s")
-    assert "no new step for 0.01 minutes (command.silent_minutes); metrics.jsonl: found a" in said
+    assert "the command has logged no new step for 0.01 minutes (command.silent_minutes)" in said
+    assert "; isolaw cannot read metrics.jsonl: found a" in said
 
 
 def test_a_sweep_stops_when_a_log_is_a_pipe(sweep_of: Callable[..., Any], tmp_path: Path) -> None:

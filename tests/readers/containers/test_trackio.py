@@ -184,3 +184,14 @@ def test_runs_without_end_have_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
     more = "".join(f"INSERT INTO metrics VALUES ('r{i}', 1, '', '{{}}');" for i in range(5))
     with pytest.raises(DataError, match="over 3 runs"):
         list(CONTAINER.read(made(tmp_path / "a.db", TABLE + more)))
+
+
+@pytest.mark.parametrize("column", ["run_name", "timestamp"])
+def test_rows_longer_than_the_file(tmp_path: Path, column: str) -> None:
+    """The text is in the file once and in each row; so is a page that follows itself."""
+    rest = "step, timestamp" if column == "run_name" else "run_name, step"
+    script = f"CREATE TABLE metrics ({rest}, metrics);"
+    script += f"INSERT INTO metrics ({rest}, metrics) VALUES (1, 2, '{{}}');" * 400
+    script += f"ALTER TABLE metrics ADD COLUMN {column} TEXT DEFAULT '{'x' * 100_000}';"
+    said, _ = cost(made(tmp_path / "a.db", script))
+    assert ("more than 1,000 characters" if column == "run_name" else "twice the file's size") in said
