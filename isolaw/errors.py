@@ -235,10 +235,10 @@ class SpecError(InputError):
 def collecting(issues: list[Issue]) -> Iterator[None]:
     """End the block at a `SpecError`, and add its issues to a list.
 
-    >>> found = []
-    >>> with collecting(found):
+    >>> result = []
+    >>> with collecting(result):
     ...     raise SpecError([Issue("sweep.seeds", "missing")])
-    >>> [str(issue) for issue in found]
+    >>> [str(issue) for issue in result]
     ['sweep.seeds: missing']
     """
     try:

@@ -34,7 +34,7 @@ _NO_WIDTH = 1e-12
 class Simulated(Enum):
     """The share of runs that a simulator made: none, some or all. As a boolean, only ``NO`` is false.
 
-    >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
+    >>> [each.json for each in Simulated], [bool(each) for each in Simulated]
     ([False, 'partly', True], [False, True, True])
     """
 

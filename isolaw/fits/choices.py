@@ -22,9 +22,9 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
     enough runs for a law.
 
     >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
-    ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=own,
+    ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=each,
     ...              metric="reward", value=s / (s + n))
-    ...         for own in ("math", "code") for n in (8, 16, 32) for s in range(1, 40)]
+    ...         for each in ("math", "code") for n in (8, 16, 32) for s in range(1, 40)]
     >>> options(Runs(pd.DataFrame(rows)))
     ['--metric', 'reward', '--eval-set', 'code']
     """

@@ -62,8 +62,8 @@ def sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) -> _S
     ``error`` is the standard error of one evaluation, or 0 if it is unknown.
 
     >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
-    >>> found = sign("avg@4", np.arange(12.0), reward)
-    >>> found.name, found.step, round(found.before, 2), round(found.after, 2)
+    >>> result = sign("avg@4", np.arange(12.0), reward)
+    >>> result.name, result.step, round(result.before, 2), round(result.after, 2)
     ('reward collapse', 7, 0.6, 0.1)
     """
     width = max(_LEAST_WINDOW, math.ceil(values.size / 10))

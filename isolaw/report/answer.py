@@ -207,11 +207,11 @@ def answer(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = isolaw.answer(runs, "500k", draws=10)
-    >>> found
+    >>> result = isolaw.answer(runs, "500k", draws=10)
+    >>> result
     Simulated runs. For a budget of C = 5e5 rollouts: n = ...
     Next: ...
-    >>> found.n * found.B_p * found.M <= 500_000
+    >>> result.n * result.B_p * result.M <= 500_000
     True
     """
     study: FittedRuns | None = None

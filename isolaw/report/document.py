@@ -6,9 +6,9 @@ commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.rep
 page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`), at the
 start of the text, the page, its title and the JSON.
 
->>> found = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
+>>> result = Document("runs", [Passage("", ["n = 8 is best.", Table.of([["n", "reward"], ["8", "0.5"]])])],
 ...                  {"n": 8, "simulated": True})
->>> print("\\n".join(found.lines()))
+>>> print("\\n".join(result.lines()))
 Simulated runs. n = 8 is best.
 n  reward
 8  0.5

@@ -73,8 +73,8 @@ def compare_by(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "problems": {"n_train": 200},
     ...     "grid": {"rollouts_per_problem": [16], "lr": [0.002, 0.02]}, "executor": {"kind": "inline"}})
-    >>> found = compare_by(runs, "lr", 0.002, draws=50)
-    >>> found.comparisons[0.02].mean.rows["C_mid"].difference.value < 1
+    >>> result = compare_by(runs, "lr", 0.002, draws=50)
+    >>> result.comparisons[0.02].mean.rows["C_mid"].difference.value < 1
     True
     """
     from isolaw.readers.read import as_runs

@@ -103,8 +103,8 @@ def dead_groups(
     InputError
         there are no problems, a count is impossible, or a group size is below 2.
 
-    >>> found = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
-    >>> [round(own.dead.value, 3) for own in found.sizes]
+    >>> result = dead_groups([0, 2, 4, 4], 4, sizes=[2, 4])
+    >>> [round(each.dead.value, 3) for each in result.sizes]
     [0.833, 0.75]
     """
     c, k = np.broadcast_arrays(np.asarray(correct), np.asarray(samples))

@@ -149,8 +149,8 @@ def compare(
     ...     return isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "recipe": {"lr": lr},
     ...         "problems": {"n_train": 200}, "grid": {"rollouts_per_problem": [16]},
     ...         "executor": {"kind": "inline"}})
-    >>> found = compare(recipe(0.002), recipe(0.02), names=("slow", "fast"), draws=50)
-    >>> found.facts, found.paired, found.mean.rows["C_mid"].difference.value < 1
+    >>> result = compare(recipe(0.002), recipe(0.02), names=("slow", "fast"), draws=50)
+    >>> result.facts, result.paired, result.mean.rows["C_mid"].difference.value < 1
     ({'lr': (0.002, 0.02)}, True, True)
     """
     from isolaw.readers.read import as_runs

@@ -139,8 +139,8 @@ def compare_shapes(
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-    >>> found = compare_shapes(runs, (32, 64), (32, 8), compute=4e5, draws=50)
-    >>> found.runs, found.probability > 0.5, found.compute
+    >>> result = compare_shapes(runs, (32, 64), (32, 8), compute=4e5, draws=50)
+    >>> result.runs, result.probability > 0.5, result.compute
     ((0, 3), True, (400000.0, 400000.0))
     """
     if (compute is None) == (target is None):

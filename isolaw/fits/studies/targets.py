@@ -120,8 +120,8 @@ def to_target(
     >>> runs = isolaw.sweep({"sweep": {"compute": 60_000, "seeds": 2}, "problems": {"n_train": 200},
     ...     "grid": {"problems_per_batch": [4, 8, 16, 32], "rollouts_per_problem": [8]},
     ...     "executor": {"kind": "inline"}})
-    >>> found = to_target(runs, [0.5])
-    >>> [row.problems_per_batch for row in found.rows], found.rows[0].reached
+    >>> result = to_target(runs, [0.5])
+    >>> [row.problems_per_batch for row in result.rows], result.rows[0].reached
     ([4, 8, 16, 32], 2)
     """
     runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)

@@ -92,8 +92,8 @@ def star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[fl
     missing interval is NaN. Since n* comes from a grid of n, it changes in steps. A local linear fit over log
     x, with a normal kernel of a tenth of a decade, smooths log n* and the logs of both ends.
 
-    >>> found = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
-    >>> star_line([1e5, 1e6], found, (4.0, 256.0)).round()
+    >>> result = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
+    >>> star_line([1e5, 1e6], result, (4.0, 256.0)).round()
     array([[1.00e+05, 1.00e+06],
            [8.00e+00, 6.40e+01],
            [4.00e+00, 3.20e+01],

@@ -35,8 +35,8 @@ def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
 
     >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
     (10240, 12288)
-    >>> own = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
-    >>> own["max_response_tokens"]
+    >>> changes = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> changes["max_response_tokens"]
     700
     """
     at, answer = given.get("interrupt_at"), given.get("answer_tokens")

@@ -30,10 +30,10 @@ def of(rows: Sequence[int], rollouts: Rollouts, old_logprobs: Sequence[Tensor] |
     """Return some rows of a batch as named tensors; float64 values become float32 if this loses nothing.
 
     >>> two = Rollouts([[1, 2], [3]], [[4], [5, 6]], [[-0.5], [-1.0, -0.25]], [True, False])
-    >>> found = of([0, 1], two, None)
-    >>> found["logprobs"], found["logprobs.lengths"]
+    >>> result = of([0, 1], two, None)
+    >>> result["logprobs"], result["logprobs.lengths"]
     (tensor([-0.5000, -1.0000, -0.2500]), tensor([1, 2], dtype=torch.int32))
-    >>> second, _ = rows_of(found, [1])
+    >>> second, _ = rows_of(result, [1])
     >>> second.tokens, second.finished
     ([[5, 6]], [False])
     """
