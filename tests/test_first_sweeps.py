@@ -132,7 +132,7 @@ def test_no_file_is_overwritten_and_no_link_followed(tmp_path: Path) -> None:
     assert sorted(path.name for path in mine.parent.iterdir()) == ["batch.toml"]
     mine.unlink()
     mine.symlink_to(tmp_path / "elsewhere.toml")
-    with pytest.raises(DataError, match="is a link"):
+    with pytest.raises(DataError, match="found a link"):
         advice.write(tmp_path / "first")
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to("other")

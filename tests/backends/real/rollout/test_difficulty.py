@@ -328,7 +328,6 @@ def test_wrong_input_is_told_at_once(
     for out, told in (
         ("file/o", "a file"),
         ("loop", "not a folder's name"),
-        ("nowhere", "a broken link"),
     ):
         wrong = ["--out", tmp_path / out, "--temperature", "nan", "--dry-run"]
         code, _, stderr = isolaw(*sums, *wrong, "--max-response-tokens", 23, "--reward", "math_")
@@ -338,6 +337,8 @@ def test_wrong_input_is_told_at_once(
         assert told in stderr
         assert "--temperature: found nan; expected above 0, at most 10" in stderr
         assert "(32 of context − 23 of response)" in stderr
+    code, _, stderr = isolaw(*sums, "--out", tmp_path / "nowhere", "--dry-run")
+    assert (code, "which does not exist" in stderr) == (2, True)
     code, _, stderr = isolaw("problems", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
     assert code == 2
     assert "--model: not a folder's name: " in stderr

@@ -307,10 +307,10 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
     """Also while the sampler is still starting."""
     code = (
         "import sys, threading, time\n"
-        "from isolaw.backends.real.rollout import opening, remote_sampler, samplers\n"
+        "from isolaw.backends.real.rollout import sampler_group, samplers\n"
         "threading.Timer(1, lambda: print('starting', flush=True)).start()\n"
         f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, processes=1)\n"
-        "opening.open_sampler(own)\n"
+        "sampler_group.open_sampler(own)\n"
         "print('open', flush=True)\n"
         "time.sleep(600)\n"
     )

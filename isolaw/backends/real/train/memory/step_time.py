@@ -152,8 +152,8 @@ def divided(
     two of GPUs with ``enough`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
     samplers.
 
-    >>> division = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None, enough=2,
-    ...     fits=lambda options: True)
+    >>> division = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None,
+    ...     enough=2, fits=lambda options: True)
     >>> division.processes, division.samplers
     (6, 2)
     """
