@@ -204,7 +204,7 @@ def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("isolaw.backends.command.visible_gpus", lambda: list("01234567"))
     monkeypatch.chdir(ROOT)
-    runs = engine.plan(SweepSpec.read("examples/prime-rl.toml"), tmp_path / "out").runs
+    runs = engine.resolve_sweep(SweepSpec.read("examples/prime-rl.toml"), tmp_path / "out").runs
     commands = [command(run).words for run in runs]
     assert {words[:4] for words in commands} == {("uv", "run", "rl", "@")}
     for run, known in zip(
