@@ -13,7 +13,8 @@ import pytest
 import isolaw
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import Quantity
-from isolaw.report.answer import Answer, _gain
+from isolaw.fits.gain import gain as gain_of
+from isolaw.report.answer import Answer
 from isolaw.report.text import prediction as words
 
 LEVELS = [8, 32, 128, 512]
@@ -105,7 +106,7 @@ def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
     falling = replace(found.prediction, options=found.gain.today.options)
     today = replace(found.law.predict(2e6), options=found.prediction.options)
     with mock.patch.object(type(found.law), "predict", return_value=today):
-        kept = _gain(found.law, falling).kept
+        kept = gain_of(found.law, falling).kept
     places = np.log2([[falling.n, today.n], [falling.B_p, today.B_p]])
     reward = found.law.pool.rewards(*places, np.array([2.5e6, 2.5e6]))
     assert kept.value == pytest.approx(reward[0, 0] - reward[0, 1])
