@@ -43,7 +43,7 @@ _ACCEPTED = {
     "where": 'values of columns, e.g. {"B_p": 32}',
     "metric": "the name of a metric, e.g. avg@4",
     "eval_set": "the name of an evaluation set, e.g. validation",
-    "points": "a DataFrame. isolaw.read(df, columns={…}, constants={…}) makes runs of another table",
+    "points": "a DataFrame. isolaw.read(df, columns={…}, set={…}) makes runs of another table",
     "attributes": "the attributes of each run_id, e.g. {run_id: {'lr': 1e-6}}",
     "run_ids": "a list of run_ids",
 }

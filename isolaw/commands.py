@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from isolaw.errors import Spelled, one_line
 
@@ -138,24 +138,6 @@ def option(keyword: str, name: str, value: object) -> Spelled:
     """
     flag = f"--{keyword.removesuffix('s')}"
     return Spelled(_given(keyword, {name: value}), [flag, word(name, "=", value)])
-
-
-def options(words: Sequence[str]) -> Spelled:
-    """Return options of reading, which are words in pairs, with the keywords of `isolaw.read` for them.
-
-    >>> print(options(["--set", "n=8", "--set", "B_p=32", "--column", "seed=trial"]))
-    settings=["n=8", "B_p=32"], columns={"seed": "trial"}
-    """
-    keywords: dict[str, Any] = {}
-    for flag, value in zip(words[::2], words[1::2], strict=True):
-        name, _, of_name = value.partition("=")
-        if flag == "--set":
-            keywords.setdefault("settings", []).append(value)
-        elif flag == "--column":
-            keywords.setdefault("columns", {})[name] = of_name
-        else:
-            keywords[flag.removeprefix("--").replace("-", "_")] = value
-    return Spelled(", ".join(_given(*item) for item in keywords.items()), words)
 
 
 def _given(keyword: str, value: object) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import create_model
 
-from isolaw.commands import options
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.sections import (
     DesignSection,
@@ -25,7 +24,7 @@ from isolaw.config.sections import (
 )
 from isolaw.documents.reading import parse_toml, read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError
+from isolaw.errors import InputError, Issue, SpecError, Spelled
 from isolaw.registry import BACKENDS
 
 
@@ -155,12 +154,16 @@ def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], lis
     return [issue for issue in issues if issue.where == "sweep.backend"]
 
 
+def _spelled(setting: str) -> Spelled:
+    return Spelled(f"settings: {setting!r}", ("--set", setting))
+
+
 def _apply(data: dict[str, Any], setting: str) -> None:
     """Apply one ``section.key=value`` setting to ``data``; a value that is not TOML is a string."""
     name, equals, raw = setting.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not sections or not key:
-        raise InputError(options(["--set", setting]) + ": expected section.key=value, e.g. sweep.compute=1e7")
+        raise InputError(_spelled(setting) + ": expected section.key=value, e.g. sweep.compute=1e7")
     try:
         value: Any = parse_toml(f"value = {raw}", "--set")["value"]
     except InputError:
@@ -168,5 +171,5 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
-            raise InputError(options(["--set", setting]) + f": {section!r} is not a section")
+            raise InputError(_spelled(setting) + f": {section!r} is not a section")
     data[key] = value

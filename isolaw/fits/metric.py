@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from isolaw.commands import argument, option, options
-from isolaw.errors import DataError, InputError, Wording, shown
+from isolaw.commands import argument, option
+from isolaw.errors import DataError, InputError, Spelled, Wording, shown
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.selection import Configuration, Floats
@@ -156,7 +156,8 @@ def _refusal(
     train = [_short(name) for _, name in series[on_train].index]
     if "reward" in train:
         counts = _counts(series.loc[("train", "reward")])
-        way = options(["--metric", "reward", "--eval-set", "train"])
+        words = ["--metric", "reward", "--eval-set", "train"]
+        way = Spelled('metric="reward", eval_set="train"', words)
         return text + "; the training reward is " + way + f" ({counts})"
     return text + (f"; on train: {listed(train, _SHOWN)}" if train else "")
 

@@ -60,7 +60,7 @@ from pydantic import (
 from isolaw.commands import Placeholder, Word, word
 from isolaw.documents.reading import read_toml, toml_key, toml_value
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import InputError, Issue, SpecError, nearest, shown
+from isolaw.errors import InputError, Issue, SpecError, Spelled, nearest, shown
 from isolaw.files import leads_out
 from isolaw.metrics import is_accuracy
 from isolaw.readers.containers import CONTAINERS
@@ -354,6 +354,11 @@ class HowToRead(BaseModel):
         lists = {key: getattr(self, key) for key in ("name_pattern", "only") if getattr(self, key)}
         out += [f"{key}={_literal(texts[0] if len(texts) == 1 else texts)}" for key, texts in lists.items()]
         return out + [f"{key}={_literal(getattr(self, key))}" for key in _ONE if _given(self, key)]
+
+    @property
+    def spelled(self) -> Spelled:
+        """The keywords, which are the options at the command line."""
+        return Spelled(", ".join(self.keywords()), self.options())
 
     def tables(self) -> dict[str, list[str]]:
         """Return the lines of ``isolaw.toml`` that say the same, by the title of their table.

@@ -138,12 +138,11 @@ class Reading:
         lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
         # The message about a single table already contains the command that reads it.
         how = HowToRead() if lone else proposed(self.candidates, self.sources)
-        options = how and how.options()
         words = [commands.path(source) for source in self.sources]
-        if options:
-            texts[-1] = Wording(texts[-1], "  Add " + commands.options(options))
-        elif options is None:
+        if how is None:
             texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
+        elif how.options():
+            texts[-1] = Wording(texts[-1], "  Add " + how.spelled)
         if len(problems) == 1:
             return texts[0]
         head = f"none of {len(self.candidates)} logs can be fitted"

@@ -15,10 +15,10 @@ from pathlib import PurePath
 from typing import Any
 
 from isolaw import commands
-from isolaw.commands import Placeholder
+from isolaw.commands import Placeholder, word
 from isolaw.errors import Spelled, joined
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.how_to_read import Assignment, setting
+from isolaw.readers.how_to_read import Assignment
 from isolaw.readers.names import ASSUMED, DEFAULTS, SPLIT, SYMBOL, WHOLE
 from isolaw.readers.raw_log import RawLog, whole
 
@@ -117,9 +117,9 @@ def option(glob: str, name: str, value: object) -> Spelled:
     """Return the argument that sets a value for the runs that match ``glob``.
 
     >>> print(option("", "n", 8), option("runs/a", "seed", 1))
-    settings=["n=8"] settings=["runs/a:seed=1"]
+    set={"n": 8} set={"runs/a:seed": 1}
     """
-    return commands.options(["--set", setting(glob, name, value)])
+    return commands.option("set", word(glob, ":", name) if glob else name, value)
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:

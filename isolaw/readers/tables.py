@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.commands import Placeholder, option, options, word
+from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_reward
@@ -352,8 +352,8 @@ def read_points(
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
         numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
-        values = ((name, nearest(name, numeric) or Placeholder("column")) for name in missing)
-        way = options([each for value in values for each in ("--column", word(value[0], "=", value[1]))])
+        columns_of = {name: nearest(name, numeric) or Placeholder("column") for name in missing}
+        way = HowToRead.model_construct(columns=columns_of).spelled
         raise DataError(
             f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with "
             + way

@@ -241,7 +241,7 @@ def test_old_trl(samples: Path, name: str) -> None:
     path = samples / "trl" / "nhockid235" / name / "trainer_state.json"
     with pytest.raises(DataError) as error:
         isolaw.read(path)
-    for word in (": n and B_p unknown", 'settings=["n=<number>"', "counts prompts"):
+    for word in (": n and B_p unknown", 'set={"n": <number>', "counts prompts"):
         assert word in str(error.value)
     points = isolaw.read(path, set={"n": 6, "B": 96}).points
     history = json.loads(path.read_text())["log_history"]

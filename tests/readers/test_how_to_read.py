@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -437,3 +438,18 @@ def test_a_file_that_is_a_link_out_of_its_folder_is_not_read(tmp_path: Path, nam
     reading = survey([folder / named])
     assert len(reading.runs) == 1
     assert sum(str(folder / "isolaw.toml") in note for note in reading.notes) == 1
+
+
+@pytest.mark.parametrize("run", ["runs/a", "a:n=8", "[x] *?", 'it\'s "b"', ""])
+def test_what_python_is_told_are_keywords_of_read(run: str) -> None:
+    how = HowToRead.of(
+        set=[f"{only(run)}:n=8" if run else "n=8", "B_p=32"], columns={"C": "steps*8", "seed": "trial no."},
+        only=["*n8*", "!*debug*"], name_pattern="s{seed}-*", group_by="file", metric="val acc",
+    )  # fmt: skip
+    keywords = eval(f"dict({how.spelled})")
+    assert keywords.keys() <= inspect.signature(library.read).parameters.keys()
+    assert HowToRead.of(**keywords).tables() == how.tables()
+    one = eval(f"dict({option(only(run) if run else '', 'seed', 1)})")
+    assert [
+        (rule.name, rule.value, rule.matches(run or "any", [])) for rule in HowToRead.of(**one).rules
+    ] == [("seed", 1, True)]

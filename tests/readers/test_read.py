@@ -110,7 +110,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
         "none of 2 logs can be fitted",
         "a: B_p unknown (known: n = 8 (toy.n in toy.yaml))",
         "b: n and B_p unknown",
-        'Add settings=["B_p=<number>", "b:n=<number>"]',
+        'Add set={"B_p": <number>, "b:n": <number>}',
     ):
         assert word in text
     toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
@@ -120,7 +120,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     }  # fmt: skip
     runs = isolaw.read(tmp_path, set=["B_p=4", "b:n=16"])
     assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
-    assert 'settings=["n=<number>", "B_p=<number>"]' in refusal(tmp_path / "b")
+    assert 'set={"n": <number>, "B_p": <number>}' in refusal(tmp_path / "b")
 
 
 def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None:
@@ -158,7 +158,7 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     text = refusal(a, b)
     for word in (
         "a, b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
-        'settings=["b:seed=1"]',
+        'set={"b:seed": 1}',
     ):
         assert word in text
     assert "identical" not in text
@@ -209,7 +209,7 @@ def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
     zeros = [{"at": s, "toy/eval/aime24/avg@8": 0.0} for s in range(10)]
     for name in "ab":
         toy(tmp_path / name, zeros, name, KNOWN)
-    assert 'settings=["b:seed=1"]' in refusal(tmp_path)
+    assert 'set={"b:seed": 1}' in refusal(tmp_path)
 
 
 def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     for word in (
         "no known framework uses its names: my_reward, my_loss",
         "Toy",
-        'settings=["framework=<name>"]',
+        'set={"framework": "<name>"}',
     ):
         assert word in text
     assert "it has no value of a known metric; its keys are my_reward" in refusal(
