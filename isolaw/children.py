@@ -2,9 +2,8 @@
 
 `start` starts a command under a guard (`isolaw.guard`) in its own session, so only its parent receives
 Ctrl-C. The process tree ends when the command ends, or when the process that started it ends for any reason.
-`end` ends the tree immediately, and `run` executes a command within a time limit. `each` computes in forks of
-this process, which also end with this process. `EngineConnection` and `ends` are
-the connection from a process of a run to the engine.
+`end` ends the tree immediately, and `run` executes a command within a time limit. `EngineConnection`
+and `ends` are the connection from a process of a run to the engine.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TextIO, TypeVar
+from collections.abc import Sequence
+from typing import Any, TextIO
 
 from isolaw import guard
-from isolaw.errors import RunError
 
 SECRET = "ISOLAW_SECRET"
 GROUP = "ISOLAW_GROUP"  # environment variable through which the processes find each other (`process_group`)
@@ -87,9 +84,7 @@ def write(lines: TextIO, value: dict[str, Any]) -> None:
     lines.flush()
 
 
-STOPPED_S = 30.0  # longest suspension of a worker process before `each` gives up
-_POLLING_S = 1.0
-T = TypeVar("T")
+STOPPED_S = 30.0  # longest suspension of a worker process before isolaw gives it up
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -156,71 +151,3 @@ def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
 def stopped(pid: int) -> list[int]:
     """Return the suspended descendants of a process (as by SIGSTOP). The list is empty without ``/proc``."""
     return [descendant for descendant in guard.descendants(pid) if guard.is_stopped(descendant)]
-
-
-def each(
-    function: Callable[..., T],
-    arguments: Sequence[tuple[Any, ...]],
-    jobs: int | None = None,
-    report: Callable[[int], None] = lambda _: None,
-) -> list[T]:
-    """Apply ``function`` to each tuple of arguments in parallel, and return the results in order.
-
-    ``report`` is called with the number of results so far. ``jobs`` is the number of processes, by default
-    one per core. Raises `RunError` if a process is killed, or suspended for longer than `STOPPED_S` seconds.
-    """
-    # These imports take a tenth of a second, and the rest of this module does not need them.
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    jobs = jobs or len(os.sched_getaffinity(0))
-    if jobs == 1:
-        out: list[T] = []
-        for one in arguments:
-            out.append(function(*one))
-            report(len(out))
-        return out
-    # Forked, so that a user's script does not need an `if __name__ == "__main__"`. Workers ignore Ctrl-C.
-    pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin, (os.getpid(),))
-    try:
-        futures = [pool.submit(function, *one) for one in arguments]
-        left, since = set(futures), time.monotonic()
-        while left:
-            _, left = wait(left, _POLLING_S, FIRST_COMPLETED)
-            report(len(futures) - len(left))
-            held = [pid for pid in pool._processes if guard.is_stopped(pid)]  # only the pool's processes
-            if not held:
-                since = time.monotonic()
-            elif time.monotonic() - since > STOPPED_S:
-                raise RunError(f"worker process {held[0]} has been stopped (SIGSTOP) for {STOPPED_S:.0f} s")
-        return [future.result() for future in futures]
-    except BrokenProcessPool:
-        raise RunError("a worker process was killed; repeat the command to continue") from None
-    finally:
-        for process in list((pool._processes or {}).values()):
-            process.kill()  # shutdown would wait for a suspended process
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin(parent: int) -> None:
-    """Make this worker process ignore Ctrl-C, and end when the process ``parent`` that started it ends.
-
-    On Linux, the kernel ends this process, even if it is suspended or holds the GIL. The kernel reacts to the
-    end of the starting *thread*, so start processes from a thread that lasts. On other systems, a thread
-    checks the parent every second.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            guard.set_death_signal()
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # the parent has already ended
-        os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_POLLING_S)
-    os._exit(1)

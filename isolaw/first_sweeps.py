@@ -203,12 +203,10 @@ def advise(
     True
     """
     given: dict[str, Any] = {
-        "difficulty": difficulty,
-        "model_size": model_size,
-        "max_batch_rollouts": max_batch_rollouts,
-    }
-    given |= {"n_train_problems": n_train_problems, "backend": backend, "price": price}
-    asked = parse_section(_Asked, {"budget": budget, **given})
+        "budget": budget, "difficulty": difficulty, "model_size": model_size, "price": price,
+        "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
+    }  # fmt: skip
+    asked = parse_section(_Asked, given)
     point = starting_point(Case(**asked.model_dump(include=set(Case.model_fields))))
     first = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
     return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, first)

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import isolaw
+from benchmarks.calibration import each
 from benchmarks.calibration.ahead import POINTS, forecast
 from benchmarks.calibration.calibrate import HEAD, VERSION, Calibration, calibrate
 from benchmarks.calibration.ensemble import Ensemble, read_ensemble
@@ -39,7 +40,6 @@ from benchmarks.calibration.simulation import Protocol, SimulatedCell
 from benchmarks.calibration.space import parameters
 from benchmarks.replication.jitter import constants_of, jittered
 from isolaw.backends.bandit import _Bandit
-from isolaw.children import each
 from isolaw.documents.reading import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.calibration import each
 from benchmarks.calibration.ensemble import Ensemble
 from benchmarks.calibration.recorded import lr_factor
 from benchmarks.calibration.rounds import hash_of
 from benchmarks.calibration.simulation import Protocol, SimulatedCell
 from benchmarks.calibration.space import arguments_of
 from isolaw.allocation import BatchShape
-from isolaw.children import each
 from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import Floats
 

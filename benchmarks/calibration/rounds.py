@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.calibration import each
 from benchmarks.calibration.emulator import Emulator
 from benchmarks.calibration.simulation import Protocol
 from benchmarks.calibration.space import BOUND, Space, arguments_of
-from isolaw.children import each
 from isolaw.fits.blas import one_blas_thread
 from isolaw.simulators.model import Floats
 
