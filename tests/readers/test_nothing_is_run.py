@@ -17,6 +17,7 @@ from pathlib import Path
 import isolaw.readers.read
 from isolaw.errors import IsolawError
 from isolaw.readers import containers, frameworks
+from isolaw.readers.how_to_read import HowToRead
 
 for name in containers.CONTAINERS:
     containers.get(name)
@@ -38,7 +39,7 @@ def watch(event, arguments):
 def attempt(*sources, **more):
     for settings in (None, {"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}):
         try:
-            isolaw.readers.survey.survey(sources, settings=settings, **more).runs
+            isolaw.readers.survey.survey(sources, HowToRead.of(set=settings or (), **more)).runs
         except IsolawError:
             pass
 
