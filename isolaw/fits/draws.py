@@ -6,8 +6,7 @@ The surface is stored in two parts: its observations in the law's document, its 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,11 @@ from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.surface.estimate import Surface
+from isolaw.fits.surface.model import Link, Model, Start
 from isolaw.fits.surface.observations import Observations
-from isolaw.fits.surface.pool import ModelPool
-from isolaw.fits.surface.process import Process
 
 Floats = NDArray[np.float64]
 _LOGISTIC = LAWS["logistic"].parameters
-_SHARES = ("shift", "rise", "cut")
 
 
 @dataclass(frozen=True)
@@ -112,19 +109,6 @@ class LawPosterior:
         """The reward surface; None for the paper's method."""
         return self.draws.surface
 
-    @cached_property
-    def pool(self) -> ModelPool:
-        """The pool of reward models for budgets and allocations beyond the runs, built on first use.
-
-        Raises
-        ------
-        AttributeError
-            the law has no surface.
-        """
-        if self.surface is None:
-            raise AttributeError("only a law of the method surface has a pool")
-        return ModelPool(self.surface.drawn())
-
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
         """Return the learning curves of one configuration: the estimate, followed by its draws."""
         parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
@@ -162,18 +146,18 @@ def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floa
 
 def surface_info(surface: Surface) -> SurfaceInfo:
     """Return the part of the surface that is stored in the law's document."""
+    model = surface.model
     low, high = (v if math.isfinite(v) else None for v in surface.bounds)
-    observations = surface.process.observations.to_dict()
-    return SurfaceInfo(observations, tuple(surface.mode.tolist()), surface.misfit, (low, high))
+    start = (model.start.reward, model.start.error)
+    mode = tuple(surface.mode.tolist())
+    return SurfaceInfo(model.observations.to_dict(), mode, surface.effective, (low, high), start)
 
 
 def _surface_columns(surface: Surface) -> dict[str, np.ndarray]:
     """Return the surface's columns for the table of draws; row 0 contains the most likely θ."""
-    names = [f"surface.{name}" for name in (*surface.process.names, *_SHARES)]
-    held = np.column_stack([surface.theta, surface.shares])
-    _, of_draw = np.unique(surface.of_draw, return_inverse=True)  # as `_restored` numbers them
-    rows = np.vstack([np.append(surface.mode, np.full(len(_SHARES), 0.5)), held[surface.of_draw]])
-    return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, of_draw)}
+    rows = np.vstack([surface.mode, surface.theta[surface.of_draw]])
+    columns = {f"surface.{name}": values for name, values in zip(surface.model.names, rows.T, strict=True)}
+    return {**columns, "surface.theta": np.append(-1, surface.of_draw)}
 
 
 def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float) -> Surface | None:
@@ -188,23 +172,22 @@ def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: 
     """
     if stored is None:
         return None
-    try:
-        process = Process(Observations.from_dict(stored.observations))
-        fits = np.isfinite(process.observed(process.named(np.array(stored.theta)))).all()
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise Malformed(f"surface: {error}") from None
-    if not (fits and np.isfinite(process.y).all()):
-        raise Malformed("surface: found values that are not finite")
     bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
     mode = np.array(stored.theta)
-    surface = Surface.at_mode(process, mode, seed, stored.misfit, (bounds[0], bounds[1]), unit)
-    names = [f"surface.{name}" for name in (*process.names, *_SHARES)]
-    if len(draws) < 2 or not set(names) <= set(draws.columns):
-        return surface
+    try:
+        observations = Observations.from_dict(stored.observations)
+        model = Model(observations, Start(*stored.start), Link.of((bounds[0], bounds[1]), unit))
+        sound = np.isfinite(model.observed(mode)[0]).all() and np.isfinite(model.y).all()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise Malformed(f"surface: {error}") from None
+    if not sound:
+        raise Malformed("surface: found values that are not finite")
+    names = [f"surface.{name}" for name in model.names]
+    if len(draws) < 2 or not {*names, "surface.theta"} <= set(draws.columns):
+        return Surface(model, mode, mode[None], np.empty(0, dtype=np.int64), seed, stored.effective, unit)
     drawn = draws.iloc[1:]
     _, first, of_draw = np.unique(drawn["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
-    held = drawn[names].to_numpy(np.float64)[first]
-    if not np.isfinite(held).all():
+    theta = drawn[names].to_numpy(np.float64)[first]
+    if not np.isfinite(theta).all():
         raise Malformed("surface: found draws that are not finite")
-    size = len(process.names)
-    return replace(surface, theta=held[:, :size], shares=held[:, size:], of_draw=of_draw.astype(np.int64))
+    return Surface(model, mode, theta, of_draw.astype(np.int64), seed, stored.effective, unit)

@@ -72,7 +72,7 @@ class Code(StrEnum):
 
     # n* and the law.
     GRID_EDGE = "grid_edge", "n* is, or may be, outside the measured n or at their edge"
-    LACK_OF_FIT = "lack_of_fit", "the surface does not fit the runs, so isolaw widens the intervals"
+    LACK_OF_FIT = "lack_of_fit", "few draws describe the model of the runs, so isolaw widens the intervals"
     CENSORED = "censored", "too few n were measured at these budgets to compare them"
     NOT_MONOTONE = "not_monotone", "n* falls at larger budgets, which a monotone law cannot describe"
     NO_LAW = "no_law", "n* is only a bound at every budget"

@@ -2,7 +2,7 @@
 
 Today's compute is C0, the largest compute at which at least three n have a checkpoint, so that the runs show
 the best n. Let a be the recommended allocation at C, and a0 the recommended allocation at C0. Each draw d of
-the pool (`isolaw.fits.surface.pool`) contains both rewards, so
+the surface (`isolaw.fits.surface.estimate`) contains both rewards, so
 
     gain_d = r_d(a, C) − r_d(a0, C0)
 
@@ -69,9 +69,10 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     pairs = np.log2([
         (allocation.rollouts_per_problem, allocation.problems_per_batch) for allocation in (best, now)
     ])  # fmt: skip
-    reward = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
+    drawn = law.surface.drawn()
+    reward = drawn.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
     kept = None
     if now.rollouts_per_problem > best.rollouts_per_problem:
-        same = law.pool.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
+        same = drawn.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
         kept = estimated(same[:, 0] - same[:, 1])
     return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)

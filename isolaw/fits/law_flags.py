@@ -11,6 +11,7 @@ from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import NStarPath
 from isolaw.fits.selection import Selection
+from isolaw.fits.surface.estimate import FEW
 from isolaw.fits.surface.slices import equal
 from isolaw.runs import SYMBOL_OF
 
@@ -52,9 +53,9 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
     elif single:
         text = f"one run at {single}; isolaw assumes the same variation as at the other configurations"
         yield Flag(Code.LONE_RUNS, text)
-    if document.surface is not None and document.surface.misfit > 1:
-        text = "rewards differ by more than chance from what the other configurations predict, so isolaw "
-        text += f"widens intervals by a factor of {document.surface.misfit:.2f}"
+    if document.surface is not None and 0 < document.surface.effective < FEW:
+        text = f"only {document.surface.effective:.0f} draws describe the model of these runs, so isolaw "
+        text += "widens intervals"
         yield Flag(Code.LACK_OF_FIT, text)
 
 

@@ -43,6 +43,7 @@ from isolaw.fits.law_flags import flags_of
 from isolaw.fits.laws.comparison import Fitted, compared, fit_laws, rules
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.metric import bounds, read_reward, unit_of
+from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import (
     LEAST_CURVES,
     Configuration,
@@ -161,7 +162,7 @@ def fit(
             law = None if logistic is None else logistic(abscissa)[0]
             comparison = rules(frontier, law, min(c.runs for c in configurations))
         else:
-            unit = "run" if surface.process.observations.freedom else "lack of fit"
+            unit = "run" if surface.model.observations.freedom else "lack of fit"
             cut = slices(surface, compute, unit=unit_of_reward)
             reach = INTERVALS * comparable(configurations)
             frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
@@ -201,6 +202,7 @@ def fit(
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=replace(comparison, curves=misfit),
         health=health,
+        rules=simple_rules(configurations),
         surface=None if surface is None else surface_info(surface),
         tolerance=TOLERANCE * unit_of_reward,
         diverged=selection.diverged,

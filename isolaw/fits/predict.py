@@ -8,9 +8,8 @@ of reward matters. Let r_d(a) be the reward of allocation a at the budget C in d
 
 isolaw recommends the affordable configuration with the smallest expected loss. For ``paper``, it must be
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
-or the best n or B_p could be, more candidates compete, with rewards from the pool
-(`isolaw.fits.surface.pool`). The n of these candidates extends from a quarter of the smallest to four times
-the largest measured n. If B_p varies independently, B_p extends from half to twice the measured range. Each
+or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
+the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice the measured range. Each
 doubling past the measured range then adds `_RISK` to the loss by which candidates are ranked.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
@@ -95,14 +94,13 @@ def predict(
     farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
     factor = times_beyond(farthest, document.grid)
-    cut = _cut(law, law.surface and law.surface.drawn(), budget, candidates)
-    models: dict[str, float] | None = None
+    surface = law.surface and law.surface.drawn()
+    cut = _cut(law, surface, budget, candidates)
     run_first: list[int] = []
-    if law.surface is not None and factor <= FAR and (factor > 1 or may_be_outside(cut)):
-        pool = law.pool
+    outside = surface is not None and factor <= FAR and (factor > 1 or may_be_outside(cut))
+    if outside:
         candidates += outer
-        cut = _cut(law, pool, budget, candidates)
-        models = pool.weights(math.log(farthest) - float(pool.ends.max()))
+        cut = _cut(law, surface, budget, candidates)
         run_first = to_run_first(cut, document)
     flags += _extrapolation(document, farthest, factor)
     constant = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
@@ -114,6 +112,7 @@ def predict(
     if factor <= FAR and not constant:
         options = _options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
+    rules = {} if asked or not options else document.rules.chosen(budget)
     most = min(FAR * reach, LARGEST_BUDGET)
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
@@ -127,7 +126,7 @@ def predict(
         n_star,
         b_star,
         m_star,
-        REFUSED if asked or (models and factor > 1) else law_n(law, budget, factor),
+        REFUSED if asked or (outside and factor > 1) else law_n(law, budget, factor),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
         int(most * budget / farthest if asked else most),
         flags,
@@ -136,7 +135,7 @@ def predict(
         checked_price(price),
         (min(n), max(n)),
         (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
-        models,
+        rules,
         run_first if options else [],
         document,
     )

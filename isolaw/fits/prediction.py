@@ -74,7 +74,8 @@ class Prediction(Shown):
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
     #: The smallest and the largest B_p that competed; None unless B_p varied independently of n.
     compared_batches: tuple[int, int] | None = None
-    models: dict[str, float] | None = None  #: weights of the pooled models; None within the runs
+    #: the n that simple rules choose: the best measured one, and IsoFLOP (`isolaw.fits.rules`)
+    rules: dict[str, float] = field(default_factory=dict)
     #: unmeasured n that could be best and should run first; values of B_p if the law holds n fixed
     run_first: list[int] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ class Prediction(Shown):
             "comparable": self.comparable,
             "compared_n": None if self.compared is None else list(self.compared),
             "compared_b_p": None if self.compared_batches is None else list(self.compared_batches),
-            "models": self.models,
+            "rules": self.rules,
             "run_first": self.run_first,
             "options": [
                 option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})

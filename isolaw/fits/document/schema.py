@@ -11,6 +11,7 @@ from isolaw.evidence import Interval, Quantity, Status
 from isolaw.fits.document.codec import decoded
 from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.rules import SimpleRules
 from isolaw.fits.selection import varied
 
 FORMAT = "isolaw.law/1"
@@ -174,8 +175,9 @@ class SurfaceInfo:
 
     observations: dict[str, Any]  # the result of `Observations.to_dict`
     theta: tuple[float, ...]  # the most likely hyperparameters
-    misfit: float  # factor by which draws are widened for lack of fit
+    effective: float  # effective number of draws of the hyperparameters
     bounds: tuple[float | None, float | None]  # smallest and largest possible reward
+    start: tuple[float | None, float | None]  # reward at step 0 and its standard error
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class LawDocument(Flagged):
     bootstrap: DrawsInfo
     comparison: Comparison
     health: HealthInfo
+    rules: SimpleRules  # what simple rules choose
     surface: SurfaceInfo | None = None  # None with the paper's method
     tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units
     flags: tuple[Flag, ...] = ()  # "warnings" in the file

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 
-from isolaw.allocation import BatchShape
+from isolaw.allocation import BatchShape, axis_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
@@ -27,6 +27,7 @@ from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
+from isolaw.fits.rules import final_mean, simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
@@ -171,13 +172,27 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 
 
 def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
-    """Return the allocations that simple rules choose without a law, the same at every budget."""
+    """Return what simple rules choose without a law (`isolaw.fits.rules`, the largest n, and a usual n).
+
+    IsoFLOP chooses along the line of the best measured allocation.
+    """
     largest = max(ready, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
-    # The best run at the end of the small budget, by the mean of its last tenth of checkpoints.
-    best = max(ready, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
     near = min(ready, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
-    chosen = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
-    return {k: [c.key] * budgets.size for k, c in chosen.items()}
+    rules = simple_rules(ready)
+    best = max(ready, key=final_mean)
+    chosen = {"largest n": largest, "best measured": best, f"n = {FIXED}": near}
+    out = {rule: [c.key] * budgets.size for rule, c in chosen.items()}
+    if rules.isoflop is not None:  # the measured configuration next to its choice
+        axis, levels = axis_of(ready), [rules.chosen(float(c))["isoflop"] for c in budgets]
+        kept = [c for c in ready if axis == "problems_per_batch" or _beside(c, best, ready)]
+        out["isoflop"] = [min(kept, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
+    return out
+
+
+def _beside(c: Configuration, best: Configuration, ready: list[Configuration]) -> bool:
+    """Return whether a configuration differs from the best one only in n (and in B_p, if B is fixed)."""
+    fixed = np.unique([other.batch_rollouts for other in ready]).size == 1
+    return fixed or c.problems_per_batch == best.problems_per_batch
 
 
 def _judge(

@@ -1,4 +1,4 @@
-"""Draw the rewards of two configurations jointly, from the surface and (beyond the runs) from the pool."""
+"""Draw the rewards of two configurations jointly, from the surface."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from isolaw.fits.allocations import FAR, REACH
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import Surface
-from isolaw.fits.surface.pool import ModelPool, anchors
 from isolaw.step_cost import Cost
 
 _POINTS = 32  # number of C at which curves are drawn
-_SMALL = 1e-9
 
 
 class DrawnShapes:
@@ -33,16 +31,12 @@ class DrawnShapes:
         self.configurations = configurations
         self.shapes = shapes
         self.places = np.array([Cell(*shape).place for shape in shapes])
-        known = np.array([c.place for c in configurations])
-        ends = np.log([c.end for c in configurations])
-        log2_n, log2_b = self.places.T
-        u, v, self.until = anchors(known, ends, log2_n, log2_b, np.full(2, np.inf))
-        self.outside = bool(np.abs(self.places - np.stack([u, v], axis=1)).max() > _SMALL)
+        self.until = np.log([_end(place, configurations) for place in self.places])
 
     def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
         """Return the rewards of both configurations, each at its own compute, with shape (1 + D, 2)."""
         self._check(np.array(compute), flags)
-        return self._model(max(compute)).rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
+        return self.surface.rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
     def curves(self, most: float) -> tuple[Floats, Floats]:
         """Return computes (P,) up to ``most``, and the rewards of both configurations there.
@@ -52,7 +46,7 @@ class DrawnShapes:
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
         compute = np.geomspace(start, most, _POINTS)
         u, v = (np.repeat(x, _POINTS) for x in self.places.T)
-        rewards = self._model(most).rewards(u, v, np.tile(compute, 2))
+        rewards = self.surface.rewards(u, v, np.tile(compute, 2))
         return compute, rewards.reshape(len(rewards), 2, _POINTS)
 
     def at(self, compute: Floats, flags: list[Flag]) -> Floats:
@@ -67,15 +61,7 @@ class DrawnShapes:
 
     def run_variance(self) -> Floats:
         """Return the variance of a run's reward about the mean over runs, for each configuration."""
-        process = self.surface.process
-        p, o = process.named(self.surface.mode), process.observations
-        away = self.places[:, 0] - o.places[o.run_place, 0].mean()
-        of_run = np.exp2(-2 * p["gamma"] * away) * (p["o0"] ** 2 + p["o1"] ** 2 + p["noise"] ** 2)
-        return np.asarray(of_run * process.scale**2 + p["seed"] ** 2 * o.seed_variance)
-
-    def _model(self, most: float) -> Surface | ModelPool:
-        past = math.log(most) > self.until.min() + _SMALL
-        return ModelPool(self.surface) if past or self.outside else self.surface
+        return np.full(2, self.surface.model.run_variance(self.surface.mode))
 
     def _check(self, compute: Floats, flags: list[Flag]) -> None:
         """Raise `Refused` for computes too far past the runs, and flag other computes past the runs."""
@@ -91,6 +77,12 @@ class DrawnShapes:
         if over.max() > 1 + 1e-6:
             text = f"the comparison is at {over.max():.3g} times the compute of the runs"
             flags.append(Flag(Code.EXTRAPOLATION, text))
+
+
+def _end(place: Floats, configurations: list[Configuration]) -> float:
+    """Return the compute to which runs went near a place: a mean over configurations by distance."""
+    near = np.array([1 / (((c.place - place) ** 2).sum() + 1e-3) ** 2 for c in configurations])
+    return float(np.exp(near @ np.log([c.end for c in configurations]) / near.sum()))
 
 
 def check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:

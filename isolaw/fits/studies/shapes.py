@@ -1,8 +1,8 @@
 """Compare two configurations (B_p, n) at a budget in rollouts or hours, or by the cost of reaching a reward.
 
-The two rewards are drawn jointly, from the surface fitted to all runs (`isolaw.fits.surface.estimate`) and,
-past the runs, from the pool (`isolaw.fits.surface.pool`). Runs of other configurations therefore contribute,
-a configuration without runs gets a wider interval, and common effects cancel in the difference. In draw d
+The two rewards are drawn jointly, from the surface fitted to all runs (`isolaw.fits.surface.estimate`). Runs
+of other configurations therefore contribute, a configuration without runs gets a wider interval, and common
+effects cancel in the difference. In draw d
 
     at C          Δ_d = r_d(A, C) − r_d(B, C)
     in h hours    Δ_d = r_d(A, C_A) − r_d(B, C_B),  C_X = h / S_d(X) · B_p · n

@@ -9,7 +9,7 @@ In each bin of t, r_c = P y is estimated from the runs present by generalised le
 effects: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. X assigns runs to configurations, Z assigns runs to seeds,
 and κ is the ratio of the variances of a_s and e_cs. If all configurations have the same seeds, P computes
 means. If some runs are missing, a seed's effect is estimated from its other runs. Since P is linear, the
-covariance of the estimates is known exactly even if runs are missing (`isolaw.fits.surface.process`). The
+covariance of the estimates is known exactly even if runs are missing (`isolaw.fits.surface.model`). The
 residuals of this fit, without the seeds' effects, show how runs vary.
 
 Bins only save time. Bins are narrow where rewards change, and average the checkpoints within them.
@@ -31,10 +31,8 @@ from isolaw.fits.selection import Configuration, Floats
 Ints = NDArray[np.int64]
 BinPart = tuple[Ints, Ints, Floats, Floats]  # one bin's runs, their configurations, X and P
 
-BINS = 14
-_MANY = 20  # configurations from which there are fewer bins, as time grows with the cube of observations
-_FEWER, _FEWEST = 10, 4
-_MOST = 1000  # approximate limit on the number of observations
+BINS, _FEWEST = 14, 2
+_MOST = 300  # approximate limit on the number of observations, as time grows with their cube
 _KAPPA = (0.05, 1000.0)  # limits of κ
 _FIRST_KAPPA = 10.0
 _LEAST_LEARNT = 0.1  # smallest share of the rise that counts as learnt
@@ -176,8 +174,7 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
 
     Each array has shape (R, K). Means are NaN where a run has no checkpoints.
     """
-    many = len(configurations)
-    edges = _edges(configurations, BINS if many < _MANY else max(min(_FEWER, _MOST // many), _FEWEST))
+    edges = _edges(configurations, max(min(BINS, _MOST // len(configurations)), _FEWEST))
     size = edges.size + 1
     counts, t, reward = (np.zeros((run_place.size, size)) for _ in range(3))
     row = 0

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from isolaw.step_cost import Cost
 
 
+_DIFFERS = 2.0  # factor beyond which the choice of a simple rule is mentioned
+
+
 def document(prediction: Prediction) -> Document:
     """Return the document of a prediction."""
     assert prediction.document is not None
@@ -144,7 +147,7 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
     if not prediction.options:
         return {}
     q = prediction.n_star
-    bound = q.status in ("lower_bound", "upper_bound") and not prediction.models
+    bound = q.status in ("lower_bound", "upper_bound")
     far = (
         ", which is only a bound so far beyond the runs"
         if bound and having(prediction.flags, Code.CENSORED)
@@ -168,7 +171,20 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
         *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
         loss(prediction, document),
         f"Predicted {document.metric}: {prediction.reward}.",
+        *rules(prediction, document),
     ]
+
+
+def rules(prediction: Prediction, document: LawDocument) -> list[str]:
+    """Return a line with what simple rules choose, if one of them is more than a doubling away."""
+    if prediction.allocation is None:
+        return []
+    recommended = getattr(prediction.allocation, document.axis)
+    if all(max(n / recommended, recommended / n) <= _DIFFERS for n in prediction.rules.values()):
+        return []
+    names = {"best_measured": "the best measured one", "isoflop": "IsoFLOP profiles"}
+    choices = [f"{number(round(n))} ({names[rule]})" for rule, n in prediction.rules.items()]
+    return [f"Simple rules choose {SYMBOL_OF[document.axis]} = {' and '.join(choices)}."]
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:

@@ -1,0 +1,79 @@
+"""Two simple rules for n, which need no model: the best measured n, and IsoFLOP profiles.
+
+`predict` shows what they choose beside its own answer, and `isolaw.fits.studies.backtest` what they lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isolaw.allocation import axis_of
+from isolaw.fits.selection import LEAST_CURVES, Configuration
+
+_PROFILES = 8
+_NEAR = 1.5  # checkpoints within this factor of a budget determine the reward there
+_REACH = 4.0  # IsoFLOP extends from 1/4 of the smallest to 4 times the largest measured n
+
+
+@dataclass(frozen=True)
+class SimpleRules:
+    """The choices of two rules: values of n, or of B_p if all runs have the same n."""
+
+    best_measured: int  # has the highest mean over the last tenth of its checkpoints
+    isoflop: tuple[float, float] | None  # a and b of log2 n = a + b log2 C; None for fewer than 3 n
+    limits: tuple[float, float]  # the smallest and largest n that IsoFLOP may choose
+
+    def chosen(self, compute: float) -> dict[str, float]:
+        """Return what each rule chooses for the budget C.
+
+        >>> SimpleRules(16, (-6.0, 0.5), (2.0, 256.0)).chosen(2.0**20)
+        {'best_measured': 16, 'isoflop': 16.0}
+        """
+        out: dict[str, float] = {"best_measured": self.best_measured}
+        if self.isoflop is not None:
+            start, rise = self.isoflop
+            out["isoflop"] = float(np.clip(np.exp2(start + rise * np.log2(compute)), *self.limits))
+        return out
+
+
+def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
+    """Return the choices of both rules from these runs.
+
+    IsoFLOP (Hoffmann et al. 2022, arXiv 2203.15556, section 3.2): at each of 8 budgets C_i of the last decade
+    that three n reached, fit a parabola in log2 n to the rewards. n_i is its vertex, or the best n if the
+    parabola has no maximum. Then fit log2 n_i = a + b log2 C_i.
+    """
+    axis = axis_of(configurations)
+    best = max(configurations, key=final_mean)
+    levels = np.array([c.level(axis) for c in configurations])
+    limits = float(levels.min() / _REACH), float(levels.max() * _REACH)
+    if np.unique(levels).size < LEAST_CURVES:
+        return SimpleRules(best.level(axis), None, limits)
+    last = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
+    begun = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
+    budgets, vertices = np.geomspace(max(last / 10, begun), last, _PROFILES), []
+    for budget in budgets:
+        measured = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
+        u = np.log2([c.level(axis) for c in measured])
+        reward = np.array([_smoothed(c, float(budget)) for c in measured])
+        bend, slope, _ = np.polyfit(u, reward, 2) if np.unique(u).size >= LEAST_CURVES else (0.0, 0.0, 0.0)
+        vertex = -slope / (2 * bend) if bend < 0 else u[reward.argmax()]
+        vertices.append(float(np.clip(vertex, u.min(), u.max())))
+    rise, start = np.polyfit(np.log2(budgets), vertices, 1) if last > begun else (0.0, vertices[-1])
+    return SimpleRules(best.level(axis), (float(start), float(rise)), limits)
+
+
+def final_mean(c: Configuration) -> float:
+    """Return the mean reward over the last tenth of a configuration's checkpoints."""
+    return float(c.mean[-max(1, c.mean.size // 10) :].mean())
+
+
+def _smoothed(c: Configuration, budget: float) -> float:
+    """Return the reward at a budget, by a line in log C through the checkpoints near it."""
+    near = (c.compute >= budget / _NEAR) & (c.compute <= budget * _NEAR)
+    if np.unique(c.compute[near]).size < 3:
+        return float(np.interp(budget, c.checkpoints, c.mean))
+    return float(np.polyfit(np.log(c.compute[near] / budget), c.reward[near], 1)[1])

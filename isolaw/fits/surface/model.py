@@ -1,0 +1,395 @@
+"""The reward over n, B_p and C: learning curves with common parameters, and a Gaussian discrepancy.
+
+u = log2 n and v = log2 B_p are measured from the middle of the grid, t = log C, and h is the number of
+e-folds of C past the end of the runs. The reward of an allocation, in units of the rise S seen so far, is
+
+    r = R0 (1 − F) + A F + δ0(t) + F [δ1(u, v) + δ2(u, v, t)] + h [s0 + s1(u, v)]
+    A = A0 + A1 u + A2 u² + A3 v + A4 v² + A5 u v
+    F = 1 − (1 + w x)^(−1/w),    x = (C / τ)^b,    log b = b0 + b1 u
+    log2 τ = τ0 + κ ũ + (1 − κ) log2(1 + 2^(ũ − c)),    ũ = u + λ v
+
+- F is the share of the rise that was learnt by C. Its shape lies between an exponential (w → 0; arXiv
+  2603.12151, section 4) and a Hill curve (w = 1; arXiv 2510.13786).
+- τ grows by κ doublings per doubling of the batch below the critical batch c, and doubles with it beyond
+  (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11).
+- Ceilings rise or fall with n. Their slope A1 and curvature A2 have priors with mean zero or nearly so.
+- δ1 is smooth (Matérn 5/2). δ0 and δ2 are random walks in log C, so differences persist beyond the runs
+  instead of fading, while their uncertainty grows. s0 and s1 allow for slopes that end or begin past the runs.
+  A structural mean with such a discrepancy is that of Kennedy & O'Hagan (2001).
+- The mean over runs adds the effects of seeds (shared by all allocations), of runs (constant and drifting)
+  and of checkpoints (`isolaw.fits.surface.observations`).
+
+Rewards with bounds, such as shares, are transformed first: r = g(z), where z is unbounded, and g is the
+identity except within a hundredth of a bound, where it bends to stay inside (`Link`).
+
+Given θ = (τ, κ, c, λ, b0, b1, w, sizes of δ and noise), all else is linear and Gaussian, and is integrated
+out. `PRIORS` and `CEILINGS` are learnt from real sweeps by ``benchmarks/priors.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.special import polygamma
+
+from isolaw.fits.selection import Configuration, Floats, varies_in_batch
+from isolaw.fits.surface.observations import Observations, observe
+
+# Centre and standard deviation of each hyperparameter; those of CURVE describe F, the others are logarithms.
+PRIORS = {
+    "tau": (0.0, 1.4),  # log of τ over two thirds of the runs' C
+    "kappa": (0.15, 0.3),
+    "critical": (1.0, 3.0),  # c, in doublings from the middle of the grid
+    "across": (1.0, 0.3),  # λ
+    "b": (-0.2, 0.4),
+    "b_u": (0.0, 0.1),
+    "w": (0.0, 0.8),
+    "ceilings": (0.0, 0.7),  # factor of the standard deviations of A1 to A5
+    "common": (-3.9, 1.0),  # δ0 per √e-fold
+    "smooth": (-3.9, 0.8),  # δ1
+    "walk": (-3.9, 1.0),  # δ2 per √e-fold
+    "run": (-4.6, 1.5),
+    "drift": (-4.6, 1.5),
+    "noise": (-3.9, 1.5),
+    "seed": (0.0, 1.0),  # the standard deviation depends on the number of seeds
+}
+CURVE = ("tau", "kappa", "critical", "across", "b", "b_u", "w")
+# Means and standard deviations of the rise to A0 past the best reward so far, of A1 and of A2.
+CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
+SLOPES = 0.15, 0.06  # standard deviations of s0 and s1
+_START = 0.3  # standard deviation of R0 where step 0 was not evaluated
+_SMOOTH, _ALIKE = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
+_SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a run's drift, persist
+_BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
+_JITTER = 1e-8
+_LN2 = float(np.log(2))
+
+
+def matern(distance: Floats) -> Floats:
+    """Return the Matérn covariance of order 5/2 at distances in units of its length."""
+    x = np.sqrt(5) * distance
+    return np.asarray((1 + x + x**2 / 3) * np.exp(-x))
+
+
+@dataclass(frozen=True)
+class Link:
+    """The transformation r = g(z) of unbounded z to rewards between two bounds.
+
+    Near an upper bound H, g(z) = H − s log(1 + e^((H − z) / s)), where s is the ``bend``; a lower bound is its
+    mirror image. Bounds can be infinite.
+
+    >>> link = Link(0.0, 1.0, 0.01)
+    >>> link.rewards(np.array([-0.5, 0.5, 0.98, 2.0])).round(3).tolist()
+    [0.0, 0.5, 0.979, 1.0]
+    """
+
+    low: float
+    high: float
+    bend: float
+
+    @classmethod
+    def of(cls, bounds: tuple[float, float], unit: float) -> Link:
+        """Return the link for bounds of a reward of this unit."""
+        return cls(*bounds, _BEND * unit)
+
+    def rewards(self, z: Floats) -> Floats:
+        """Return g(z)."""
+        s = self.bend
+        if np.isfinite(self.high):
+            z = self.high - s * np.logaddexp(0, (self.high - z) / s)
+        if np.isfinite(self.low):
+            z = self.low + s * np.logaddexp(0, (z - self.low) / s)
+        return np.clip(z, self.low, self.high)  # removes rounding
+
+    def inverse(self, rewards: Floats) -> tuple[Floats, Floats]:
+        """Return z and dz/dr. Rewards within a fiftieth of the bend of a bound count as that far from it."""
+        s, z, slope = self.bend, rewards, np.ones_like(rewards)
+        if np.isfinite(self.low):
+            x = np.maximum((z - self.low) / s, 0.02)
+            z, slope = self.low + s * (x + np.log(-np.expm1(-x))), slope / -np.expm1(-x)
+        if np.isfinite(self.high):
+            x = np.maximum((self.high - z) / s, 0.02)
+            z, slope = self.high - s * (x + np.log(-np.expm1(-x))), slope / -np.expm1(-x)
+        return z, slope
+
+
+class _Points(NamedTuple):
+    """Q points (u, v, t), with the e-folds past the runs and the terms of the ceiling, (Q, 3 or 6)."""
+
+    u: Floats
+    v: Floats
+    t: Floats
+    past: Floats
+    terms: Floats
+
+
+class _Kernels(NamedTuple):
+    """The parts of the covariance of two sets of points that do not depend on θ, of shape (Q, Q')."""
+
+    common: Floats
+    smooth: Floats
+    walk: Floats
+    slopes: Floats
+
+
+@dataclass(frozen=True)
+class Start:
+    """The reward R0 before training, with its standard error; None for both if step 0 was not evaluated."""
+
+    reward: float | None
+    error: float | None
+
+    @classmethod
+    def of(cls, configurations: Sequence[Configuration], unit: float) -> Start:
+        """Return the mean of all evaluations at step 0."""
+        zero = np.concatenate([c.reward[c.compute <= 0] for c in configurations])
+        if not zero.size:
+            return cls(None, None)
+        error = float(zero.std() / np.sqrt(zero.size)) if zero.size > 1 else 0.0
+        return cls(float(zero.mean()), max(error, _BEND * unit))
+
+
+class Model:
+    """The reward model given observations: its prior, likelihood, and posterior mean given θ.
+
+    ``names`` lists the hyperparameters θ that these observations involve, and ``prior`` (P, 2) their centres
+    and standard deviations.
+    """
+
+    def __init__(self, observations: Observations, start: Start, link: Link) -> None:
+        self.observations, self.start, self.link = observations, start, link
+        o = observations
+        z, slope = link.inverse(o.reward)
+        self.plane = varies_in_batch(o.log2_n, o.log2_b)
+        self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
+        trend = link.inverse(o.trend)[0]
+        # The rise so far, but not less than half of the differences between all observations.
+        self.scale = max(float(np.ptp(trend)), float(np.ptp(z)) / 2, 1e-9)
+        self.centre = float(trend.max())
+        self.y = (z - self.centre) / self.scale
+        self.slope = slope / self.scale
+        self.first, self.end = float(o.t.min()), float(o.t.max())
+        self.mean, self.deviation = self._linear(trend[0])
+        absent = set() if np.ptp(o.log2_b) else {"across"}
+        if o.seed_variance == 0:
+            absent.add("seed")
+        freedom = max(np.unique(o.run_seed).size - 1, 1)  # the standard error of a log standard deviation:
+        priors = PRIORS | {"seed": (0.0, float(np.sqrt(polygamma(1, freedom / 2)) / 2))}
+        self.names = [name for name in priors if name not in absent]
+        self.prior = np.array([priors[name] for name in self.names])
+        self.points = self._points(o.log2_n, o.log2_b, o.t)
+        self.kernels = self._kernels(self.points, self.points)
+
+    def _linear(self, first: float) -> tuple[Floats, Floats]:
+        """Return the prior mean and standard deviation of R0 and A0 to A2 (to A5 on a plane)."""
+        at, error = first, _START
+        if self.start.reward is not None and self.start.error is not None:
+            at = float(self.link.inverse(np.array([self.start.reward]))[0][0])
+            error = self.start.error / self.scale
+        rows = [((at - self.centre) / self.scale, error), *CEILINGS]
+        if self.plane:
+            rows += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
+        mean, deviation = np.array(rows).T
+        return mean, deviation
+
+    def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
+        u, v = log2_n - self.middle[0], log2_b - self.middle[1]
+        terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.plane else [])]
+        return _Points(u, v, t, np.maximum(t - self.end, 0.0), np.stack(terms, axis=1))
+
+    def _kernels(self, a: _Points, b: _Points) -> _Kernels:
+        du = np.abs(a.u[:, None] - b.u)
+        dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
+        near = np.exp(-np.hypot(du, dv) / _ALIKE)
+        walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
+        slopes = a.past[:, None] * b.past * (SLOPES[0] ** 2 + SLOPES[1] ** 2 * near)
+        return _Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
+
+    def named(self, theta: Floats) -> dict[str, float]:
+        """Return θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
+        centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
+        return centres | dict(zip(self.names, theta.tolist(), strict=True))
+
+    def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
+        """Return F at Q points. τ is relative to the middle of the grid."""
+        across = a.u + p["across"] * a.v
+        past = np.logaddexp(0, _LN2 * (across - p["critical"])) - np.logaddexp(0, -_LN2 * p["critical"])
+        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
+        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -40, 40))
+        w = np.exp(p["w"])
+        return np.asarray(-np.expm1(-np.log1p(w * x) / w))
+
+    @staticmethod
+    def _design(learnt: Floats, a: _Points) -> Floats:
+        """Return the coefficients of R0 and the A in the reward, of shape (Q, 4 or 7)."""
+        return np.column_stack([1 - learnt, learnt[:, None] * a.terms])
+
+    def _variance(self, p: dict[str, float]) -> Floats:
+        """Return the prior variances of R0 and the A, of shape (4,) or (7,)."""
+        out = self.deviation**2
+        out[2:] *= np.exp(2 * p["ceilings"])
+        return out
+
+    def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
+        """Return the covariance of δ0 with the slopes, and that of δ1 + δ2."""
+        common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
+        return common * k.common + k.slopes, smooth * k.smooth + walk * k.walk
+
+    @cached_property
+    def _noise(self) -> dict[str, Floats]:
+        """Return the covariance of each kind of noise per unit of its size, of shape (O, O)."""
+        o = self.observations
+        apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
+        shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
+        of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
+        looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
+        return {
+            "seed": o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
+            "run": of_runs,
+            "drift": of_runs * np.exp(-apart / _DRIFT),
+            "noise": scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
+        }
+
+    def observed(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Return the covariance of the observations given θ, and their distance from the prior mean.
+
+        Both are in units of ``scale``, of shape (O, O) and (O,).
+        """
+        p = self.named(theta)
+        learnt = self._learnt(p, self.points)
+        design = self._design(learnt, self.points)
+        out, across = self._discrepancy(p, self.kernels)
+        out = out + (design * self._variance(p)) @ design.T + learnt[:, None] * learnt * across
+        for name, part in self._noise.items():
+            out += np.exp(2 * p[name]) * part
+        out[np.diag_indices_from(out)] += _JITTER
+        return out, self.y - design @ self.mean
+
+    def predicted(
+        self, theta: Floats, places: tuple[Floats, Floats, Floats]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the prior of z at Q points (log2 n, log2 B_p, log C) given θ, in units of ``scale``.
+
+        Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
+        """
+        p, at = self.named(theta), self._points(*places)
+        sides = [(x, self._learnt(p, x)) for x in (at, self.points)]
+        (_, learnt), design = sides[0], self._design(sides[0][1], at)
+        out = []
+        for other, share in sides[::-1]:
+            plain, across = self._discrepancy(p, self._kernels(at, other))
+            linear = (design * self._variance(p)) @ self._design(share, other).T
+            out.append(plain + linear + learnt[:, None] * share * across)
+        return design @ self.mean, out[0], out[1]
+
+    def loss(self, theta: Floats) -> float:
+        """Return the negative log posterior of θ (P,), up to a constant."""
+        covariance, left = self.observed(theta)
+        root, failed = dpotrf(covariance, lower=True, clean=False)
+        if failed:
+            return 1e10
+        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        value = 0.5 * left @ cho_solve((root, True), left) + np.log(np.diag(root)).sum() + 0.5 * away @ away
+        return float(value + self._of_residuals(self.named(theta))[0])
+
+    def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
+        """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
+
+        With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
+        rule needs ∂/∂F once, and the derivatives of F itself, which are central differences.
+        """
+        p, a, k = self.named(theta), self.points, self.kernels
+        learnt = self._learnt(p, a)
+        design, across, variance = self._design(learnt, a), self._discrepancy(p, k)[1], self._variance(p)
+        covariance, left = self.observed(theta)
+        root, failed = dpotrf(covariance, lower=True, clean=False)
+        if failed:
+            return 1e10, np.zeros_like(theta)
+        alpha = cho_solve((root, True), left)
+        value = 0.5 * left @ alpha + np.log(np.diag(root)).sum()
+        inverse = np.tril(dpotri(root, lower=True)[0])
+        inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
+        both = inward * (learnt[:, None] * learnt)
+        slope = {
+            "ceilings": np.einsum(
+                "ik,ij,jk->", design[:, 2:] * variance[2:], inward, design[:, 2:], optimize=True
+            ),
+            "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
+            "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
+            "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
+            **{name: np.exp(2 * p[name]) * np.vdot(inward, part) for name, part in self._noise.items()},
+        }
+        change = np.column_stack([-np.ones_like(learnt), a.terms])
+        of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
+            change @ self.mean
+        )
+        step = 1e-5
+        for name in CURVE:
+            up, down = (self._learnt(p | {name: p[name] + s * step}, a) for s in (1, -1))
+            slope[name] = of_share @ (up - down) / (2 * step)
+        of_residuals, more = self._of_residuals(p)
+        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        total = np.array([slope[name] + more.get(name, 0.0) for name in self.names])
+        return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
+
+    @cached_property
+    def _patterns(self) -> list[tuple[Floats, Floats, Floats]]:
+        """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
+
+        Each group is a tuple: t (k,), numbers of checkpoints (k,), and residuals in units of ``scale`` (r, k).
+        """
+        o = self.observations
+        known = ~np.isnan(o.residuals)
+        alike: dict[bytes, list[int]] = {}
+        for run, counts in enumerate(np.where(known, o.counts, 0.0) if o.freedom else ()):
+            alike.setdefault(counts.tobytes(), []).append(run)
+        slope = np.zeros((len(o.places), o.counts.shape[1]))
+        slope[o.place, o.bin] = self.slope
+        out = []
+        for runs in alike.values():
+            bins = np.flatnonzero(known[runs[0]])
+            at = np.array([o.t[o.bin == k].mean() for k in bins])
+            left = o.residuals[runs][:, bins] * slope[o.run_place[runs]][:, bins]
+            out.append((at, o.counts[runs[0], bins], left))
+        return out
+
+    def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
+        """Return the negative log likelihood of the runs' residuals and its derivatives.
+
+        Residuals have fewer degrees of freedom than entries, which makes them smaller than the runs' effects.
+        Each residual therefore counts as ``freedom`` observations.
+        """
+        nu = self.observations.freedom
+        value, slope = 0.0, dict.fromkeys(("run", "drift", "noise"), 0.0)
+        for t, looks, left in self._patterns:
+            apart = np.abs(t[:, None] - t)
+            parts = {
+                "run": np.full_like(apart, np.exp(2 * p["run"])),
+                "drift": np.exp(2 * p["drift"] - apart / _DRIFT),
+                "noise": np.diag(np.exp(2 * p["noise"]) / looks),
+            }
+            covariance = sum(parts.values()) + _JITTER * np.eye(t.size)
+            inverse, size = np.linalg.inv(covariance), len(left)
+            square = float(np.vdot(left @ inverse, left))
+            value += 0.5 * (nu * size * float(np.linalg.slogdet(covariance)[1]) + square)
+            inward = nu * size * inverse - inverse @ (left.T @ left) @ inverse
+            for name, part in parts.items():
+                slope[name] += float(np.vdot(inward, part))
+        return value, slope
+
+    def run_variance(self, theta: Floats) -> float:
+        """Return the variance of a run's reward about the mean over runs of all seeds, given θ."""
+        p, o = self.named(theta), self.observations
+        of_run = sum(np.exp(2 * p[name]) for name in ("run", "drift", "noise")) * self.scale**2
+        return float(of_run + np.exp(2 * p["seed"]) * o.seed_variance)
+
+
+def model_of(configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float) -> Model:
+    """Return the model of configurations with rewards of this unit between these bounds."""
+    return Model(observe(configurations), Start.of(configurations, unit), Link.of(bounds, unit))
