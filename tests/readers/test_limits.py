@@ -510,3 +510,29 @@ def test_values_that_pandas_has_not_are_a_message(tmp_path: Path, zone: str) -> 
     pq.write_table(pa.table({"step": pa.array([1], pa.timestamp("us", zone))}), path)
     with pytest.raises(DataError, match=r"t\.parquet: not a readable Parquet file"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("jsonl", '{{"step": 1, "data": {{"critic/score/mean": 0.5}}}}\n'
+                  '{{"step": 2, "data": {{"critic/score/mean": {}}}}}\n'),
+        ("wandb-csv", "_step,_runtime,critic/score/mean\n1,1,0.5\n2,2,{}\n"),
+        ("wandb-csv", "run_name,metric,step,value\nr,critic/score/mean,1,0.5\nr,critic/score/mean,2,{}\n"),
+        ("stdout-dicts", "{{'reward': 0.5, 'loss': 0.5, 'epoch': 0.1}}\n"
+                         "{{'reward': {}, 'loss': 0.5, 'epoch': 0.2}}\n"),
+    ],
+)  # fmt: skip
+def test_a_reward_of_400_digits_is_not_finite(tmp_path: Path, name: str, form: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(form.format(10**400))
+    (log,) = containers.get(name).read(path)
+    assert log.dropped == {"values that are not finite": 1}
+
+
+@pytest.mark.parametrize("list_of", [False, True])
+def test_a_tables_integer_of_400_digits_is_not_finite(tmp_path: Path, list_of: bool) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = ['{"step": 1, "acc": 0.5}', f'{{"step": 2, "acc": {10**400}}}']
+    path.write_text(f"[{','.join(rows)}]" if list_of else "\n".join(rows))
+    assert load(path)["acc"].tolist() == [0.5, float("inf")]
