@@ -165,7 +165,7 @@ def as_name_pattern(_: Path, content: bytes) -> None:
             own(names)
     read = NamePattern(pattern)
     for name in names:
-        read.assigned(name, names)
+        read.read(name, names)
 
 
 def as_sqlite(folder: Path, content: bytes) -> None:

@@ -38,6 +38,8 @@ _LIMITS: dict[str, tuple[str, float, float]] = {
 # For other names, what messages say is accepted if the annotation says too little.
 _ACCEPTED = {
     "compute": "one budget in rollouts, e.g. 1e6 or '1M'",
+    "spec": "a SweepSpec, a mapping or a TOML file; to play recorded runs back: "
+    'isolaw.sweep({"sweep": {"backend": "replay"}, "replay": {"source": runs}})',
     "cost": "the result of isolaw.read_cost",
     "price": "a price per hour",
     "where": 'values of columns, e.g. {"B_p": 32}',
@@ -198,7 +200,7 @@ def _of_kind(value: Any, hint: Any) -> Any:
         out = [_converted(item, its) for item, its in zip(value, each, strict=True)]
         return _WRONG if any(item is _WRONG for item in out) else tuple(out)
     if kind is Callable:
-        return value if callable(value) else _WRONG
+        return value if callable(value) and not isinstance(value, type) else _WRONG
     if kind is Mapping:
         whole = isinstance(value, Mapping) and all(
             _converted(key, inner[0]) is not _WRONG and _converted(of_key, inner[1]) is not _WRONG

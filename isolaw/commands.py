@@ -19,10 +19,13 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from isolaw.errors import Spelled, one_line
+from isolaw.errors import Spelled, one_line, shown
 
 # Words that bash, dash and zsh leave as they are. zsh replaces =NAME with the path of a program.
 _BARE = re.compile(r"(?!.*(?:^|[=:])=)[A-Za-z0-9_@%+=:,./-]+")
+
+
+_LONGEST = 4096  # characters of a word; the limit on paths in common file systems
 
 
 class Word(str):
@@ -69,13 +72,19 @@ def path(name: object) -> str:
 def quoted(words: Iterable[str]) -> str:
     """Return words as typed in a shell. This is the only place that quotes.
 
-    No quoting for all shells keeps a line break or another control character on one line, so such words
-    result in a sentence.
+    No quoting for all shells keeps a line break or another control character on one line, and nobody reads a
+    word that is longer than a path can be, so such words result in a sentence.
 
     >>> quoted(["--where", "set=a<$(x)"]), quoted(["=ls"])
     ("--where 'set=a<$(x)'", "'=ls'")
+    >>> quoted(["isolaw", "fit", "DIR", "--metric", "x" * 10_000])
+    '(no command, because one of its words has 10,000 characters: repeat yours with --metric)'
     """
     words = [*words]
+    if (longest := max(map(len, words), default=0)) > _LONGEST:
+        flags = ", ".join(text for text in words if text.startswith("--") and len(text) < _LONGEST)
+        how = f"repeat yours with {shown(flags, str)}" if flags else "use Python"
+        return f"(no command, because one of its words has {longest:,} characters: {how})"
     if (unsafe := next((text for text in words if one_line(text) != text or "\t" in text), None)) is not None:
         return f"(no command, because {unsafe!r} contains a control character: rename it, or use Python)"
     return " ".join(text if _BARE.fullmatch(text) else _in_quotes(text) for text in words)
@@ -141,7 +150,8 @@ def option(keyword: str, name: str, value: object) -> Spelled:
 
 
 def _given(keyword: str, value: object) -> str:
-    return f"{keyword}={json.dumps(value, ensure_ascii=False, default=str)}"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return f"{keyword}={shown(text, str, _LONGEST)}"
 
 
 Printed = TypeVar("Printed", bound=Callable[..., _Command])

@@ -16,7 +16,7 @@ from isolaw.config import SweepSpec
 from isolaw.costs import sweeps
 from isolaw.design import directory
 from isolaw.documents.reading import read_text
-from isolaw.errors import InputError, NoHistory, RunError, StoreError
+from isolaw.errors import NoHistory, RunError, StoreError
 from isolaw.evidence import Simulated
 from isolaw.executors.waiting import Event
 from isolaw.registry import traits
@@ -28,6 +28,7 @@ from isolaw.trackers import mirror
 __all__ = ["ResolvedSweep", "execute", "issues_of", "resolve_sweep", "status", "sweep"]
 
 
+@checked
 def sweep(
     spec: SweepSpec | Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,
@@ -61,7 +62,7 @@ def sweep(
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
         for event in execute(resolve_sweep(spec, folder), folder, written):
             if event.kind == "warning":
-                warnings.warn(event.cause, stacklevel=2)
+                warnings.warn(event.cause, stacklevel=3)
             if on_event is not None:
                 on_event(event)
         state = status(folder)
@@ -78,12 +79,6 @@ def _spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[S
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
     elif not isinstance(spec, SweepSpec):
-        if not isinstance(spec, Mapping):
-            way = 'isolaw.sweep({"sweep": {"backend": "replay"}, "replay": {"source": runs}})'
-            raise InputError(
-                f"spec: found {type(spec).__name__}; expected a SweepSpec, a mapping or a TOML file; to play "
-                f"recorded runs back: {way}"
-            )
         spec = SweepSpec.parse(spec, check=issues_of)
     return spec, written
 

@@ -1,15 +1,18 @@
 """Read Parquet files within limits, since a few kB can decode to many GB, and a footer can be wrong.
 
 isolaw first adds up what the pages say they decompress to, which Arrow allocates whatever the footer says. It
-then reads batch by batch, and stops when the decoded values exceed the limit. Text columns are first read as
-dictionaries, so a long text that a million rows repeat is in memory only once.
+then reads batch by batch, and stops when the decoded values exceed the limit. Each text column is first read
+as a dictionary, so a long text that a million rows repeat is in memory only once, and whole, since each batch
+has its own copy of the dictionary.
 """
 
 from __future__ import annotations
 
+import io
 import os
+from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -21,14 +24,18 @@ from isolaw.files import open_file
 
 _MB = 1_000_000
 _LARGEST = 300 * _MB  # limit on the decoded bytes
+_LARGEST_OF_SMALL, _RATIO = 100 * _MB, 100  # a file of a few kB that decompresses to 300 MB is a bomb
 _LARGEST_FOOTER = 2 * _MB
 _MOST_ROWS = 1_500_000  # a row uses 400 bytes in `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _MOST_PAGES = 300_000
-_DEEPEST = 8  # levels of structures in the header of a page
-_BATCH_ROWS = 16_384
+_DICTIONARY = 2  # the type of a page
+_LARGEST_DICTIONARY = 32 * _MB  # Arrow copies it several times; writers stop at 1 MB
+_DEEPEST = 12  # levels of structures and lists in the footer
+_BATCH_ROWS, _BATCH_CELLS = 16_384, 1_000_000
+_OBJECTS = ((pa.types.is_decimal, 112), (pa.types.is_date, 48), (pa.types.is_time, 48))  # bytes in pandas
 _WIDEST = 32  # limit on the bytes of a fixed-length value
 # Besides Arrow's own errors: values that Python has no type for (a time zone, a year, a text not in UTF-8).
 _UNREADABLE = pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError
@@ -39,26 +46,41 @@ def read_parquet(path: str | Path) -> pa.Table:
     """Read the plain columns of a Parquet file, and leave out nested columns.
 
     Raises `DataError` if the file cannot be read, or has more than 1.5 million rows, 10,000 columns, 25
-    million cells or 300 MB.
+    million cells or 300 MB, or decompresses to more than 100 MB and 100 times its size.
     """
     try:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         # What pandas wrote about its index and types can be wrong, and is not needed.
         metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"pandas"}
-        plain = pa.schema([field for field in schema if is_plain(field.type)], metadata or None)
+        fields = [field.with_type(_OF_VIEWS.get(field.type, field.type)) for field in schema]
+        plain = pa.schema([field for field in fields if is_plain(field.type)], metadata or None)
+        if len(set(schema.names)) < len(schema):
+            twice = next(name for name in schema.names if schema.names.count(name) > 1)
+            raise DataError(f"{path}: two columns are called {twice[:100]!r}")
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
             counted = f"{rows:,} rows and {len(schema):,} columns"
             raise _too_large(path, counted, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
         _check_pages(path, set(plain.names))
-        size, batches = 0, []
-        texts = [field.name for field in schema if _is_text(field.type)]
+        texts = [field.name for field in plain if _is_text(field.type)]
+        whole = [*texts, *(field.name for field in plain if pa.types.is_dictionary(field.type))]
+        # Arrow reads a.b with a, even if it is another column.
+        paths = sorted(name.split(".") for name in plain.names)
+        joint = {".".join(a) for a, b in pairwise(paths) if a == b[: len(a)]}
+        whole = [name for name in whole if name not in joint]
+        others = [*{*plain.names}.difference(whole)]
+        size, columns = 0, dict[str, pa.ChunkedArray]()
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=plain.names):
-                size += sum(map(_decoded_bytes, batch.columns))
-                _check_unpacked(path, size)
-                batches.append(batch)
-        return _with_texts(pa.Table.from_batches(batches).cast(plain)) if batches else plain.empty_table()
+            few = max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(len(others), 1)))
+            for names, most in [*(([name], _MOST_ROWS) for name in whole), (others, few)]:
+                kinds, parts = pa.schema([plain.field(name) for name in names]), []
+                for batch in file.iter_batches(most, columns=names) if names else ():
+                    size += sum(map(_decoded_bytes, batch.columns))
+                    _check_unpacked(path, size)
+                    parts.append(pa.Table.from_batches([batch]).select(names).cast(kinds))
+                table = pa.concat_tables([kinds.empty_table(), *parts])
+                columns |= zip(names, table.columns, strict=True)
+        return _with_texts(pa.table([columns[name] for name in plain.names], plain))
     except _UNREADABLE as error:
         raise _unreadable(path, error) from None
 
@@ -118,52 +140,74 @@ def _opened(path: str | Path) -> pq.ParquetFile:
 
 
 def _check_pages(path: str | Path, names: set[str]) -> None:
-    """Raise `DataError` if the pages of these columns decompress to more than the limit."""
+    """Raise `DataError` if the pages of these columns decompress to more than the limit.
+
+    isolaw reads the footer itself, since a damaged column chunk ends the process in Arrow's own view of it.
+    """
     unpacked = pages = 0
-    with _opened(path) as opened, open_file(path) as file:
-        metadata = opened.metadata
+    with open_file(path) as file:
         largest = os.fstat(file.fileno()).st_size
-        for group in range(metadata.num_row_groups):
-            for number in range(metadata.num_columns):
-                chunk = metadata.row_group(group).column(number)
-                if chunk.path_in_schema not in names:
-                    continue
-                first = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-                at = min(first or chunk.data_page_offset, chunk.data_page_offset)
-                end = min(at + chunk.total_compressed_size, largest)
-                while 0 <= at < end:
-                    file.seek(at)
-                    header = _integers(file)
-                    size, stored = header.get(2, -1), header.get(3, -1)
-                    if size < 0 or stored < 0:
-                        raise ValueError("the header of a page is damaged")
-                    unpacked, pages, at = unpacked + size, pages + 1, file.tell() + stored
-                    _check_unpacked(path, unpacked)
-                    if pages > _MOST_PAGES:
-                        raise _too_large(path, f"more than {_MOST_PAGES:,} pages", f"{_MOST_PAGES:,}")
+        most = min(_LARGEST, _LARGEST_OF_SMALL + _RATIO * largest)
+        for chunk in (chunk[3] for group in _footer(file)[4] for chunk in group[1]):
+            if b".".join(chunk[3]).decode("utf-8", "replace") not in names:
+                continue
+            first = chunk.get(11) or chunk[9]
+            at = min(first, chunk[9])
+            end = min(at + chunk[7], largest)
+            while 0 <= at < end:
+                file.seek(at)
+                header = _structure(file)
+                kind, size, stored = header[1], header[2], header[3]
+                if size < 0 or stored < 0:
+                    raise ValueError("the header of a page is damaged")
+                unpacked, pages, at = unpacked + size, pages + 1, file.tell() + stored
+                _check_unpacked(path, unpacked, most)
+                if pages > _MOST_PAGES:
+                    raise _too_large(path, f"more than {_MOST_PAGES:,} pages", f"{_MOST_PAGES:,}")
+                if kind == _DICTIONARY and size > _LARGEST_DICTIONARY:
+                    found = f"a dictionary of {size / _MB:,.0f} MB when unpacked"
+                    raise _too_large(path, found, f"{_LARGEST_DICTIONARY // _MB} MB")
 
 
-def _check_unpacked(path: str | Path, size: int) -> None:
-    if size > _LARGEST:
-        raise _too_large(path, f"{size / _MB:,.0f} MB or more when unpacked", f"{_LARGEST // _MB} MB")
+def _footer(file: IO[bytes]) -> dict[int, Any]:
+    file.seek(-8, os.SEEK_END)
+    size = int.from_bytes(file.read(4), "little")
+    file.seek(-8 - size, os.SEEK_END)
+    return _structure(io.BytesIO(file.read(size)))
 
 
-def _integers(file: IO[bytes], depth: int = 0) -> dict[int, int]:
-    """Read a structure in Thrift's compact protocol, and return its integers by the number of their field."""
-    out: dict[int, int] = {}
+def _check_unpacked(path: str | Path, size: int, most: int = 0) -> None:
+    if size > (most := most or _LARGEST):
+        raise _too_large(path, f"{size / _MB:,.0f} MB or more when unpacked", f"{most // _MB} MB")
+
+
+def _structure(file: IO[bytes], depth: int = 0) -> dict[int, Any]:
+    """Read a structure in Thrift's compact protocol, and return its values by the number of their field."""
+    out: dict[int, Any] = {}
     field = 0
     while head := _byte(file):
         field = field + (head >> 4) if head >> 4 else _signed(file)
-        kind = head & 15
-        if kind in (4, 5, 6):
-            out[field] = _signed(file)
-        elif kind == 8:  # bytes, such as a column's smallest value
-            file.seek(_varint(file), os.SEEK_CUR)
-        elif kind == 12 and depth < _DEEPEST:
-            _integers(file, depth + 1)
-        elif kind not in (1, 2):  # true and false have no content
-            raise ValueError("the header of a page is damaged")
+        out[field] = _content(file, head & 15, depth + 1) if head & 15 > 2 else None  # True and False
     return out
+
+
+def _content(file: IO[bytes], kind: int, depth: int) -> Any:
+    if kind <= 3:
+        return _byte(file)
+    if kind in (4, 5, 6):
+        return _signed(file)
+    if kind in (7, 8):  # a float; bytes, such as a column's name or its smallest value
+        size = 8 if kind == 7 else _varint(file)
+        content = file.read(min(size, _LARGEST_FOOTER))
+        if len(content) == size:
+            return content
+    elif depth < _DEEPEST and kind in (9, 10):
+        head = _byte(file)
+        count = head >> 4 if head >> 4 < 15 else _varint(file)
+        return [_content(file, head & 15, depth + 1) for _ in range(count)]
+    elif depth < _DEEPEST and kind == 12:
+        return _structure(file, depth)
+    raise ValueError("the header of a page is damaged")
 
 
 def _byte(file: IO[bytes]) -> int:
@@ -196,6 +240,9 @@ def _too_large(path: str | Path, size: str, most: str) -> DataError:
     return DataError(f"{path}: {size}; isolaw reads up to {most}. {_HINT}")
 
 
+_OF_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
@@ -210,10 +257,11 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def _decoded_bytes(column: pa.Array) -> int:
-    """Return the number of bytes that a column would use if each row had its own copy of its text."""
+    """Return the number of bytes that a column uses in pandas if each row has its own copy of its text."""
     if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64())
         counts = pc.value_counts(column.indices.drop_null())
         texts = pc.multiply(lengths.take(counts.field("values")), counts.field("counts"))
         return int(column.indices.nbytes + (pc.sum(texts).as_py() or 0))
-    return int(column.nbytes)
+    of_objects = (size for is_kind, size in _OBJECTS if is_kind(column.type))
+    return int(column.nbytes + len(column) * next(of_objects, 0))

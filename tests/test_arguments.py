@@ -40,6 +40,14 @@ def law(runs: Runs) -> Law:
         (lambda runs, _: isolaw.fit(runs, draws="a"), "draws: found 'a'; expected 0 to 10000 draws"),
         (lambda *_: isolaw.read_cost(pd.DataFrame({"a": [1]})), "DataFrame"),
         (lambda *_: isolaw.read_cost(None), "None"),
+        (
+            lambda runs, _: isolaw.answer(runs, 1e6, draws=5, progress=int),
+            "progress: found type; expected a function",
+        ),
+        (lambda *_: isolaw.sweep({}, on_event=int), "on_event: found type; expected a function"),
+        (lambda *_: isolaw.sweep({}, out=3), "out: found 3; expected a string or a path"),
+        (lambda *_: isolaw.sweep({1: 2}), "spec: found dict; expected a SweepSpec, a mapping"),
+        (lambda *_: isolaw.split("model", 3, "out"), "problems: found 3; expected a string"),
     ],
 )
 def test_a_wrong_type_is_named(call: Callable[..., Any], message: str, runs: Runs, law: Law) -> None:

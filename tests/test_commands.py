@@ -31,6 +31,7 @@ from packaging.requirements import Requirement
 import isolaw as library
 from isolaw import commands, engine
 from isolaw.cli import cli
+from isolaw.cli import run as run_command
 from isolaw.cli.common import shown
 from isolaw.errors import one_line
 from isolaw.readers import resolve
@@ -731,6 +732,28 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["read", "t.csv", "--metric", "METRIC"],
+        ["fit", "t.csv", "--metric", "acc", "--where", "lr=METRIC"],
+        ["read", "t.csv", "--set", "METRIC=8"],
+        ["answer", "t.csv", "--compute", "1e6", "--metric", "METRIC"],
+        ["compare", "a=METRIC"],
+    ],
+)
+def test_a_long_value_is_in_no_command(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("B_p,n,seed,step,acc\n32,8,0,1,0.1\n32,8,0,2,0.2\n")
+    assert run_command([word.replace("METRIC", "x" * 10_000) for word in words]) == 2
+    text = "".join(capsys.readouterr())
+    assert len(text) < 4_000
+    for line in text.splitlines():  # what begins like a command is whole
+        assert " …" not in line or not line.strip().startswith("isolaw ")
 
 
 def test_no_character_is_invisible() -> None:

@@ -224,6 +224,16 @@ def test_events(tmp_path: Path, tiny) -> None:
 # Failures
 
 
+def test_the_cause_of_a_failure_can_be_printed(tmp_path: Path, tiny) -> None:
+    engine.sweep(tiny(), tmp_path)
+    store = SweepStore(tmp_path)
+    run = store.run(next(iter(store.specs()[0])))
+    run.fail("half a pair: \ud800", "\udfff")
+    assert run.failure is not None
+    assert run.failure["cause"] == "half a pair: ?"
+    assert run.failure["details"] == "?"
+
+
 def test_a_run_that_fails_stands_alone(tmp_path: Path, tiny, same) -> None:
     spec = tiny(grid={"rollouts_per_problem": [4], "lr": [0.02, BOOM]})
     runs = engine.sweep(spec, tmp_path)

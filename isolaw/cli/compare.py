@@ -13,6 +13,7 @@ import click
 from isolaw.cli import options as shared
 from isolaw.cli.common import json_option, notes_on_failure, print_document, print_notes
 from isolaw.cli.help import ShortHelp
+from isolaw.errors import shown
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -37,7 +38,8 @@ class _SourceOrShape(click.ParamType):  # type: ignore[type-arg]
             name, _, text = (side.strip() for side in part.partition("="))
             (full,) = full_names({name: text})
             if full not in accepted or not text.isdecimal() or int(text) < 1 or full in shape:
-                self.fail(f"found {part!r} in {value!r}; expected a source, or e.g. B_p=128,n=8", param, ctx)
+                found = f"found {shown(part)} in {shown(value)}"
+                self.fail(f"{found}; expected a source, or e.g. B_p=128,n=8", param, ctx)
             shape[full] = int(text)
         return shape
 

@@ -18,6 +18,7 @@ from isolaw.errors import InputError
 from isolaw.files import open_file
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
@@ -137,19 +138,34 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
-    """Return the object in a JSON text.
+    """Return the object in a JSON text, in which `whole_characters` replaces halves of surrogate pairs.
 
     Raises `ValueError` for anything else, deep nesting, NaN or infinity, and `InputError` for deep nesting or
     large integers if ``source`` is given.
     """
     try:
-        data = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        data = json.loads(whole_characters(text), parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
     _check_values(data, source)
     return data
+
+
+def whole_characters(text: bytes | str) -> str:
+    r"""Return a JSON text in which half of a surrogate pair, which no file can store, is a question mark.
+
+    Raises `ValueError` or `RecursionError` if the text is not JSON.
+
+    >>> whole_characters('{"note": "\\ud800"}')
+    '{"note": "?"}'
+    """
+    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+    if not _SURROGATE.search(text):
+        return text
+    # Written again, the pairs are characters, and only halves of them are left as surrogates.
+    return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _no_number(name: str) -> NoReturn:

@@ -13,15 +13,18 @@ from typing import Any
 
 import orjson
 
+from isolaw.documents.reading import whole_characters
 from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _MOST_DIRECTIVES = 20
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
-# A short text, or a word that can be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
-_VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
+# A short text, an integer as long as Python prints it, or a word that can be a call: -1e-06, nan,
+# np.float64(0.5), tensor(0.5, device='cuda:0').
+_VALUE = re.compile(
+    r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|-?\d{61,4300}|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?"
+)
 # A whole quotation, or a structural character.
 _SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
 _FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
@@ -88,11 +91,7 @@ def loads(text: bytes | str) -> Any:
     >>> loads('{"note": "\\ud800", "step": NaN}')
     {'note': '?', 'step': nan}
     """
-    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
-    if not _SURROGATE.search(text):
-        return json.loads(text)
-    # Written again, the pairs are characters, and only halves of them are left as surrogates.
-    return json.loads(json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace"))
+    return json.loads(whole_characters(text))
 
 
 def parse_yaml(text: str) -> Any:

@@ -29,6 +29,7 @@ LARGEST_COUNT = 2**31
 _WRAPPED = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
 )
+_LONG = re.compile(r"[-+]?\d+(?:\.\d*)?")  # an integer beyond any float is a value, not a text
 
 
 @dataclass
@@ -209,7 +210,7 @@ def number(value: Any) -> float | None:
         return float(value)
     if isinstance(value, int):
         return float(value) if abs(value) < 2**1000 else math.inf
-    if not isinstance(value, str) or len(value) > 200:
+    if not isinstance(value, str) or (len(value) > 200 and not _LONG.fullmatch(value)):
         return None
     text = value.strip()
     wrapped = _WRAPPED.match(text)

@@ -27,7 +27,7 @@ from isolaw.readers.literals import loads
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, STEPS
 from isolaw.readers.notebook_outputs import tables
-from isolaw.readers.raw_log import HEAD
+from isolaw.readers.raw_log import HEAD, number
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -199,7 +199,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
     notes: list[str] = []
     columns: set[str] = set()
     _check_size(path, content.count(b"\n"), content.count(b":"))
-    for number, line in enumerate(io.BytesIO(content), 1):
+    for at, line in enumerate(io.BytesIO(content), 1):
         if not line.strip():
             continue
         row = _parsed(line)
@@ -207,13 +207,13 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
             if rows and not line.endswith(b"\n"):
                 notes.append("isolaw left out an incomplete last line")
                 continue
-            raise DataError(f"{path}: line {number} is not a JSON object; expected one object per line")
-        with errors_in(f"{path}: line {number}"):
+            raise DataError(f"{path}: line {at} is not a JSON object; expected one object per line")
+        with errors_in(f"{path}: line {at}"):
             rows.append(_row(row))
-        lines.append(number)
+        lines.append(at)
         columns.update(rows[-1])
         if len(columns) > _MOST_COLUMNS:
-            raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {number}; a table has fewer")
+            raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {at}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
     if len(rows) > 2 and _is_header(rows):
         header = {name: value for name, value in rows[0].items() if not any(name in row for row in rows[1:])}
@@ -305,7 +305,7 @@ def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[
         if len(records) > 1:
             yield records, beside
     elif isinstance(document, dict) and depth <= _DEEPEST:
-        plain = {name: value for name, value in document.items() if _plain(value)}
+        plain = {name: _cell(value) for name, value in document.items() if _plain(value)}
         for name, below in document.items():
             if isinstance(below, dict) and name in CONFIGURATIONS:
                 plain |= _row(below)
@@ -330,11 +330,16 @@ def _read_html(path: Path, content: bytes) -> pd.DataFrame:
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     """Return the plain values of a record under dotted keys."""
-    return {name: value for name, value in flatten(record).items() if _plain(value)}
+    return {name: _cell(value) for name, value in flatten(record).items() if _plain(value)}
 
 
 def _plain(value: Any) -> bool:
-    return not isinstance(value, dict | list) and not (isinstance(value, int) and abs(value) > 2**63)
+    return not isinstance(value, dict | list)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a table holds it: an integer beyond 64 bits as a float, which can be infinite."""
+    return number(value) if isinstance(value, int) and abs(value) > 2**63 else value
 
 
 def columns_of(path: Path, head: bytes) -> list[str]:

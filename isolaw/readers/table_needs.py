@@ -120,7 +120,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
             else likely_reward(frame, [c for c in free if c not in used])
         )
         hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
-        lines.append(f"the reward: found no column {name!r}{hint if close else ''}")
+        lines.append(f"the reward: found no column {shown(name)}{hint if close else ''}")
         metric = close or _COLUMN
         needs["metric"] = "metric", metric
     if lines:

@@ -13,7 +13,6 @@ import contextlib
 import csv
 import glob
 import io
-import json
 import math
 import os
 import re
@@ -31,6 +30,7 @@ from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
+from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import HEAD, RawLog, number, whole
 from isolaw.readers.stitch import stitch
 
@@ -343,7 +343,7 @@ def _record(line: bytes, columns: list[str]) -> dict[str, Any] | None:
             return dict(orjson.loads(line))
         except ValueError:
             with contextlib.suppress(ValueError, RecursionError):
-                return dict(json.loads(line))  # accepts NaN
+                return dict(loads(line))  # accepts NaN
     elif columns:
         with contextlib.suppress(csv.Error):
             cells = next(csv.reader([line.decode("utf-8", "replace")]), [])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import commands
+from isolaw.arguments import checked
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder, SplitSettings
@@ -21,10 +22,11 @@ from isolaw.errors import DataError, Issue, SpecError
 _GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
 
 
+@checked
 def split(
-    model: str,
+    model: str | Path,
     problems: str,
-    out: str,
+    out: str | Path,
     *,
     reward: str = "exact",
     sampler: str | None = None,
@@ -39,10 +41,10 @@ def split(
     Raise `SpecError` with all issues of the arguments before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
-    work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
+    work = open_split(str(model), problems, str(out), {**chosen, "max_response_tokens": max_response_tokens})
     if work.left:
         with closing(rewards.get(reward, where="--reward", folder=os.getcwd())) as judge:
-            for _ in work.measure(open_draw(model, work.problems, work.settings), judge):
+            for _ in work.measure(open_draw(str(model), work.problems, work.settings), judge):
                 pass
     return work.write()
 
