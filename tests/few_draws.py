@@ -13,10 +13,14 @@ import operator
 import sys
 
 FEWER = {
-    "isolaw.fits.surface.estimate": {"_PREDICTED": 60},
+    "isolaw.fits.surface.estimate": {
+        "_PREDICTED": 60,
+        "_CANDIDATES": 32,
+        "_ROUNDS": 1,
+        "_THETA": 8,
+        "_LONG": 20,
+    },
     "isolaw.fits.surface.slices": {"_STEPS": (0.25, 0.5, 1.0)},
-    "isolaw.fits.surface.pool": {"_CUTS": (4.0,), "_STEPS": 5},
-    "isolaw.fits.surface.saturating": {"_BURN": 10, "_KEPT": 20, "_EVERY": 5},
     "isolaw.fits.studies.backtest": {"_BUDGETS": 2},
     "isolaw.report.fitted_runs": {"_BACKTEST_DRAWS": 20},
     "isolaw.report.page.budgets": {"_E12": (1.0, 2.0, 5.0)},  # a page's slider: each stop is a prediction

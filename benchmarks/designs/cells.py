@@ -150,6 +150,8 @@ def _main() -> list[Cell]:
         _cell("valley", "9n", 3, "few_problems", "sqrt"),
         _cell("hard", "4nx4", 2),
         _cell("hard", "9n", 3, OWN),
+        *(_cell(name, "7n", 3) for name in ("even", "falling_ceilings", "steady", "plateau")),
+        *(_cell(name, "4nx4", 2) for name in ("even", "falling_ceilings", "steady", "plateau")),
     ]
 
 

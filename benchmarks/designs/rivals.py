@@ -1,18 +1,17 @@
 """Alternatives to isolaw: each rival's allocation for a budget, from the same sweep.
 
-    surface      the Gaussian process alone, over the measured n and those between
-    exp, hill    the parametric surface alone (`isolaw.fits.surface.saturating`)
-    process      scikit-learn's Gaussian process about a line: Matérn, a length scale for each axis
-    isoflop      parabolas in log n at equal budgets, and a line through their vertices
+    process        scikit-learn's Gaussian process about a line: Matérn, a length scale for each axis
+    best measured  the configuration with the highest mean over the last tenth of its checkpoints
+    isoflop        parabolas in log n at equal budgets and a line through their vertices (`isolaw.fits.rules`)
+    half slope     the same with half of the line's slope beyond the runs
 
-All but the last choose what loses least on average over their draws (`process`: what it predicts to be best)
-among the allocations that isolaw compares beyond the runs; `benchmarks.evidence` uses the last two alone.
+The process chooses among the allocations that isolaw compares beyond the runs. IsoFLOP and half slope choose
+n at the B_p of the best measured configuration (with fixed B, at the B_p that follows).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,11 +20,9 @@ from numpy.typing import NDArray
 import isolaw
 from benchmarks.designs.cells import BATCH, Cell
 from isolaw.fits.allocations import LEAST_STEPS, REACH
-from isolaw.fits.selection import Configuration
+from isolaw.fits.selection import LEAST_CURVES
 
-NAMES = ("surface", "exp", "hill", "process")
-_PROFILES = 8
-_NEAR = 1.5
+NAMES = ("process", "best measured", "isoflop", "half slope")
 
 Floats = NDArray[np.float64]
 
@@ -60,21 +57,21 @@ def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
         return {}
     places = allocations(cell, compute)
     u, v = np.log2(np.array(places, dtype=float)).T
-    at = np.full(u.size, compute)
-    inside = (u >= np.log2(cell.levels[0]) - 1e-9) & (u <= np.log2(cell.levels[-1]) + 1e-9)
-    if cell.hold == "nothing":
-        inside &= (v >= np.log2(cell.batches[0]) - 1e-9) & (v <= np.log2(cell.batches[-1]) + 1e-9)
-    own = np.where(inside, surface.rewards(u, v, at)[1:], -np.inf)
-    best = {"surface": _least_loss(own)}
-    for member in law.pool.members:
-        best[member.family] = _least_loss(member.rewards(u, v, at))
+    out = {}
     if find_spec("sklearn") is not None:
-        best["process"] = int(process(surface.process.observations, u, v, np.log(at)).argmax())
-    return {name: list(places[i]) for name, i in best.items()}
-
-
-def _least_loss(draws: Floats) -> int:
-    return int((draws.max(axis=1, keepdims=True) - draws).mean(axis=0).argmin())
+        at = process(surface.model.observations, u, v, np.log(np.full(u.size, compute)))
+        out["process"] = list(places[int(at.argmax())])
+    rules = law.document.rules
+    best = next(e for e in law.document.grid if e.key == rules.best)
+    out["best measured"] = [best.rollouts_per_problem, best.problems_per_batch]
+    if rules.isoflop is not None:
+        reached = sorted({e.rollouts_per_problem: e.end for e in law.document.grid}.values())[-LEAST_CURVES]
+        n = rules.chosen(compute)["isoflop"]
+        half = float(np.sqrt(n * rules.chosen(min(compute, reached))["isoflop"]))
+        for name, wanted in (("isoflop", n), ("half slope", half)):
+            line = [p for p in places if cell.hold == "B" or p[1] == best.problems_per_batch]
+            out[name] = list(min(line, key=lambda p: abs(np.log2(p[0] / wanted))))
+    return out
 
 
 def process(observations: object, u: Floats, v: Floats, t: Floats) -> Floats:
@@ -99,36 +96,3 @@ def process(observations: object, u: Floats, v: Floats, t: Floats) -> Floats:
         model = GaussianProcessRegressor(kernel, n_restarts_optimizer=1, random_state=0)
         model.fit(axes, left / scale)
     return np.asarray(line[0] + new @ line[1:] + scale * model.predict(new))
-
-
-def isoflop(configurations: Sequence[Configuration], compute: float) -> float:
-    """Return the best n at a budget by IsoFLOP profiles (Hoffmann et al., arXiv 2203.15556, 3.2).
-
-    At each of `_PROFILES` budgets C_i of the last decade that three n reached, a parabola in log2 n through
-    the mean rewards; n_i is its vertex, at most the outermost n, or the best n where it has no maximum.
-    Then log n_i = a + b log C_i by least squares, and n(C) from it, within a quarter of the smallest to four
-    times the largest.
-    """
-    ends = sorted((c.checkpoints[-1] for c in configurations), reverse=True)
-    last = ends[2]
-    first = max(last / 10, sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[2])
-    budgets, found = np.geomspace(first, last, _PROFILES), []
-    for budget in budgets:
-        own = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
-        u = np.log2([c.rollouts_per_problem for c in own])
-        reward = np.array([_smoothed(c, budget) for c in own])
-        bend, slope, _ = np.polyfit(u, reward, 2) if len(own) > 2 else (0.0, 0.0, 0.0)
-        vertex = -slope / (2 * bend) if bend < 0 else u[reward.argmax()]
-        found.append(float(np.clip(vertex, u.min(), u.max())))
-    rise, start = np.polyfit(np.log2(budgets), found, 1)
-    n = np.array([c.rollouts_per_problem for c in configurations])
-    return float(np.clip(2 ** (start + rise * np.log2(compute)), n.min() / REACH, n.max() * REACH))
-
-
-def _smoothed(configuration: Configuration, budget: float) -> float:
-    """Return the reward at a budget, by a line in log C through checkpoints within a factor of `_NEAR`."""
-    c = configuration
-    near = (c.compute >= budget / _NEAR) & (c.compute <= budget * _NEAR)
-    if np.unique(c.compute[near]).size < 3:
-        return float(np.interp(budget, c.checkpoints, c.mean))
-    return float(np.polyfit(np.log(c.compute[near] / budget), c.reward[near], 1)[1])

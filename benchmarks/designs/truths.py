@@ -28,7 +28,7 @@ R0 = 0.35  # reward before training, but of runs that begin at almost nothing
 TUNING = ("constant", "kinked", "unsaturated", "cliff", "late", "easy", "critical")
 JUDGING = (
     "flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard", "staircase", "falls",
-    "batch_limited",
+    "batch_limited", "even", "falling_ceilings", "steady", "plateau",
 )  # fmt: skip
 SIMULATED = ("easy", "hard")
 
@@ -198,7 +198,40 @@ def _batch_limited(u: Floats, b: Floats, c: Floats) -> Floats:
     return R0 + ceiling * _hill(c, 30 * (np.exp2(u + b) + 4e4), 1.3)
 
 
+# Like real sweeps (docs/evidence.md): n hardly matters, ceilings fall with n, n* does not move, and lr limits.
+
+
+def _even(u: Floats, b: Floats, c: Floats) -> Floats:
+    """Every n from 8 to 256 is within .004: a larger n starts a little later and ends a little higher."""
+    learnt = _exponential(c, 4e5 * np.exp2(0.12 * (u - 6)), 0.6)
+    return R0 + (0.30 + 0.002 * (u - 6) - 0.0006 * (u - 6) ** 2) * learnt - _batch(b, c, learnt)
+
+
+def _falling_ceilings(u: Floats, b: Floats, c: Floats) -> Floats:
+    """A larger n learns later and ends lower, as in the sums of docs/real-sweep.md."""
+    learnt = _hill(c, 1.5e5 * np.exp2(0.3 * (u - 3)), 0.9)
+    return R0 + (0.40 - 0.012 * (u - 3)) * learnt - _batch(b, c, learnt)
+
+
+def _steady(u: Floats, b: Floats, c: Floats) -> Floats:
+    """n = 48 is best at every C, with learning that goes on as a power law."""
+    learnt = 1 - (1 + c / 6e4) ** -0.35
+    return R0 + 0.5 * learnt - 0.006 * learnt * _bowl(_across(u, b) - 5.6) - _batch(b, c, learnt)
+
+
+def _plateau(u: Floats, b: Floats, c: Floats) -> Floats:
+    """A learning rate that is too high for small n limits them late: their rewards stop rising, one by one."""
+    learnt = _exponential(c, 5e5, 0.6)
+    limit = 0.62 + 0.03 * (_across(u, b) - 3)
+    below = 0.38 * learnt
+    return R0 + below - np.logaddexp(0, (below + R0 - limit) / 0.02) * 0.02 - _batch(b, c, learnt)
+
+
 ANALYTIC = {
+    "even": _even,
+    "falling_ceilings": _falling_ceilings,
+    "steady": _steady,
+    "plateau": _plateau,
     "critical": _critical,
     "batch_limited": _batch_limited,
     "staircase": _staircase,

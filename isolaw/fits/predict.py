@@ -9,8 +9,9 @@ of reward matters. Let r_d(a) be the reward of allocation a at the budget C in d
 isolaw recommends the affordable configuration with the smallest expected loss. For ``paper``, it must be
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
-the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice the measured range. Each
-doubling past the measured range then adds `_RISK` to the loss by which candidates are ranked.
+the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
+the measured range. Each doubling past the measured range then adds `_RISK` to the loss by which candidates
+are ranked.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own

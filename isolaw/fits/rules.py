@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isolaw.allocation import axis_of
+from isolaw.allocation import BatchShape, axis_of
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
 _PROFILES = 8
@@ -23,13 +23,14 @@ class SimpleRules:
     """The choices of two rules: values of n, or of B_p if all runs have the same n."""
 
     best_measured: int  # has the highest mean over the last tenth of its checkpoints
+    best: BatchShape  # the (B_p, n) that has it
     isoflop: tuple[float, float] | None  # a and b of log2 n = a + b log2 C; None for fewer than 3 n
     limits: tuple[float, float]  # the smallest and largest n that IsoFLOP may choose
 
     def chosen(self, compute: float) -> dict[str, float]:
         """Return what each rule chooses for the budget C.
 
-        >>> SimpleRules(16, (-6.0, 0.5), (2.0, 256.0)).chosen(2.0**20)
+        >>> SimpleRules(16, (32, 16), (-6.0, 0.5), (2.0, 256.0)).chosen(2.0**20)
         {'best_measured': 16, 'isoflop': 16.0}
         """
         out: dict[str, float] = {"best_measured": self.best_measured}
@@ -51,7 +52,7 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     levels = np.array([c.level(axis) for c in configurations])
     limits = float(levels.min() / _REACH), float(levels.max() * _REACH)
     if np.unique(levels).size < LEAST_CURVES:
-        return SimpleRules(best.level(axis), None, limits)
+        return SimpleRules(best.level(axis), best.key, None, limits)
     last = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
     begun = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
     budgets, vertices = np.geomspace(max(last / 10, begun), last, _PROFILES), []
@@ -63,7 +64,7 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
         vertex = -slope / (2 * bend) if bend < 0 else u[reward.argmax()]
         vertices.append(float(np.clip(vertex, u.min(), u.max())))
     rise, start = np.polyfit(np.log2(budgets), vertices, 1) if last > begun else (0.0, vertices[-1])
-    return SimpleRules(best.level(axis), (float(start), float(rise)), limits)
+    return SimpleRules(best.level(axis), best.key, (float(start), float(rise)), limits)
 
 
 def final_mean(c: Configuration) -> float:

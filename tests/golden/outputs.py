@@ -45,13 +45,12 @@ def few_budgets(patch: pytest.MonkeyPatch) -> None:
 
 def in_turn(patch: pytest.MonkeyPatch) -> None:
     """Fits on one thread each: tests go side by side already, and the numbers are the same."""
-    from isolaw.fits.surface import estimate, pool
+    from isolaw.fits.surface import estimate
 
     def each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         return list(map(function, items))
 
-    for module in (estimate, pool):
-        patch.setattr(module, "each", each)
+    patch.setattr(estimate, "each", each)
 
 
 def printed(command: str) -> str:

@@ -130,7 +130,12 @@ def test_what_was_left_aside_is_said(run: Any) -> None:
 
 def test_parts_that_differ(run: Any) -> None:
     (problem,) = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}).problems
-    for word in ("its parts differ in rollouts_per_problem: 8", "and 16", 'group_by="file"', 'set={"n": "<value>"}'):
+    for word in (
+        "its parts differ in rollouts_per_problem: 8",
+        "and 16",
+        'group_by="file"',
+        'set={"n": "<value>"}',
+    ):
         assert word in problem
     agreed = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}, settings=("n=16",))
     assert agreed.problems == []

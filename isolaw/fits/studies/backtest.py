@@ -27,7 +27,7 @@ from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
-from isolaw.fits.rules import final_mean, simple_rules
+from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
@@ -179,7 +179,7 @@ def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[Ba
     largest = max(ready, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     near = min(ready, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
     rules = simple_rules(ready)
-    best = max(ready, key=final_mean)
+    best = next(c for c in ready if c.key == rules.best)
     chosen = {"largest n": largest, "best measured": best, f"n = {FIXED}": near}
     out = {rule: [c.key] * budgets.size for rule, c in chosen.items()}
     if rules.isoflop is not None:  # the measured configuration next to its choice

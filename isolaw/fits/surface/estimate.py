@@ -19,7 +19,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.model import Model, model_of
+from isolaw.fits.surface.model import Model, Places, model_of
 
 _STARTS = ((-1.0, 0.0), (0.7, 0.0), (-0.5, -1.0), (-0.5, 1.0))  # τ and c, in deviations of the prior
 _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the prior
@@ -84,12 +84,12 @@ class Surface:
                 out[0] += mean * (rows.size / draws if draws else 1.0)
         return self.model.link.rewards(self.model.centre + self.model.scale * out)
 
-    def _given(self, h: int, at: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats]:
+    def _given(self, h: int, at: Places) -> tuple[Floats, Floats]:
         """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
         if h not in self._known:
             covariance, left = self.model.observed(self.theta[h])
             root = np.linalg.cholesky(covariance)
-            self._known[h] = root, np.asarray(cho_solve((root, True), left))
+            self._known[h] = np.asarray(root), np.asarray(cho_solve((root, True), left))
         root, alpha = self._known[h]
         mean, across, among = self.model.predicted(self.theta[h], at)
         half = solve_triangular(root, across.T, lower=True)

@@ -14,8 +14,8 @@ e-folds of C past the end of the runs. The reward of an allocation, in units of 
   (McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11).
 - Ceilings rise or fall with n. Their slope A1 and curvature A2 have priors with mean zero or nearly so.
 - δ1 is smooth (Matérn 5/2). δ0 and δ2 are random walks in log C, so differences persist beyond the runs
-  instead of fading, while their uncertainty grows. s0 and s1 allow for slopes that end or begin past the runs.
-  A structural mean with such a discrepancy is that of Kennedy & O'Hagan (2001).
+  instead of fading, while their uncertainty grows. s0 and s1 allow for slopes that end or begin past the
+  runs. A structural mean with such a discrepancy is that of Kennedy & O'Hagan (2001).
 - The mean over runs adds the effects of seeds (shared by all allocations), of runs (constant and drifting)
   and of checkpoints (`isolaw.fits.surface.observations`).
 
@@ -40,6 +40,8 @@ from scipy.special import polygamma
 
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 from isolaw.fits.surface.observations import Observations, observe
+
+Places = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of Q points
 
 # Centre and standard deviation of each hyperparameter; those of CURVE describe F, the others are logarithms.
 PRIORS = {
@@ -81,8 +83,8 @@ def matern(distance: Floats) -> Floats:
 class Link:
     """The transformation r = g(z) of unbounded z to rewards between two bounds.
 
-    Near an upper bound H, g(z) = H − s log(1 + e^((H − z) / s)), where s is the ``bend``; a lower bound is its
-    mirror image. Bounds can be infinite.
+    Near an upper bound H, g(z) = H − s log(1 + e^((H − z) / s)), where s is the ``bend``. A lower bound is
+    its mirror image. Bounds can be infinite.
 
     >>> link = Link(0.0, 1.0, 0.01)
     >>> link.rewards(np.array([-0.5, 0.5, 0.98, 2.0])).round(3).tolist()
@@ -271,9 +273,7 @@ class Model:
         out[np.diag_indices_from(out)] += _JITTER
         return out, self.y - design @ self.mean
 
-    def predicted(
-        self, theta: Floats, places: tuple[Floats, Floats, Floats]
-    ) -> tuple[Floats, Floats, Floats]:
+    def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
         """Return the prior of z at Q points (log2 n, log2 B_p, log C) given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
@@ -317,9 +317,7 @@ class Model:
         inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
         both = inward * (learnt[:, None] * learnt)
         slope = {
-            "ceilings": np.einsum(
-                "ik,ij,jk->", design[:, 2:] * variance[2:], inward, design[:, 2:], optimize=True
-            ),
+            "ceilings": np.vdot(inward @ design[:, 2:], design[:, 2:] * variance[2:]),
             "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
             "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
             "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
@@ -342,7 +340,7 @@ class Model:
     def _patterns(self) -> list[tuple[Floats, Floats, Floats]]:
         """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
 
-        Each group is a tuple: t (k,), numbers of checkpoints (k,), and residuals in units of ``scale`` (r, k).
+        Each group is a tuple: t (k,), numbers of checkpoints (k,), and residuals over ``scale`` (r, k).
         """
         o = self.observations
         known = ~np.isnan(o.residuals)

@@ -18,7 +18,7 @@ Bins only save time. Bins are narrow where rewards change, and average the check
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -35,10 +35,6 @@ BINS, _FEWEST = 14, 2
 _MOST = 300  # approximate limit on the number of observations, as time grows with their cube
 _KAPPA = (0.05, 1000.0)  # limits of κ
 _FIRST_KAPPA = 10.0
-_LEAST_LEARNT = 0.1  # smallest share of the rise that counts as learnt
-_LASTS = 3.0  # e-folds of C over which the last slope of the rewards decays
-_SEEN = 6.0  # a rise counts if it exceeds this multiple of its noise
-_AHEAD = np.array([1.1, 2.3])  # e-folds past the largest C: factors of three and ten
 
 
 @dataclass(frozen=True)
@@ -57,10 +53,7 @@ class Observations:
     reward: Floats
     kappa: float  # the κ used to combine runs
     seed_variance: float  # variance of the seeds' effects; 0 with one seed
-    # Row 0 is t, row 1 the share of the rise in reward that was learnt by t, (2, k). The last two columns are
-    # past the end. Differences between allocations grow with this share.
-    learnt: Floats
-    trend: Floats  # mean reward of all configurations at those t except the last two, (k − 2,)
+    trend: Floats  # mean reward of all configurations in each bin with observations, (k,)
     residuals: Floats  # residual of each run in each bin, (R, K), NaN if it has no checkpoint there
     freedom: float  # degrees of freedom per residual; 0 without residuals
 
@@ -75,11 +68,6 @@ class Observations:
         return np.asarray(self.places[self.place, 1])
 
     @cached_property
-    def ends(self) -> Floats:
-        """Log C of the last observation of each configuration that has observations, (N,) if all have."""
-        return np.array([self.t[self.place == i].max() for i in np.unique(self.place)])
-
-    @cached_property
     def combined(self) -> Floats:
         """P as one matrix of shape (O, R): the weight of each run in each observation."""
         out = np.zeros((self.t.size, self.run_place.size))
@@ -88,31 +76,6 @@ class Observations:
             rows, _, _, weights = _combine(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
             out[np.ix_(rows_of_bin, rows)] = weights
         return out
-
-    def only(self, kept: NDArray[np.bool_]) -> Observations:
-        """Return only the ``kept`` observations, without residuals, as if no others had been made.
-
-        ``kept`` is a mask of shape (O,).
-        """
-        there = np.zeros((len(self.places), self.counts.shape[1]), dtype=bool)
-        there[self.place[kept], self.bin[kept]] = True
-        size = self.trend.size
-        at, share = self.learnt[:, :size]
-        until = float(self.t[kept].max()) + 1e-9
-        seen = max(int(np.searchsorted(at, until, "right")), 1)
-        learnt = _continued(at[:seen], share[:seen] / max(float(share[seen - 1]), 1e-12))
-        return replace(
-            self,
-            counts=np.where(there[self.run_place], self.counts, 0.0),
-            place=self.place[kept],
-            bin=self.bin[kept],
-            t=self.t[kept],
-            reward=self.reward[kept],
-            learnt=learnt,
-            trend=self.trend[:seen],
-            residuals=np.empty((0, 0)),
-            freedom=0.0,
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the observations as JSON-able data, without the residuals, which only the fit needs."""
@@ -131,10 +94,7 @@ class Observations:
 
 
 def observe(configurations: Sequence[Configuration]) -> Observations:
-    """Return the observations of the configurations.
-
-    Checkpoints at step 0 only set the initial level of the reward.
-    """
+    """Return the observations of the configurations, without their checkpoints at step 0."""
     seeds = sorted({s for c in configurations for s in c.seeds})
     run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
     run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
@@ -161,10 +121,9 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
     )
     y = np.concatenate(estimates)
     at = t[first, bins]
-    trend, learnt = _learnt(configurations, place, bins, at, y)
     places = np.array([c.place for c in configurations])
     return Observations(
-        places, run_place, run_seed, counts, place, bins, at, y, kappa, variance, learnt, trend,
+        places, run_place, run_seed, counts, place, bins, at, y, kappa, variance, _trend(place, bins, y),
         residuals, freedom / max(total, 1),
     )  # fmt: skip
 
@@ -268,15 +227,11 @@ def _left(
     return residuals, effects, freedom
 
 
-def _learnt(
-    configurations: Sequence[Configuration], place: Ints, bins: Ints, t: Floats, y: Floats
-) -> tuple[Floats, Floats]:
-    """Return the trend of the rewards, and t with the share of the rise learnt by t.
+def _trend(place: Ints, bins: Ints, y: Floats) -> Floats:
+    """Return the trend of the rewards, of shape (k,).
 
-    The trend accumulates increments between neighbouring bins. Each increment is a mean over the
-    configurations present in both bins, so the trend does not jump where configurations begin or end. Its
-    shape is (k,), and the second array's shape is (2, k + 2). The share is 1 everywhere if the rise does not
-    exceed noise.
+    It accumulates increments between neighbouring bins. Each increment is a mean over the configurations
+    present in both bins, so the trend does not jump where configurations begin or end.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]
@@ -284,25 +239,4 @@ def _learnt(
         old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (before, after))
         both = sorted(set(old) & set(new))
         level.append(level[-1] + (float(np.mean([new[c] - old[c] for c in both])) if both else 0.0))
-    trend = np.array(level)
-    zero = np.concatenate([c.reward[c.compute <= 0] for c in configurations])
-    rise = np.maximum.accumulate(trend)
-    start = float(zero.mean()) if zero.size else trend[0] - _LEAST_LEARNT * (rise[-1] - trend[0])
-    noise = float(np.sqrt(np.mean(np.diff(trend, 2) ** 2) / 6)) if trend.size > 2 else 0.0
-    share = np.ones(trend.size)
-    if rise[-1] - start > max(_SEEN * noise, 1e-12):
-        share = np.clip((rise - start) / (rise[-1] - start), _LEAST_LEARNT, 1.0)
-    at = np.array([t[bins == k].mean() for k in known])
-    return trend, _continued(at, share)
-
-
-def _continued(at: Floats, share: Floats) -> Floats:
-    """Extend a curve beyond its last point with a slope that decays to zero.
-
-    ``at`` (k,) contains values of t, and ``share`` (k,) the share of the total rise in reward up to each t.
-    Returns the two extended arrays as rows of one array of shape (2, k + 2).
-    """
-    back = min(3, share.size)
-    slope = (share[-1] - share[-back]) / max(at[-1] - at[-back], 1e-12)
-    more = share[-1] + slope * _LASTS * -np.expm1(-_AHEAD / _LASTS)
-    return np.stack([np.append(at, at[-1] + _AHEAD), np.append(share, more)])
+    return np.array(level)

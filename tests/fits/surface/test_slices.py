@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import Surface, estimate
-from isolaw.fits.surface.observations import observe
-from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.slices import FLAT, Slices, highest, slices
+from tests.fits.conftest import unfitted
 
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
@@ -27,10 +26,7 @@ pairs_of = st.lists(
 
 def surface_at(measured: Measured, pairs: Any, draws: int = 4) -> Surface:
     """A surface of a few draws, its hyperparameters not fitted."""
-    process = Process(observe(measured(sorted(pairs), hold="nothing", seeds=1, checkpoints=8)))
-    theta = process.prior[:, 0]
-    of_draw = np.zeros(draws, np.int64)
-    return Surface(process, theta, theta[None], np.full((1, 3), 0.5), of_draw, 0)
+    return unfitted(measured(sorted(pairs), hold="nothing", seeds=1, checkpoints=8), draws)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +41,7 @@ def test_the_grid(measured: Measured, data: st.DataObject) -> None:
     pairs = data.draw(pairs_of.filter(lambda own: len({n for _, n in own}) > 2))
     surface = surface_at(measured, pairs)
     cut = slices(surface, np.array([1e5]))
-    places = surface.process.observations.places
+    places = surface.model.observations.places
     at = np.stack([cut.log2_n[cut.place], cut.log2_b[cut.place]], axis=1)
     np.testing.assert_allclose(at, places, atol=1e-9)
     for own, grid in zip(places.T, (cut.log2_n, cut.log2_b), strict=True):
@@ -65,9 +61,7 @@ def test_over_a_line(measured: Measured, hold: Any) -> None:
     """Eighths of doublings; at fixed B the problems follow from n."""
     n = (8, 32, 64, 512)
     pairs = [(32 if hold == "B_p" else 4096 // m, m) for m in n]
-    process = Process(observe(measured(pairs, hold=hold, seeds=1)))
-    theta = process.prior[:, 0]
-    surface = Surface(process, theta, theta[None], np.full((1, 3), 0.5), np.zeros(2, np.int64), 0)
+    surface = unfitted(measured(pairs, hold=hold, seeds=1), 2)
     cut = slices(surface, np.array([1e5]))
     np.testing.assert_allclose(cut.log2_n, np.arange(3, 9.01, 0.125))
     np.testing.assert_allclose(cut.log2_b, 5 if hold == "B_p" else 12 - cut.log2_n)
