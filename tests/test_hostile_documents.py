@@ -149,7 +149,7 @@ def test_each_ends_with_a_message(kinds: dict[str, Any], tmp_path: Path) -> None
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     command = [sys.executable, "-c", RUN, str(tmp_path / "jobs.json")]
     done = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=500).stdout)
-    assert len(done["results"]) >= 300
+    assert len(done["results"]) >= 200
     wrong = []
     for name, code, seconds, said, printed, _ in done["results"]:
         # A change may leave a document as it may be.

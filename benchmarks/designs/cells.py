@@ -122,7 +122,6 @@ def _main() -> list[Cell]:
         _cell("critical", "7n", 3),
         _cell("critical", "4nx4", 2),
         _cell("easy", "7n", 2),
-        _cell("easy", "9n", 3, OWN),
         # judging
         _cell("flat", "4nx4", 2),
         _cell("flat", "9n", 3, "drift", "sqrt"),
@@ -149,7 +148,6 @@ def _main() -> list[Cell]:
         _cell("valley", "7n", 3, "missing"),
         _cell("valley", "9n", 3, "few_problems", "sqrt"),
         _cell("hard", "4nx4", 2),
-        _cell("hard", "9n", 3, OWN),
         *(_cell(name, "7n", 3) for name in ("even", "falling_ceilings", "steady", "plateau")),
         *(_cell(name, "4nx4", 2) for name in ("even", "falling_ceilings", "steady", "plateau")),
     ]

@@ -176,7 +176,9 @@ def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: 
     mode = np.array(stored.theta)
     try:
         observations = Observations.from_dict(stored.observations)
-        model = Model(observations, Start(*stored.start), Link.of((bounds[0], bounds[1]), unit))
+        model = Model(
+            observations, Start(*stored.start), Link.of((bounds[0], bounds[1]), unit, observations.reward)
+        )
         sound = np.isfinite(model.observed(mode)[0]).all() and np.isfinite(model.y).all()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Malformed(f"surface: {error}") from None

@@ -64,7 +64,7 @@ __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
 _BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
 _EDGE = 1e-6  # tolerance in comparisons of places, in doublings
-_RISK = 0.0005  # penalty of a candidate for each doubling past the measured range, in units of reward
+_RISK = 0.002  # penalty of a candidate for each doubling past the measured range, in units of reward
 
 
 def predict(

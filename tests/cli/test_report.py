@@ -56,7 +56,7 @@ def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
     isolaw: Call, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_: "it takes longest, and is not read"
+        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_, **__: "it takes longest, and is not read"
     )
     page = tmp_path / "report.html"
     law = sweep / "law.json"

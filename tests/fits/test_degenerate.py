@@ -180,7 +180,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         assert prediction.unspent >= 0
         losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to those measured comes first.
-        risked = np.array(losses) + [0.0005 * o.beyond for o in prediction.options]
+        risked = np.array(losses) + [_RISK * o.beyond for o in prediction.options]
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
         assert min(losses) >= 0
         assert all(o.probability is None or 0 <= o.probability <= 1 for o in prediction.options)

@@ -155,7 +155,7 @@ def test_the_surface_comes_back(synthetic: Make, tmp_path: Path, hold: Any) -> N
     assert bare.rewards(*at).shape == (1, 3)
     np.testing.assert_allclose(bare.mode, before.surface.mode)
     assert bare.bounds == before.surface.bounds == (0.0, 1.0)
-    assert bare.misfit == before.surface.misfit
+    assert bare.effective == before.surface.effective > 1
     assert isolaw.fit(synthetic(pairs), hold=hold, method="paper", draws=5).surface is None
 
 

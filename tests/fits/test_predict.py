@@ -18,7 +18,7 @@ from isolaw.fits.allocations import comparable
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import Prediction
+from isolaw.fits.predict import _RISK, Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -61,7 +61,7 @@ def check_budget(law: Law, name: str, p: Prediction, budget: float, cap: int | N
         assert cap is None or o.allocation.batch_rollouts <= cap
         assert o.measured == ((b, n) in measured)
         assert n in (WIDER if "surface" in name else LEVELS)
-        beyond = p.models is not None and o.allocation.steps >= 20
+        beyond = ranges_beyond(p) and o.allocation.steps >= 20
         assert n in BETWEEN or beyond
         further = {8, 128} if "nothing" in name and beyond else set()
         assert b in {known for known, _ in measured} | further or "B" in name.split()
@@ -69,6 +69,16 @@ def check_budget(law: Law, name: str, p: Prediction, budget: float, cap: int | N
         assert a.batch_rollouts == 1024
     if "B_p" in name.split():
         assert a.problems_per_batch == 32
+
+
+def ranges_beyond(p: Prediction) -> bool:
+    """Whether n or B_p beyond the measured ones competed."""
+    measured = [
+        [g.rollouts_per_problem for g in p.document.grid],
+        [g.problems_per_batch for g in p.document.grid],
+    ]
+    compared = zip((p.compared, p.compared_batches), measured, strict=True)
+    return any(ends is not None and (ends[0] < min(own) or ends[1] > max(own)) for ends, own in compared)
 
 
 def check_reach(law: Law, p: Prediction, budget: float) -> None:
@@ -106,7 +116,7 @@ def check_bounds(law: Law, p: Prediction, budget: float) -> None:
     fits = [g.rollouts_per_problem for g in law.document.grid if g.step_cost <= budget]
     if q.value is not None and p.compared is not None:
         assert p.compared[0] - 1e-9 <= q.value <= p.compared[1] + 1e-9
-        assert p.models is not None or min(fits) - 1e-9 <= q.value <= max(fits) + 1e-9
+        assert ranges_beyond(p) or min(fits) - 1e-9 <= q.value <= max(fits) + 1e-9
     if q.status == "lower_bound":
         assert q.value == pytest.approx(p.compared[1]) or law.document.method == "paper"
         assert "larger" in edge[0]
@@ -149,7 +159,7 @@ def by_hand(law: Law, p: Prediction, budget: float) -> tuple[Places, np.ndarray,
         curves = np.array([law.curves(b, n)(int(budget))[1:, 0] for b, n in places])
         n = np.array([n for _, n in places])
         return places, curves, curves.max(axis=0), n[curves.argmax(axis=0)]
-    fixed_b, beyond = law.document.hold == "B", p.models is not None
+    fixed_b, beyond = law.document.hold == "B", ranges_beyond(p)
     joint = law.document.hold == "nothing"  # there only powers of two compete beyond the runs
     if joint and beyond:
         wider = [n for n in [*BETWEEN, *WIDER] if n in BETWEEN or n & (n - 1) == 0]
@@ -164,7 +174,7 @@ def by_hand(law: Law, p: Prediction, budget: float) -> tuple[Places, np.ndarray,
         ]  # fmt: skip
         places += [(1024 // n if fixed_b else b, n) for n in more if 1024 % n == 0 or not fixed_b]
     places = sorted(set(places))
-    cut = cut_of(law, law.pool if beyond else law.surface.drawn(), budget, places)
+    cut = cut_of(law, law.surface.drawn(), budget, places)
     reward = cut.reward[1:, 0]
     at = [np.argmin(np.abs(cut.log2_n - np.log2(n)) + np.abs(cut.log2_b - np.log2(b))) for b, n in places]
     return places, reward[:, at].T, reward.max(axis=1), np.exp2(cut.log2_n[reward.argmax(axis=1)])
@@ -206,14 +216,14 @@ def test_expected_loss_by_hand(
         listed[place] = o.expected_loss
         assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
-    risk = {n: 0.0005 * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
-    of_batch = {8: 0.0005, 128: 0.0005} if "nothing" in name else {}
+    risk = {n: _RISK * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
+    of_batch = {8: _RISK, 128: _RISK} if "nothing" in name else {}
     least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
     first = p.options[0]
-    assert first.expected_loss + 0.0005 * first.beyond == pytest.approx(least, abs=1e-9)
+    assert first.expected_loss + _RISK * first.beyond == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
-    losses = [o.expected_loss + 0.0005 * o.beyond for o in p.options]
+    losses = [o.expected_loss + _RISK * o.beyond for o in p.options]
     assert np.all(np.diff(losses) >= -1e-12)
     assert min(losses) >= 0
 

@@ -120,7 +120,7 @@ def differing(a: Any, b: Any, where: str = "") -> list[str]:
         # A law's likelihood is searched to the few digits that a comparison of laws needs. Where a draw does
         # not determine its law, the search ends somewhere along a flat valley, and an interval shows it.
         of_a_law = "/law_n/" in where or (
-            "/interval/" in where and ("/params/" in where or "/comparison/laws/" in where)
+            "/comparison/laws/" in where or ("/interval/" in where and "/params/" in where)
         )
         # Backtests end their searches early, and a draw more or less has another model.
         pooled = "/pooled/" in where

@@ -26,6 +26,7 @@ _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the pri
 _SOON, _LONG = 20, 80  # optimiser steps from each start, and from the best result
 _WIDEST = 1.5  # limit on the spread of an undetermined θ, in standard deviations of the prior
 _STEP = 0.02  # of the numerical second derivatives
+_DIGITS = 5  # of the mode, in standard deviations of the prior
 _CANDIDATES, _ROUNDS, _TAIL = 128, 4, 6  # draws of θ in a round, rounds, and degrees of freedom of proposals
 _ENOUGH, FEW = 30.0, 5.0  # effective draws of θ below which weights are flattened, and a law gets a flag
 _THETA = 32  # θ that are kept
@@ -88,6 +89,7 @@ class Surface:
         """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
         if h not in self._known:
             covariance, left = self.model.observed(self.theta[h])
+            covariance[np.diag_indices_from(covariance)] += 1e-9 * covariance.max()
             root = np.linalg.cholesky(covariance)
             self._known[h] = np.asarray(root), np.asarray(cho_solve((root, True), left))
         root, alpha = self._known[h]
@@ -145,7 +147,24 @@ def _mode(model: Model) -> Floats:
     starts[:, [model.names.index("tau"), model.names.index("critical")]] = _STARTS
     optima = each(lambda z: search(z, _SOON), starts)
     z = search(min(optima, key=lambda optimum: optimum[0])[1], _LONG)[1]
-    return np.asarray(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST))
+    # A Newton step removes what remains of the search's path, which differs between processors.
+    root = _root(model, z)
+    polished = z - root @ root @ loss(z)[1]
+    z = polished if loss(polished)[0] < loss(z)[0] else z
+    return np.asarray(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST).round(_DIGITS))
+
+
+def _root(model: Model, z: Floats) -> Floats:
+    """Return a root of the inverse of the loss's second derivatives, in units of the prior's deviations.
+
+    The symmetric root is the same on every processor, unlike eigenvectors' signs and order.
+    """
+    centre, unit = model.prior.T
+    beside = z + _STEP * np.concatenate([np.eye(z.size), -np.eye(z.size)])
+    slopes = np.array([s * unit for _, s in each(lambda z: model.loss_and_slope(centre + unit * z), beside)])
+    hessian = (slopes[: z.size] - slopes[z.size :]) / (2 * _STEP)
+    value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
+    return np.asarray((vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T)
 
 
 def _posterior(model: Model, mode: Floats, seed: int) -> tuple[Floats, Floats, float]:
@@ -156,12 +175,7 @@ def _posterior(model: Model, mode: Floats, seed: int) -> tuple[Floats, Floats, f
     """
     centre, unit = model.prior.T
     mean, size = (mode - centre) / unit, mode.size
-    beside = mean + _STEP * np.concatenate([np.eye(size), -np.eye(size)])
-    slopes = np.array([s * unit for _, s in each(lambda z: model.loss_and_slope(centre + unit * z), beside)])
-    hessian = (slopes[:size] - slopes[size:]) / (2 * _STEP)
-    value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
-    # The symmetric root is the same on every processor, unlike eigenvectors' signs and order.
-    root = (vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T
+    root = _root(model, mean)
     rng = np.random.default_rng(seed)
     drawn, logs = np.empty((0, size)), np.empty(0)
     weights, effective = np.empty(0), 0.0

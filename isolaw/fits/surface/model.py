@@ -65,11 +65,12 @@ CURVE = ("tau", "kappa", "critical", "across", "b", "b_u", "w")
 # Means and standard deviations of the rise to A0 past the best reward so far, of A1 and of A2.
 CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
 SLOPES = 0.15, 0.06  # standard deviations of s0 and s1
-_START = 0.3  # standard deviation of R0 where step 0 was not evaluated
+_START, _STEP_0 = 0.3, 0.03  # standard deviation of R0 without evaluations at step 0, and the least with them
 _SMOOTH, _ALIKE = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
 _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a run's drift, persist
 _BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
 _JITTER = 1e-8
+_LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
 _LN2 = float(np.log(2))
 
 
@@ -96,9 +97,10 @@ class Link:
     bend: float
 
     @classmethod
-    def of(cls, bounds: tuple[float, float], unit: float) -> Link:
-        """Return the link for bounds of a reward of this unit."""
-        return cls(*bounds, _BEND * unit)
+    def of(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
+        """Return the link for bounds of a reward of this unit. It bends less if all rewards are near a bound."""
+        near = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
+        return cls(*bounds, _BEND * unit if near <= 0 else min(_BEND * unit, near / 10))
 
     def rewards(self, z: Floats) -> Floats:
         """Return g(z)."""
@@ -148,13 +150,13 @@ class Start:
     error: float | None
 
     @classmethod
-    def of(cls, configurations: Sequence[Configuration], unit: float) -> Start:
+    def of(cls, configurations: Sequence[Configuration]) -> Start:
         """Return the mean of all evaluations at step 0."""
         zero = np.concatenate([c.reward[c.compute <= 0] for c in configurations])
         if not zero.size:
             return cls(None, None)
         error = float(zero.std() / np.sqrt(zero.size)) if zero.size > 1 else 0.0
-        return cls(float(zero.mean()), max(error, _BEND * unit))
+        return cls(float(zero.mean()), error)
 
 
 class Model:
@@ -172,7 +174,7 @@ class Model:
         self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
         trend = link.inverse(o.trend)[0]
         # The rise so far, but not less than half of the differences between all observations.
-        self.scale = max(float(np.ptp(trend)), float(np.ptp(z)) / 2, 1e-9)
+        self.scale = max(float(np.ptp(trend)), float(np.ptp(z)) / 2, _LEAST_SCALE * link.bend)
         self.centre = float(trend.max())
         self.y = (z - self.centre) / self.scale
         self.slope = slope / self.scale
@@ -193,7 +195,7 @@ class Model:
         at, error = first, _START
         if self.start.reward is not None and self.start.error is not None:
             at = float(self.link.inverse(np.array([self.start.reward]))[0][0])
-            error = self.start.error / self.scale
+            error = max(self.start.error / self.scale, _STEP_0)
         rows = [((at - self.centre) / self.scale, error), *CEILINGS]
         if self.plane:
             rows += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
@@ -390,4 +392,5 @@ class Model:
 
 def model_of(configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float) -> Model:
     """Return the model of configurations with rewards of this unit between these bounds."""
-    return Model(observe(configurations), Start.of(configurations, unit), Link.of(bounds, unit))
+    observations = observe(configurations)
+    return Model(observations, Start.of(configurations), Link.of(bounds, unit, observations.reward))

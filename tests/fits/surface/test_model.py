@@ -45,7 +45,6 @@ def test_names_are_those_that_the_runs_involve(model: Model) -> None:
     several = np.ptp(model.observations.log2_b) > 0
     assert ("across" in model.names) == several
     assert set(CURVE) - {"across"} <= set(model.names)
-    assert model.plane == (several and np.ptp(model.observations.log2_n) > 0 and model.plane)
 
 
 def learnt(model: Model, compute: Any, **of_theta: float) -> Any:
@@ -80,7 +79,7 @@ def test_past_the_critical_batch_a_doubling_of_n_costs_a_doubling_of_compute(mea
 def test_step_0_anchors_the_start(measured: Measured) -> None:
     runs = measured(GRIDS["B_p"], noise=0.01)
     with_zero = model_of(runs, (0.0, 1.0), 1.0)
-    start = Start.of(runs, 1.0)
+    start = Start.of(runs)
     assert start.reward == pytest.approx(0.3, abs=0.03)
     without = Model(with_zero.observations, Start(None, None), with_zero.link)
     assert with_zero.deviation[0] < without.deviation[0]
@@ -93,7 +92,7 @@ bounds = st.sampled_from([(0.0, 1.0), (0.0, np.inf), (-np.inf, 1.0), (-np.inf, n
 
 @given(bounds, st.floats(-3, 4))
 def test_rewards_stay_within_their_bounds(limits: tuple[float, float], z: float) -> None:
-    link = Link.of(limits, 1.0)
+    link = Link(*limits, 0.01)
     (r,) = link.rewards(np.array([z]))
     assert limits[0] <= r <= limits[1]
     if limits[0] + 0.1 < z < limits[1] - 0.1:
@@ -102,12 +101,12 @@ def test_rewards_stay_within_their_bounds(limits: tuple[float, float], z: float)
 
 @given(bounds, st.floats(0.001, 0.999))
 def test_the_link_has_an_inverse_and_its_slope(limits: tuple[float, float], r: float) -> None:
-    link = Link.of(limits, 1.0)
+    link = Link(*limits, 0.01)
     z, slope = link.inverse(np.array([r, r + 1e-7]))
     assert_allclose(link.rewards(z)[0], r, atol=1e-6)
     assert_allclose((z[1] - z[0]) / 1e-7, slope[0], rtol=1e-2)
 
 
 def test_a_share_of_1_counts_as_just_below() -> None:
-    z, slope = Link.of((0.0, 1.0), 1.0).inverse(np.array([0.0, 1.0]))
+    z, slope = Link(0.0, 1.0, 0.01).inverse(np.array([0.0, 1.0]))
     assert np.all(np.isfinite([z, slope]))

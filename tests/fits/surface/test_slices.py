@@ -79,7 +79,7 @@ def test_what_may_not_be_chosen_is_left_out(joint: Surface) -> None:
     """A cap on the batch, as a prediction has: configurations beyond it have no place."""
     cut = slices(joint, np.array([2e5]), lambda u, v: u + v <= 9 + 1e-9)
     assert (cut.log2_n + cut.log2_b).max() <= 9 + 1e-9
-    fits = joint.process.observations.places.sum(axis=1) <= 9 + 1e-9
+    fits = joint.model.observations.places.sum(axis=1) <= 9 + 1e-9
     assert (cut.place >= 0).tolist() == fits.tolist()
 
 

@@ -141,7 +141,7 @@ def test_responses_stay_text_and_are_searched(
         for i in range(4)
     ]
     monkeypatch.setattr(
-        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_: "it takes longest, and is not read"
+        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_, **__: "it takes longest, and is not read"
     )
     monkeypatch.setattr(SweepStore, "responses", lambda store: iter([Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
