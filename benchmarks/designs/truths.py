@@ -198,7 +198,7 @@ def _batch_limited(u: Floats, b: Floats, c: Floats) -> Floats:
     return R0 + ceiling * _hill(c, 30 * (np.exp2(u + b) + 4e4), 1.3)
 
 
-# Like real sweeps (docs/evidence.md): n hardly matters, ceilings fall with n, n* does not move, and lr limits.
+# Like real sweeps (docs/evidence.md): n hardly matters, ceilings fall with n, n* does not move, lr limits.
 
 
 def _even(u: Floats, b: Floats, c: Floats) -> Floats:
@@ -220,7 +220,7 @@ def _steady(u: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _plateau(u: Floats, b: Floats, c: Floats) -> Floats:
-    """A learning rate that is too high for small n limits them late: their rewards stop rising, one by one."""
+    """A learning rate that is too high for small n limits them late: one by one, they stop rising."""
     learnt = _exponential(c, 5e5, 0.6)
     limit = 0.62 + 0.03 * (_across(u, b) - 3)
     below = 0.38 * learnt

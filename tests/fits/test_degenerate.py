@@ -22,6 +22,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.fits.predict import _RISK
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]

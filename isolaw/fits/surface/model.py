@@ -98,7 +98,7 @@ class Link:
 
     @classmethod
     def of(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
-        """Return the link for bounds of a reward of this unit. It bends less if all rewards are near a bound."""
+        """Return the link of rewards of this unit. It bends less if all rewards are near a bound."""
         near = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
         return cls(*bounds, _BEND * unit if near <= 0 else min(_BEND * unit, near / 10))
 
