@@ -61,17 +61,18 @@ def runs() -> tuple[pd.DataFrame, list[Curve]]:
 def data(table: pd.DataFrame, curves: list[Curve], targets: tuple[float, ...]) -> TargetData:
     """Return the rollouts that the runs need to targets, with a block for each recipe."""
     found = np.array([[crossing(*curve, own) for own in targets] for curve in curves])
-    ends = np.array([curve[0][-1] for curve in curves])
+    begun, ends = (np.array([curve[0][curve[0] > 0][i] for curve in curves]) for i in (0, -1))
     recipe = table["kl"].astype(str) + table["fixed"].astype(str)
     order = {name: i for i, name in enumerate(recipe.value_counts().index)}
     return TargetData(
         np.array(targets),
-        np.log(np.where(np.isfinite(found), found, ends[:, None])),
-        np.isfinite(found),
+        np.log(np.where(found > 0, found, np.where(found == 0, begun[:, None], ends[:, None]))),
+        found > 0,
         table["problems_per_batch"].to_numpy(float),
         table["rollouts_per_problem"].to_numpy(float),
         table["lr"].to_numpy(float),
         recipe.map(order).to_numpy(),
+        found == 0,
     )
 
 

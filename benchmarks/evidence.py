@@ -5,7 +5,8 @@ n*(C), the n that loses least, and rewards at C with intervals (`statement`); so
 
     paper          the paper's method: record points, exponential curves, the highest
     best measured  the n with the highest mean over the last tenth of its checkpoints
-    isoflop        parabolas in log n at equal budgets and a line through their vertices (`rivals.isoflop`)
+    isoflop        parabolas in log n at equal budgets and a line through their vertices (`isolaw.fits.rules`)
+    half slope     the same, with half of the line's slope beyond the runs
     process        scikit-learn's Gaussian process about a line (`rivals.process`)
 
 Then the rest of the runs judges them (`came`): the mean of each n over the evaluations within a factor of
@@ -24,12 +25,13 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import isolaw
 from benchmarks.designs import rivals
@@ -38,16 +40,20 @@ from isolaw.errors import IsolawError
 from isolaw.evidence import estimated
 from isolaw.fits import ESTIMATOR, SURFACE
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import LEAST_CURVES, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, varied
 from isolaw.runs import Runs
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "published"
+SHARES = (0.12, 0.25, 0.5)  # of C
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "evidence.md"
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 _WINDOW = 1.25  # evaluations within this factor of C judge
 _TOGETHER = 0.95  # of C: runs that end at the same compute, but for a batch
 _EDGE = 1e-6
+_STACKED = 1.4  # markers of the figure that count as single
+_LR, _KL, _SMALLEST, _EVALUATED, _COLLAPSED = 1e-6, 1e-3, 8, 8, 0.1
 _CURVES = ("validation_reward", {"n": "n", "B_p": "B_p", "C": "compute_rollouts"})
 
 
@@ -59,12 +65,58 @@ class RealSweep:
     file: str
     reading: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    shares: tuple[float, ...] = (0.25, 0.1)  # of C
+    group: str = ""  # of related sweeps, which count once; "" for curves that were fitted, which do not count
+    hold: Hold = "B_p"  # "n": a sweep of B_p
     statement: str = ""  # a file of `DATA`: what was stated before the runs went on
+    folder: Path = DATA
+
+    @property
+    def path(self) -> Path:
+        """The file of the runs."""
+        return self.folder / self.file
 
     def runs(self) -> Runs:
         """Read the runs."""
-        return isolaw.read(DATA / self.file, **self.reading)
+        source = _TABLES[self.file](pd.read_csv(self.path)) if self.file in _TABLES else self.path
+        return isolaw.read(source, **self.reading)
+
+
+def _cloud(table: pd.DataFrame) -> pd.DataFrame:
+    """Return single evaluations read off the figure, whose markers do not overlap, by n and step."""
+    n = pd.to_numeric(table["n"], errors="coerce")
+    table = table[n.notna() & (table["touches_neighbour"] == 0) & (table["stack_estimate"] < _STACKED)]
+    table = table.assign(n=n[table.index].astype(int))
+    step = (table["compute_rollouts"] / (32 * table["n"])).round().clip(1)
+    table = table.assign(B_p=32, C=(step * 32 * table["n"]).astype(int), acc=table["validation_reward"])
+    return table.groupby(["n", "B_p", "C"], as_index=False)["acc"].mean()
+
+
+def _chain(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the exact pass rates of a chain of skills, eight seeds of five n."""
+    names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "compute": "C", "value": "mean_pass"}
+    return table[table["metric"] == "mean_pass"].rename(columns=names)[["B_p", "n", "seed", "C", "mean_pass"]]
+
+
+def _critical(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of one lr and KL coefficient that did not collapse, segments joined by name."""
+    table = table[(table["lr"] == _LR) & (table["kl"] == _KL) & ~table["fixed"]]
+    table = table[table["problems_per_batch"] >= _SMALLEST]
+    joined = table.groupby(["name", "problems_per_batch", "step"], as_index=False)["value"].mean()
+    sound = joined.groupby("name")["value"].transform(
+        lambda v: v.size >= _EVALUATED and v.iloc[-1] > _COLLAPSED
+    )
+    joined = (
+        joined[sound.astype(bool)].assign(n=16).rename(columns={"problems_per_batch": "B_p", "value": "acc"})
+    )
+    joined["C"] = joined["B_p"] * 16 * joined["step"]
+    return joined.groupby(["n", "B_p", "C"], as_index=False)["acc"].mean()
+
+
+_TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "runs_cloud_fixedBp_main_easy.csv": _cloud,
+    "skillchain/uniform.csv": _chain,
+    "cbs/curves_n16.csv": _critical,
+}
 
 
 SWEEPS = (
@@ -81,13 +133,14 @@ SWEEPS = (
             "columns": {"n": "rollout_n", "C": "prompts_seen*rollout_n"},
             "set": {"B_p": 512},
         },
-        shares=(0.5, 0.25),
+        group="Tan",
     ),
     *(
         RealSweep(
             f"sums, {kind}, B_p = 16, lr {lr}",
             "real-arithmetic.parquet",
             fixed={"problem_set": kind, "lr": float(lr)},
+            group=f"sums, {kind}",
         )
         for kind, lr in (("easy", "5e-4"), ("easy", "1e-3"), ("hard", "1e-3"))
     ),
@@ -95,8 +148,42 @@ SWEEPS = (
         "sums, easy, B_p = 16, the long sweep",
         "real-long.parquet",
         fixed={"lr": 5e-4},
-        shares=(0.25,),  # the statement saw a tenth
+        group="sums, long",
         statement="real-long-forecast.json",
+    ),
+    *(
+        RealSweep(
+            f"sums, easy, B_p = {b}, lr {lr}, three n",
+            "real-long-lr.parquet",
+            fixed={"lr": float(lr), "B_p": b},
+            group="sums, lr",
+        )
+        for lr, b in (("2.5e-4", 16), ("5e-4", 64), ("1e-3", 16), ("2e-3", 16))
+    ),
+    RealSweep("sums, hard, a race", "real-race.parquet", group="sums, race"),
+    # The data state no licence, or are points of a figure; they are not in this repository.
+    RealSweep(
+        "IsoCompute, easy, B_p = 32 (single evaluations)",
+        "runs_cloud_fixedBp_main_easy.csv",
+        {"metric": "acc"},
+        group="IsoCompute",
+        folder=SHARED,
+    ),
+    RealSweep(
+        "chain of skills (a table, not a language model)",
+        "skillchain/uniform.csv",
+        {"metric": "mean_pass"},
+        {},
+        group="skills",
+        folder=SHARED,
+    ),
+    RealSweep(
+        "critical batch, n = 16, lr 1e-6, a sweep of B_p",
+        "cbs/curves_n16.csv",
+        {"metric": "acc"},
+        group="critical batch",
+        hold="n",
+        folder=SHARED,
     ),
 )
 
@@ -106,67 +193,83 @@ def cut(runs: Runs, compute: float) -> Runs:
     return Runs(runs.points[runs.points["compute"] <= compute], runs.attributes)
 
 
-def digest(runs: Runs) -> str:
+def digest(runs: Runs, metric: str | None = None) -> str:
     """Return the SHA-256 of the rewards of runs with their keys, the same for any file that holds them."""
     columns = ["run_id", "step", "compute", "eval_set", "metric", "value"]
-    metric, eval_set, _ = choose(runs)
+    metric, eval_set, _ = choose(runs, metric)
     rows = runs.points[(runs.points["metric"] == metric) & (runs.points["eval_set"] == eval_set)]
     text = rows.sort_values(columns[:5])[columns].to_csv(index=False, float_format="%.9g")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def horizon(runs: Runs, fixed: Mapping[str, Any]) -> float:
+def configurations_of(runs: Runs, sweep: RealSweep) -> list[Configuration]:
+    """Return the configurations of a sweep, or of a part of it."""
+    metric, eval_set, _ = choose(runs, sweep.reading.get("metric"))
+    return select(runs, metric, eval_set, sweep.hold, sweep.fixed).configurations
+
+
+def horizon(runs: Runs, sweep: RealSweep) -> float:
     """Return the largest C that at least three n reached, with any others that ended shortly before."""
-    metric, eval_set, _ = choose(runs)
-    configurations = select(runs, metric, eval_set, "B_p", fixed).configurations
-    ends = sorted(float(c.checkpoints[-1]) for c in configurations)
+    ends = sorted(float(c.checkpoints[-1]) for c in configurations_of(runs, sweep))
     return min(end for end in ends if end >= _TOGETHER * ends[-LEAST_CURVES])
 
 
-def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def statement(runs: Runs, computes: list[float], sweep: RealSweep) -> dict[str, Any]:
     """Return the statements of isolaw and its rivals about larger budgets from these runs, as JSON."""
-    metric, eval_set, _ = choose(runs)
-    configurations = select(runs, metric, eval_set, "B_p", fixed).configurations
-    law = isolaw.fit(runs, where=fixed)
+    metric, eval_set, _ = choose(runs, sweep.reading.get("metric"))
+    configurations = configurations_of(runs, sweep)
+    axis = varied(sweep.hold)
+    law = isolaw.fit(runs, metric, eval_set=eval_set, hold=sweep.hold, where=sweep.fixed)
     assert law.surface is not None
-    n = np.array(sorted({c.rollouts_per_problem for c in configurations}))
-    batch = configurations[0].problems_per_batch
     try:
-        paper: Any = isolaw.fit(runs, where=fixed, method="paper", draws=0)
+        paper: Any = isolaw.fit(
+            runs, metric, eval_set=eval_set, hold=sweep.hold, where=sweep.fixed, method="paper", draws=0
+        )
     except IsolawError as error:
         paper = str(error)
-    late = {c.rollouts_per_problem: c.mean[-max(1, c.mean.size // 10) :].mean() for c in configurations}
+    levels = np.array(sorted({c.level(axis) for c in configurations}))
+    other = "problems_per_batch" if axis == "rollouts_per_problem" else "rollouts_per_problem"
+    held = np.log2(configurations[0].level(other))
+    surface, rules, reached = law.surface.drawn(), law.document.rules, horizon(runs, sweep)
+
+    def places(log2: Floats) -> tuple[Floats, Floats]:
+        both = log2, np.full(log2.size, held)
+        return both if axis == "rollouts_per_problem" else both[::-1]
+
     out = []
     for compute in computes:
         p = law.predict(compute)
-        u, v = np.log2(n), np.full(n.size, np.log2(batch))
-        drawn = law.pool.rewards(u, v, np.full(n.size, compute))
-        fine = np.linspace(u.min(), u.max(), 8 * (n.size - 1) + 1)
-        at = (fine, np.full(fine.size, v[0]), np.full(fine.size, np.log(compute)))
-        process = fine[rivals.process(law.surface.process.observations, *at).argmax()]
+        drawn = surface.rewards(*places(np.log2(levels)), np.full(levels.size, compute))
+        fine = np.linspace(*np.log2(levels[[0, -1]]), 8 * (levels.size - 1) + 1)
+        at = rivals.process(surface.model.observations, *places(fine), np.full(fine.size, np.log(compute)))
+        flop = rules.chosen(compute).get("isoflop", float("nan"))
         said = {
-            "isolaw": p.allocation and p.allocation.rollouts_per_problem,
-            "highest": int(max(late, key=late.__getitem__)),
-            "isoflop": round(rivals.isoflop(configurations, compute), 2),
-            "process": round(float(2**process), 2),
+            "isolaw": p.allocation and getattr(p.allocation, axis),
+            "highest": rules.best_measured,
+            "isoflop": round(flop, 2),
+            "half": round(float(np.sqrt(flop * rules.chosen(min(compute, reached)).get("isoflop", flop))), 2),
+            "process": round(float(2 ** fine[at.argmax()]), 2),
         }
         if not isinstance(paper, str):
             best = paper.predict(compute).allocation
-            said["paper"] = best and best.rollouts_per_problem
+            said["paper"] = best and getattr(best, axis)
+        n_star = p.n_star if axis == "rollouts_per_problem" else p.b_star
         out.append(
             {
                 "compute": compute,
                 "chosen": said,
-                "n_star": p.n_star.to_dict(),
+                "n_star": n_star.to_dict(),
                 "expected_loss": p.options[0].expected_loss if p.options else None,
                 "reward": p.reward.to_dict(),
-                "rewards": {str(own): estimated(drawn[:, i]).to_dict() for i, own in enumerate(n.tolist())},
+                "rewards": {
+                    str(own): estimated(drawn[:, i]).to_dict() for i, own in enumerate(levels.tolist())
+                },
             }
         )
     return {
         "estimator": ESTIMATOR,
         "surface": SURFACE,
-        "input": digest(runs),
+        "input": digest(runs, metric),
         "metric": metric,
         "runs": len(runs.table()),
         "largest_compute": int(runs.points["compute"].max()),
@@ -175,11 +278,10 @@ def statement(runs: Runs, computes: list[float], fixed: Mapping[str, Any]) -> di
     }
 
 
-def by_seed(runs: Runs, compute: float, fixed: Mapping[str, Any]) -> dict[int, dict[int, float]]:
+def by_seed(runs: Runs, compute: float, sweep: RealSweep) -> dict[int, dict[int, float]]:
     """Return for each n that reached C the mean reward of each seed within a factor of `_WINDOW` of C."""
-    metric, eval_set, _ = choose(runs)
     out: dict[int, dict[int, float]] = {}
-    for c in select(runs, metric, eval_set, "B_p", fixed).configurations:
+    for c in configurations_of(runs, sweep):
         own = {}
         for i, seed in enumerate(c.seeds):
             at, reward = c.compute[c.run == i], c.reward[c.run == i]
@@ -187,14 +289,14 @@ def by_seed(runs: Runs, compute: float, fixed: Mapping[str, Any]) -> dict[int, d
             if at[-1] + c.step_cost >= compute * (1 - _EDGE) and near.any():
                 own[seed] = float(reward[near].mean())
         if own:
-            out[c.rollouts_per_problem] = own
+            out[c.level(varied(sweep.hold))] = own
     return out
 
 
-def came(runs: Runs, compute: float, fixed: Mapping[str, Any]) -> dict[str, Any]:
+def came(runs: Runs, compute: float, sweep: RealSweep) -> dict[str, Any]:
     """Return for each n that reached C the mean reward there, its standard error, and the number of seeds."""
     out = {}
-    for n, own in by_seed(runs, compute, fixed).items():
+    for n, own in by_seed(runs, compute, sweep).items():
         values = list(own.values())
         error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
         out[str(n)] = {"reward": float(np.mean(values)), "error": error, "seeds": len(values)}
@@ -242,31 +344,34 @@ def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 def entry(sweep: RealSweep) -> dict[str, Any]:
     """Return a sweep's entry of the summary: each share's statement, the outcome, and the verdict."""
     runs = sweep.runs()
-    compute = horizon(runs, sweep.fixed)
+    compute = horizon(runs, sweep)
     cuts: list[dict[str, Any]] = []
     if sweep.statement:
         stated = json.loads((DATA / sweep.statement).read_text())
         cuts += [
             {"before": sweep.statement, "said": own, "input": stated["input"]} for own in stated["budgets"]
         ]
-    for share in sweep.shares:
+    for share in SHARES:
         begin = cut(runs, share * compute)
         try:
-            stated = statement(begin, [compute], sweep.fixed)
+            stated = statement(begin, [compute], sweep)
         except IsolawError as error:
-            cuts.append({"share": share, "refused": str(error), "input": digest(begin)})
+            cuts.append(
+                {"share": share, "refused": str(error), "input": digest(begin, sweep.reading.get("metric"))}
+            )
         else:
             cuts.append({"share": share, "said": stated["budgets"][0], "input": stated["input"]})
     for own in cuts:
-        if "said" in own and (measured := came(runs, own["said"]["compute"], sweep.fixed)):
+        if "said" in own and (measured := came(runs, own["said"]["compute"], sweep)):
             own |= {"came": measured, "verdict": judged(own["said"], measured)}
-    files = {file: sha256(file) for file in (sweep.file, sweep.statement) if file}
-    return {"name": sweep.name, "files": files, "compute": compute, "cuts": cuts}
+    files = {sweep.file: sha256(sweep.path)}
+    files |= {sweep.statement: sha256(DATA / sweep.statement)} if sweep.statement else {}
+    return {"name": sweep.name, "group": sweep.group, "files": files, "compute": compute, "cuts": cuts}
 
 
-def sha256(file: str) -> str:
-    """Return the SHA-256 of a file of `DATA`."""
-    return hashlib.sha256((DATA / file).read_bytes()).hexdigest()
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write(summary: dict[str, Any]) -> None:
@@ -288,7 +393,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--compute", type=float, nargs="+", default=[], help="budgets of --state")
     options = parser.parse_args(arguments)
     if options.state:
-        said = statement(isolaw.read(options.state), options.compute, {})
+        said = statement(isolaw.read(options.state), options.compute, RealSweep("", options.state))
         sha = hashlib.sha256(Path(options.state).read_bytes()).hexdigest()
         print(json.dumps({"file": Path(options.state).name, "sha256": sha, **said}, indent=1))
         return
@@ -297,7 +402,7 @@ def main(arguments: list[str] | None = None) -> None:
         known = {own["name"]: own for own in kept["sweeps"]}
         found = []
         for sweep in SWEEPS:
-            if (DATA / sweep.file).exists() and (options.only in sweep.name or sweep.name not in known):
+            if sweep.path.exists() and (options.only in sweep.name or sweep.name not in known):
                 known[sweep.name] = entry(sweep)
                 print(sweep.name, file=sys.stderr, flush=True)
             found += [known[sweep.name]] if sweep.name in known else []

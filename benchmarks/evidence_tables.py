@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from isolaw.report.text.numbers import number
 
 RULES = {
     "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",
-    "process": "plain process",
+    "half": "half slope", "process": "plain process",
 }  # fmt: skip
 
 
@@ -67,7 +67,12 @@ def _forecasts(sweep: dict[str, Any]) -> list[str]:
 
 def tables(summary: dict[str, Any]) -> str:
     """Return the page's tables, and the tally."""
-    judging = [(sweep, own) for sweep in summary["sweeps"] for own in sweep["cuts"] if "verdict" in own]
+    judging = [
+        (sweep, own | {"group": sweep["group"]})
+        for sweep in summary["sweeps"]
+        for own in sweep["cuts"]
+        if "verdict" in own
+    ]
     head = ["sweep", "data used", "C", "predicted n\\*", "measured best n", "n\\* inside", "expected loss"]
     head += RULES.values()
     out = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|:-:|--:" + "|--:" * len(RULES) + "|"]
@@ -103,20 +108,51 @@ def tables(summary: dict[str, Any]) -> str:
 
 
 def _tally(cuts: list[dict[str, Any]]) -> list[str]:
-    """Return a table of mean losses side by side, and a sentence on the coverage of the intervals."""
-    out = ["| rule | cases | mean loss | isolaw on the same cases | largest loss |", "|---|--:|--:|--:|--:|"]
-    for rule, name in RULES.items():
-        every = [c["verdict"]["lost"] for c in cuts]
-        both = [(lost[rule], lost["isolaw"]) for lost in every if None not in (lost[rule], lost["isolaw"])]
-        if both:
-            theirs, ours = np.array(both).T
-            numbers = f"{theirs.mean():.4f} | {ours.mean():.4f} | {theirs.max():.3f}"
-            out.append(f"| {name} | {len(both)} | {numbers} |")
+    """Return a table of mean losses over groups of related sweeps, and sentences on the intervals."""
+    cuts = [c for c in cuts if c["group"] and "share" in c]
+    groups = sorted({c["group"] for c in cuts})
+    out = [
+        "| data used | groups | " + " | ".join(RULES.values()) + " |",
+        "|---|--:" + "|--:" * len(RULES) + "|",
+    ]
+    for share in (*sorted({c["share"] for c in cuts}), None):
+        chosen = [c for c in cuts if share in (None, c["share"])]
+        cells = []
+        for rule in RULES:
+            means = _by_group(chosen, groups, lambda c, rule=rule: c["verdict"]["lost"][rule])
+            error = np.std(means, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else np.nan
+            missing = sum(c["verdict"]["lost"][rule] is None for c in chosen)
+            cells.append(
+                f"{np.mean(means):.4f} ± {error:.4f}" + (f" ({missing} without answer)" if missing else "")
+            )
+        seen = "all" if share is None else f"{share:.0%}"
+        size = len({c["group"] for c in chosen})
+        out.append(f"| {seen} | {size} | " + " | ".join(cells) + " |")
     held = [c["verdict"]["n_star_held"] for c in cuts if c["verdict"]["n_star_held"] is not None]
     inside, stated = (sum(c["verdict"][key] for c in cuts) for key in ("rewards_inside", "rewards_stated"))
+    thirds = np.quantile([c["said"]["expected_loss"] for c in cuts], [1 / 3, 2 / 3])
+    bins = ["| expected loss | cases | mean expected | mean realized |", "|---|--:|--:|--:|"]
+    for i, name in enumerate((f"up to {thirds[0]:.4f}", "between", f"above {thirds[1]:.4f}")):
+        own = [c for c in cuts if np.searchsorted(thirds, c["said"]["expected_loss"]) == i]
+        said = np.mean([c["said"]["expected_loss"] for c in own])
+        came = np.mean([c["verdict"]["lost"]["isolaw"] for c in own])
+        bins.append(f"| {name} | {len(own)} | {said:.4f} | {came:.4f} |")
     return [
         *out,
+        "",
+        *bins,
         "",
         f"The 95 % interval of n\\* contains a best n in {sum(held)} of {len(held)} cases that have one. "
         f"Of {stated} 95 % intervals of rewards, {inside} contain the measured reward.",
     ]
+
+
+def _by_group(
+    cuts: list[dict[str, Any]], groups: list[str], value: Callable[[dict[str, Any]], float | None]
+) -> list[float]:
+    """Return the mean of a value over the cases of each group that has one."""
+    out = []
+    for group in groups:
+        own = [v for c in cuts if c["group"] == group and (v := value(c)) is not None]
+        out += [float(np.mean(own))] if own else []
+    return out

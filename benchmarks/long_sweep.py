@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 import isolaw
-from benchmarks.evidence import DATA, by_seed
+from benchmarks.evidence import DATA, RealSweep, by_seed
 from isolaw.runs import Runs
 
 DOCS = Path(__file__).parents[1] / "docs" / "real-sweep.md"
@@ -36,7 +36,11 @@ def difference(own: dict[int, float], other: dict[int, float]) -> tuple[float, f
 
 def tables(runs: Runs) -> str:
     """Return rewards by n and C, and the differences to the smallest n, as Markdown."""
-    found = {c: by_seed(runs, c, {"lr": LR}) for c in COMPUTES if c <= runs.points["compute"].max()}
+    found = {
+        c: by_seed(runs, c, RealSweep("", "", fixed={"lr": LR}))
+        for c in COMPUTES
+        if c <= runs.points["compute"].max()
+    }
     levels = sorted(runs.points["rollouts_per_problem"].unique())
     head = "| C | " + " | ".join(f"n = {n}" if n == levels[0] else str(n) for n in levels) + " |"
     out = [head, "|--:|" + "--:|" * len(levels)]
@@ -70,7 +74,7 @@ def retuned(runs: Runs, others: Runs) -> str:
     out = ["| B_p | lr at B = 1,024 | " + " | ".join(f"n = {n}" for n in levels) + " |"]
     out.append("|--:|--:|" + "--:|" * len(levels))
     for source, b, lr in sorted(rows, key=lambda row: row[1:]):
-        own = by_seed(source, RETUNED, {"lr": lr, "problems_per_batch": b})
+        own = by_seed(source, RETUNED, RealSweep("", "", fixed={"lr": lr, "problems_per_batch": b}))
         means = {n: (np.mean(v := list(own[n].values())), np.std(v, ddof=1) / len(v) ** 0.5) for n in levels}
         cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in means.values()]
         out.append(f"| {b} | {lr:g} | " + " | ".join(cells) + " |")

@@ -105,7 +105,7 @@ def backtest(
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
     >>> result = backtest(runs, 200_000, draws=10)
     >>> sorted(result["rules"])
-    ['best small run', 'isolaw', 'largest n', 'n = 16']
+    ['best measured', 'isoflop', 'isolaw', 'largest n', 'n = 16']
     """
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold, where)

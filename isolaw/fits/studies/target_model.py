@@ -13,7 +13,8 @@ target, while log B_crit, log λ, α and β are linear in T. The term in lr is a
 parabolic at its bottom with curvature p; far below lr* it gives N ∝ lr^(−p). A block is a value of any other
 hold in which runs differ (such as a code version, or the weight of the KL term), and shifts log N. u_k ~
 Normal(0, τ²) is shared by all targets of a run; e ~ Normal(0, σ²) is not. A run that has not reached T by its
-end C is censored, and contributes the probability that N > C (Tobin 1958).
+end C is censored, and contributes the probability that N > C (Tobin 1958). A run that is above T at its first
+evaluation contributes the probability that N < C.
 
 Estimates maximise the likelihood, with u_k integrated out by Gauss-Hermite quadrature. Intervals come from
 the profile likelihood (`isolaw.fits.studies.profile`), with the runs that reach a target as observations. u_k
@@ -50,19 +51,27 @@ class TargetData:
     """The rollouts that each of K runs needed to reach each of J target rewards."""
 
     targets: Floats  # target rewards, ascending, (J,)
-    log_rollouts: Floats  # log N, or log of the rollouts at the run's end if it missed the target, (K, J)
-    reached: NDArray[np.bool_]  # whether each run reached each target, (K, J)
+    # log N, (K, J). For a run that missed the target, log of the rollouts at its end, and for a run that was
+    # above it from its first evaluation, at this evaluation.
+    log_rollouts: Floats
+    reached: NDArray[np.bool_]  # whether each run crossed each target, (K, J)
     problems: Floats  # B_p, (K,)
     rollouts: Floats  # n, (K,)
     lr: Floats | None  # (K,)
     block: NDArray[np.int64]  # index of each run's block, from 0, (K,)
+    before: NDArray[np.bool_] | bool = (
+        False  # whether a run was above a target from its first evaluation, (K, J)
+    )
 
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
         """Return the data of the runs and targets that the masks of shape (K,) and (J,) select."""
         lr = None if self.lr is None else self.lr[runs]
         both = np.ix_(runs, targets)
         per_run = self.problems[runs], self.rollouts[runs], lr, self.block[runs]
-        return TargetData(self.targets[targets], self.log_rollouts[both], self.reached[both], *per_run)
+        before = np.broadcast_to(self.before, self.reached.shape)[both]
+        return TargetData(
+            self.targets[targets], self.log_rollouts[both], self.reached[both], *per_run, before
+        )
 
 
 class TargetModel:
@@ -154,14 +163,15 @@ class TargetModel:
             nodes, logs = shift + np.sqrt(variance) * _NODES[:, None], _LOG_WEIGHTS[:, None]
             shift = 0.5 * shift**2 / variance + 0.5 * np.log(variance / tau**2)
         z = (left - nodes[:, :, None]) / sigma  # (Q, K, J)
-        beyond = log_ndtr(-z)
+        side = np.where(d.before, -1.0, 1.0)
+        beyond = log_ndtr(-side * z)
         of_node = np.where(d.reached, 0.0, beyond).sum(axis=2) + logs  # (Q, K)
         log_beyond = logsumexp(of_node, axis=0)
         share = np.exp(of_node - log_beyond)[:, :, None]
         normal = np.where(d.reached, -0.5 * (left / sigma) ** 2 - theta[at["sigma"]], 0.0).sum(axis=1)
-        # φ(z) divided by the probability beyond z; finite even if both underflow
+        # φ(z) divided by the probability beyond z (before it: below z); finite even if both underflow
         hazard = np.exp(np.minimum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - beyond, 50.0))
-        by_z = np.where(d.reached, z, hazard)
+        by_z = np.where(d.reached, z, side * hazard)
         pull = (share * by_z).sum(axis=0) / sigma  # derivative with respect to the mean, (K, J)
         slope = -np.einsum("kj,kjp->p", pull, jacobian)
         slope[at["sigma"]] = float(d.reached.sum() - (share * by_z * z).sum())

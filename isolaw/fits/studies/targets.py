@@ -138,14 +138,15 @@ def to_target(
     table, curves = _curves(points, table, flags)
     levels = _checked(targets, table, curves, metric)
     reached_at = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
-    if np.isnan(reached_at).all():
+    if not (reached_at > 0).any():
         highest = max(float(smoothed(*curve)[1][-1]) for curve in curves)
         raise Refused(
             f"{runs.source}: no run reaches {metric} = {min(levels):g} in two evaluations (the highest: "
             f"{highest:.3g}); choose a lower target, or run longer"
         )
     ends = np.array([curve[0][-1] for curve in curves])
-    data = _data(levels, reached_at, ends, table, recipes)
+    begun = np.array([curve[0][curve[0] > 0][0] for curve in curves])
+    data = _data(levels, reached_at, (begun, ends), table, recipes)
     critical = critical_batches(data, flags)
     law = rule_of_lr(data)
     rows = _rows(data, table, recipes, cost, price)
@@ -182,14 +183,20 @@ def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
 def crossing(compute: Floats, reward: Floats, target: float) -> float:
     """Return the compute at which the smoothed curve crosses ``target``, or NaN if it does not.
 
+    0 stands for a curve that is above the target from its first evaluation: the crossing was before it.
+
     >>> c = np.arange(0.0, 110.0, 10.0)
     >>> round(crossing(c, c / 100, 0.55), 9), crossing(c, np.where(c == 100, 1.0, 0.0), 0.5)
     (55.0, nan)
+    >>> crossing(c, 0.5 + c / 100, 0.4)
+    0.0
     """
     centre, level, size = smoothed(compute, reward)
     first = int(np.searchsorted(level, target))
-    if first == 0 or size[first:].sum() < _LEAST_ABOVE:
+    if size[first:].sum() < _LEAST_ABOVE:
         return math.nan
+    if first == 0:
+        return 0.0
     return float(np.interp(target, level[first - 1 : first + 1], centre[first - 1 : first + 1]))
 
 
@@ -260,9 +267,13 @@ def _checked(
 
 
 def _data(
-    targets: list[float], reached_at: Floats, ends: Floats, table: pd.DataFrame, recipes: list[str]
+    targets: list[float],
+    reached_at: Floats,
+    ends: tuple[Floats, Floats],
+    table: pd.DataFrame,
+    recipes: list[str],
 ) -> TargetData:
-    reached = np.isfinite(reached_at)
+    reached, before = reached_at > 0, reached_at == 0
     block = np.zeros(len(table), dtype=np.int64)
     if recipes:  # the recipe of most runs first
         names = table[recipes].astype(str).agg(" ".join, axis=1)
@@ -270,12 +281,13 @@ def _data(
     lr = table["lr"].to_numpy(np.float64)
     return TargetData(
         np.array(targets),
-        np.log(np.where(reached, reached_at, np.maximum(ends, 1.0)[:, None])),
+        np.log(np.where(reached, reached_at, np.maximum(np.where(before, *(e[:, None] for e in ends)), 1.0))),
         reached,
         table["problems_per_batch"].to_numpy(np.float64),
         table["rollouts_per_problem"].to_numpy(np.float64),
         None if np.isnan(lr).any() else lr,
         block,
+        before,
     )
 
 

@@ -195,7 +195,8 @@ def _posterior(model: Model, mode: Floats, seed: int) -> tuple[Floats, Floats, f
         mean = weights @ drawn
         away = drawn - mean
         share = effective / (effective + size)  # few draws hardly determine a covariance
-        root = np.linalg.cholesky(share * (away.T * weights) @ away + (1 - share) * root @ root.T)
+        spread = share * (away.T * weights) @ away + (1 - share) * root @ root.T
+        root = np.asarray(np.linalg.cholesky(spread))
     for power in np.linspace(0.9, 0.1, 9) if effective < _ENOUGH else ():
         weights = _capped(power * logs)
         if weights @ weights <= 1 / _ENOUGH:

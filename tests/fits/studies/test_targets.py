@@ -157,7 +157,8 @@ def test_the_gradient_is_that_of_the_likelihood(form: Any) -> None:
     log_n = np.log1p(b / 60)[:, None] + rng.normal([10, 11], 0.3, (12, 2))
     reached = log_n < 12
     n, block = np.full(12, 8.0), np.tile([0, 1], 6)
-    model = TargetModel(TargetData(np.array([0.4, 0.6]), log_n, reached, b, n, lr, block), form)
+    before = ~reached & (rng.random(reached.shape) < 0.5)
+    model = TargetModel(TargetData(np.array([0.4, 0.6]), log_n, reached, b, n, lr, block, before), form)
     assert 0 < reached.mean() < 1
     theta = model.theta + rng.normal(0, 0.05, len(model.names))
     slope = approx_fprime(theta, lambda x: model.loss_and_slope(x)[0], 1e-6)
