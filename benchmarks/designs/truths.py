@@ -224,7 +224,8 @@ def _plateau(u: Floats, b: Floats, c: Floats) -> Floats:
     learnt = _exponential(c, 5e5, 0.6)
     limit = 0.62 + 0.03 * (_across(u, b) - 3)
     below = 0.38 * learnt
-    return R0 + below - np.logaddexp(0, (below + R0 - limit) / 0.02) * 0.02 - _batch(b, c, learnt)
+    lost = np.logaddexp(0, (below + R0 - limit) / 0.02) - np.logaddexp(0, (R0 - limit) / 0.02)
+    return R0 + below - 0.02 * lost - _batch(b, c, learnt)
 
 
 ANALYTIC = {

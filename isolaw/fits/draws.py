@@ -19,7 +19,7 @@ from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.surface.estimate import Surface
-from isolaw.fits.surface.model import Link, Model, Start
+from isolaw.fits.surface.model import Link, Start, StructuralModel
 from isolaw.fits.surface.observations import Observations
 
 Floats = NDArray[np.float64]
@@ -176,7 +176,7 @@ def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: 
     mode = np.array(stored.theta)
     try:
         observations = Observations.from_dict(stored.observations)
-        model = Model(
+        model = StructuralModel(
             observations, Start(*stored.start), Link.of((bounds[0], bounds[1]), unit, observations.reward)
         )
         sound = np.isfinite(model.observed(mode)[0]).all() and np.isfinite(model.y).all()

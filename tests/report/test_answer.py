@@ -77,7 +77,7 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
     reached = sorted(g.measured[1] for g in law.document.grid)[-3]
     assert today.compute == int(reached)
     places = np.log2([[found.n, today.n], [found.B_p, today.B_p]])
-    reward = law.pool.rewards(*places, np.array([2.5e6, reached]))
+    reward = law.surface.drawn().rewards(*places, np.array([2.5e6, reached]))
     drawn = reward[1:, 0] - reward[1:, 1]
     assert gain.reward.value == pytest.approx(reward[0, 0] - reward[0, 1])
     assert gain.reward.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
@@ -108,7 +108,7 @@ def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
     with mock.patch.object(type(found.law), "predict", return_value=today):
         kept = gain_of(found.law, falling).kept
     places = np.log2([[falling.n, today.n], [falling.B_p, today.B_p]])
-    reward = found.law.pool.rewards(*places, np.array([2.5e6, 2.5e6]))
+    reward = found.law.surface.drawn().rewards(*places, np.array([2.5e6, 2.5e6]))
     assert kept.value == pytest.approx(reward[0, 0] - reward[0, 1])
 
 

@@ -19,7 +19,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.model import Model, Places, model_of
+from isolaw.fits.surface.model import Places, StructuralModel, model_of
 
 _STARTS = ((-1.0, 0.0), (0.7, 0.0), (-0.5, -1.0), (-0.5, 1.0))  # τ and c, in deviations of the prior
 _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the prior
@@ -38,7 +38,7 @@ _LEAST_VARIANCE = 1e-10
 class Surface:
     """Draws of the reward over (log n, log B_p, log C)."""
 
-    model: Model  # the prior and the observations
+    model: StructuralModel  # the prior and the observations
     mode: Floats  # the most likely hyperparameters, (P,)
     theta: Floats  # draws of the hyperparameters, (H, P); the mode if there are no draws
     of_draw: NDArray[np.int64]  # index into ``theta`` for each draw, (D,)
@@ -128,7 +128,7 @@ def estimate(
     return Surface(model, mode, theta[used], of_kept[np.arange(draws) % _THETA], seed, effective, unit)
 
 
-def _mode(model: Model) -> Floats:
+def _mode(model: StructuralModel) -> Floats:
     """Return the most likely θ, searched from several starts and then from the best result."""
     from scipy.optimize import minimize  # imported here since predictions from a law do not need it
 
@@ -154,7 +154,7 @@ def _mode(model: Model) -> Floats:
     return np.asarray(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST).round(_DIGITS))
 
 
-def _root(model: Model, z: Floats) -> Floats:
+def _root(model: StructuralModel, z: Floats) -> Floats:
     """Return a root of the inverse of the loss's second derivatives, in units of the prior's deviations.
 
     The symmetric root is the same on every processor, unlike eigenvectors' signs and order.
@@ -167,7 +167,7 @@ def _root(model: Model, z: Floats) -> Floats:
     return np.asarray((vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T)
 
 
-def _posterior(model: Model, mode: Floats, seed: int) -> tuple[Floats, Floats, float]:
+def _posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[Floats, Floats, float]:
     """Draw θ and return the draws (H, P), their weights (H,), and their effective number.
 
     The effective number is 1 / Σ w² (Kish). The weights are capped at √H times their mean, and flattened,

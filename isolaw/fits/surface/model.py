@@ -159,7 +159,7 @@ class Start:
         return cls(float(zero.mean()), error)
 
 
-class Model:
+class StructuralModel:
     """The reward model given observations: its prior, likelihood, and posterior mean given θ.
 
     ``names`` lists the hyperparameters θ that these observations involve, and ``prior`` (P, 2) their centres
@@ -390,7 +390,9 @@ class Model:
         return float(of_run + np.exp(2 * p["seed"]) * o.seed_variance)
 
 
-def model_of(configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float) -> Model:
+def model_of(
+    configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float
+) -> StructuralModel:
     """Return the model of configurations with rewards of this unit between these bounds."""
     observations = observe(configurations)
-    return Model(observations, Start.of(configurations), Link.of(bounds, unit, observations.reward))
+    return StructuralModel(observations, Start.of(configurations), Link.of(bounds, unit, observations.reward))

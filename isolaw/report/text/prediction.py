@@ -170,21 +170,20 @@ def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
         *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
         loss(prediction, document),
-        f"Predicted {document.metric}: {prediction.reward}.",
-        *rules(prediction, document),
+        f"Predicted {document.metric}: {prediction.reward}.{rules(prediction, document)}",
     ]
 
 
-def rules(prediction: Prediction, document: LawDocument) -> list[str]:
-    """Return a line with what simple rules choose, if one of them is more than a doubling away."""
+def rules(prediction: Prediction, document: LawDocument) -> str:
+    """Return a sentence on what simple rules choose if one is more than a doubling away, else nothing."""
     if prediction.allocation is None:
-        return []
+        return ""
     recommended = getattr(prediction.allocation, document.axis)
     if all(max(n / recommended, recommended / n) <= _DIFFERS for n in prediction.rules.values()):
-        return []
+        return ""
     names = {"best_measured": "the best measured one", "isoflop": "IsoFLOP profiles"}
     choices = [f"{number(round(n))} ({names[rule]})" for rule, n in prediction.rules.items()]
-    return [f"Simple rules choose {SYMBOL_OF[document.axis]} = {' and '.join(choices)}."]
+    return f" Simple rules choose {SYMBOL_OF[document.axis]} = {' and '.join(choices)}."
 
 
 def optimum(prediction: Prediction, document: LawDocument) -> str:

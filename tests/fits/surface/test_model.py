@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from isolaw.fits.selection import Configuration
-from isolaw.fits.surface.model import CURVE, Link, Model, Start, model_of
+from isolaw.fits.surface.model import CURVE, Link, Start, StructuralModel, model_of
 
 Measured = Callable[..., list[Configuration]]
 GRIDS: dict[str, Any] = {
@@ -24,13 +24,13 @@ GRIDS: dict[str, Any] = {
 
 
 @pytest.fixture(params=GRIDS)
-def model(measured: Measured, request: pytest.FixtureRequest) -> Model:
+def model(measured: Measured, request: pytest.FixtureRequest) -> StructuralModel:
     runs = measured(GRIDS[request.param], hold=request.param, noise=0.01, checkpoints=12)
     return model_of(runs, (0.0, 1.0), 1.0)
 
 
 @pytest.mark.parametrize("rng", range(3))
-def test_the_gradient_is_that_of_differences(model: Model, rng: int) -> None:
+def test_the_gradient_is_that_of_differences(model: StructuralModel, rng: int) -> None:
     z = np.random.default_rng(rng).standard_normal(len(model.names)) / 2
     theta = model.prior[:, 0] + z * model.prior[:, 1]
     value, slope = model.loss_and_slope(theta)
@@ -41,13 +41,13 @@ def test_the_gradient_is_that_of_differences(model: Model, rng: int) -> None:
         assert slope[i] == pytest.approx(expected, rel=1e-3, abs=1e-2), model.names[i]
 
 
-def test_names_are_those_that_the_runs_involve(model: Model) -> None:
+def test_names_are_those_that_the_runs_involve(model: StructuralModel) -> None:
     several = np.ptp(model.observations.log2_b) > 0
     assert ("across" in model.names) == several
     assert set(CURVE) - {"across"} <= set(model.names)
 
 
-def learnt(model: Model, compute: Any, **of_theta: float) -> Any:
+def learnt(model: StructuralModel, compute: Any, **of_theta: float) -> Any:
     """F in the middle of the grid."""
     size = np.size(compute)
     middle = (np.full(size, model.middle[0]), np.full(size, model.middle[1]), np.log(compute))
@@ -55,7 +55,7 @@ def learnt(model: Model, compute: Any, **of_theta: float) -> Any:
     return model._learnt(p, model._points(*middle))
 
 
-def test_its_curves_are_an_exponential_and_hills(model: Model) -> None:
+def test_its_curves_are_an_exponential_and_hills(model: StructuralModel) -> None:
     """At the limits of w: 1 − e^−x, and x / (1 + x), with x = (C / τ)^b."""
     compute = np.geomspace(1e4, 1e7, 20)
     tau = np.exp(model.end) * 2 / 3
@@ -81,7 +81,7 @@ def test_step_0_anchors_the_start(measured: Measured) -> None:
     with_zero = model_of(runs, (0.0, 1.0), 1.0)
     start = Start.of(runs)
     assert start.reward == pytest.approx(0.3, abs=0.03)
-    without = Model(with_zero.observations, Start(None, None), with_zero.link)
+    without = StructuralModel(with_zero.observations, Start(None, None), with_zero.link)
     assert with_zero.deviation[0] < without.deviation[0]
 
 

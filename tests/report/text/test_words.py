@@ -263,7 +263,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     where = "beyond the measured n" if best.beyond else "between measured n"
     unmeasured = f" No run has n = {a.rollouts_per_problem}, which is {where}."
     assert lines[1].endswith(unmeasured) == (not best.measured)
-    assert lines[2] == f"Predicted avg@4: {best.reward}."
+    assert lines[2] == f"Predicted avg@4: {best.reward}.{prediction_text.rules(prediction, law.document)}"
     assert lines[3] == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}."
     assert lines[-1] == runs_to_add.next_line(prediction, law.document)
     for other in prediction.options[1:]:
