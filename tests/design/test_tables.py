@@ -18,11 +18,15 @@ from benchmarks.designs import race
 
 
 @pytest.mark.parametrize("designs", [race.DESIGNS, race.JOINT])
-def test_the_page_has_the_measured_table_of_this_version(designs: tuple[str, ...]) -> None:
+def test_the_page_has_the_measured_table_of_this_version_or_none(designs: tuple[str, ...]) -> None:
+    page = race.DOCS.read_text()
+    if not race.SUMMARY.exists():
+        assert "| design |" not in page
+        return
     found = json.loads(race.SUMMARY.read_text())
     assert (found["surface"], found["simulator"]) == (SURFACE, _Bandit.version)
     assert {row["design"] for row in found["rows"]} >= set(designs)
-    assert "\n".join(race.lines(found, designs)) in race.DOCS.read_text()
+    assert "\n".join(race.lines(found, designs)) in page
 
 
 def test_designs_play_on_the_runs_of_a_truth(monkeypatch: pytest.MonkeyPatch) -> None:
