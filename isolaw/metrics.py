@@ -27,6 +27,7 @@ _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
 _MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
 _REWARD = {"reward", "rewards", "score", "scores", "success", "solve", "solved", "correct", "win"}
+_SOLVED = {"pass", "success", "solve", "solved", "win"}  # of which a rate or a mean is an accuracy
 _SPREAD = {"std", "min", "max", "var", "stddev"}
 
 
@@ -50,7 +51,7 @@ def parse(metric: str) -> tuple[str, int] | None:
 def is_accuracy(metric: str) -> bool:
     """Return whether a name denotes a share of correct answers, whose values are in [0, 1].
 
-    >>> [is_accuracy(name) for name in ("avg@8", "pass@16", "holdout_acc", "reward", "accelerate")]
+    >>> [is_accuracy(name) for name in ("avg@8", "pass_rate", "holdout_acc", "reward", "accelerate")]
     [True, True, True, False, False]
     """
     return bool(_SHARE.fullmatch(metric)) or _is_plain_accuracy(metric)
@@ -85,7 +86,9 @@ def falls(metric: str) -> bool:
 
 
 def _is_plain_accuracy(metric: str) -> bool:
-    return not {"acc", "accuracy"}.isdisjoint(_words(metric))
+    words = set(_words(metric))
+    rate = bool(words & _SOLVED) and bool(words & {"rate", "mean"})
+    return rate or not words.isdisjoint({"acc", "accuracy"})
 
 
 def _words(metric: str) -> list[str]:
