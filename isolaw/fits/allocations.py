@@ -13,6 +13,7 @@ from isolaw.errors import InputError
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Hold, varied
+from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import Cost
 
 # Multiples of the compute that three n reached. Past the first, n* of the method ``paper`` is only a bound.
@@ -79,6 +80,31 @@ class CandidateAllocation(Cell):
     measured: bool
     rate: float = 1.0
     beyond: float = 0.0
+
+
+def in_reach(document: LawDocument, candidate: CandidateAllocation, budget: float) -> bool:
+    """Return whether the budget is at most `FAR` times the compute of the runs nearest to a candidate."""
+    away = [math.dist(candidate.place, entry.place) for entry in document.grid]
+    ends = [entry.end for entry, d in zip(document.grid, away, strict=True) if d <= min(away) + _ROUNDING]
+    return budget * candidate.rate <= FAR * max(ends) * (1 + _ROUNDING)
+
+
+def within_reach(
+    document: LawDocument, candidates: list[CandidateAllocation], budget: float, flags: list[Flag]
+) -> list[CandidateAllocation]:
+    """Return the candidates `in_reach` of their runs, or all if there are none, and flag the others."""
+    kept = [c for c in candidates if in_reach(document, c, budget)]
+    if kept and (
+        short := sorted(
+            {c.level(document.axis) for c in candidates if c.measured}
+            - {c.level(document.axis) for c in kept}
+        )
+    ):
+        text = (
+            f"the runs of {SYMBOL_OF[document.axis]} = {', '.join(map(str, short))} ended before a tenth of "
+        )
+        flags.append(Flag(Code.LIMITED, text + "the budget, so isolaw does not compare them"))
+    return kept or candidates
 
 
 def affordable(

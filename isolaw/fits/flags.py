@@ -83,7 +83,10 @@ class Code(StrEnum):
     BATCH_EDGE = "batch_edge", "the recommended B_p is the smallest or the largest measured one"
     EXTRAPOLATION = "extrapolation", "the budget is beyond what was measured"
     FAR = "far", "the budget is too far beyond the compute that three n reached; isolaw recommends nothing"
-    LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
+    LIMITED = (
+        "limited",
+        "measured configurations do not fit the budget or the cap, or ended before a tenth of it",
+    )
     FLAT = "flat", "no measured n is better than another at this budget, or the reward never changed"
     UNCERTAIN = (
         "uncertain",

@@ -19,7 +19,8 @@ compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) ha
 
 Extrapolation starts where fewer than three n were measured, since isolaw compares at least three. Intervals
 extend to ten times this compute. For ``paper`` they extend to three times, and n* is only a bound beyond.
-Past ten times, isolaw recommends nothing. A law's n* is stated only within the runs.
+Past ten times, isolaw recommends nothing. For ``surface``, no allocation competes at more than ten times the
+compute of the nearest runs. A law's n* is stated only within the runs.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ from isolaw.fits.allocations import (
     beyond,
     comparable,
     cost_flags,
+    in_reach,
     in_seconds,
     reached,
     times_beyond,
+    within_reach,
 )
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
@@ -92,6 +95,9 @@ def predict(
         candidates = in_seconds(candidates, cost, seconds, flags)
         with contextlib.suppress(InputError):  # none of the candidates has a known cost
             outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
+    if law.surface is not None:
+        candidates = within_reach(document, candidates, budget, flags)
+        outer = [c for c in outer if in_reach(document, c, budget)]
     farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
     factor = times_beyond(farthest, document.grid)

@@ -674,3 +674,13 @@ def test_budgets_in_hours_that_cannot_be_answered(shared: SharedLaws) -> None:
     small = law.predict(1e5, cost=cost_of(1.0, 0.0, batches=(1, 2)))
     assert Code.COST_EXTRAPOLATED in {flag.code for flag in small.flags}
     assert law.predict(1e5).to_dict()["cost"] is None
+
+
+def test_runs_that_ended_before_a_tenth_of_the_budget_do_not_compete(synthetic: Make) -> None:
+    """Runs of equal steps: at the compute of the largest n, small n would be pure extrapolation."""
+    runs = synthetic([(32, n) for n in (8, 32, 128, 512)], compute=lambda b, n: 60.0 * b * n, **NOISE)
+    law = isolaw.fit(runs, draws=16)
+    p = law.predict(60.0 * 32 * 512)
+    assert {o.allocation.rollouts_per_problem for o in p.options} <= {64, 96, *range(128, 2049)}
+    assert ["the runs of n = 8, 32 ended" in flag.text for flag in having(p.flags, Code.LIMITED)] == [True]
+    assert not having(law.predict(60.0 * 32 * 64).flags, Code.LIMITED)
