@@ -74,7 +74,7 @@ class Surface:
 
         Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
         """
-        at, draws = (log2_n, log2_b, np.log(compute)), self.of_draw.size
+        at, draws = self.model.at(log2_n, log2_b, np.log(compute)), self.of_draw.size
         z = np.random.default_rng(self.seed).standard_normal((draws, log2_n.size))
         out = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():

@@ -41,8 +41,6 @@ from scipy.special import polygamma
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 from isolaw.fits.surface.observations import Observations, observe
 
-Places = tuple[Floats, Floats, Floats]  # log2 n, log2 B_p and log C of Q points
-
 # Centre and standard deviation of each hyperparameter; those of CURVE describe F, the others are logarithms.
 PRIORS = {
     "tau": (0.0, 1.4),  # log of τ over two thirds of the runs' C
@@ -140,6 +138,11 @@ class _Kernels(NamedTuple):
     smooth: Floats
     walk: Floats
     slopes: Floats
+
+
+Places = tuple[
+    _Points, _Kernels, _Kernels
+]  # Q points, and their covariances with observations and each other
 
 
 @dataclass(frozen=True)
@@ -275,17 +278,23 @@ class StructuralModel:
         out[np.diag_indices_from(out)] += _JITTER
         return out, self.y - design @ self.mean
 
+    def at(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
+        """Return Q points as `predicted` takes them, with all that does not depend on θ."""
+        points = self._points(log2_n, log2_b, t)
+        return points, self._kernels(points, self.points), self._kernels(points, points)
+
     def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
-        """Return the prior of z at Q points (log2 n, log2 B_p, log C) given θ, in units of ``scale``.
+        """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
-        p, at = self.named(theta), self._points(*places)
-        sides = [(x, self._learnt(p, x)) for x in (at, self.points)]
-        (_, learnt), design = sides[0], self._design(sides[0][1], at)
+        p, (at, *kernels) = self.named(theta), places
+        learnt = self._learnt(p, at)
+        design = self._design(learnt, at)
         out = []
-        for other, share in sides[::-1]:
-            plain, across = self._discrepancy(p, self._kernels(at, other))
+        for other, k in zip((self.points, at), kernels, strict=True):
+            share = learnt if other is at else self._learnt(p, other)
+            plain, across = self._discrepancy(p, k)
             linear = (design * self._variance(p)) @ self._design(share, other).T
             out.append(plain + linear + learnt[:, None] * share * across)
         return design @ self.mean, out[0], out[1]
