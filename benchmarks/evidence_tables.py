@@ -39,6 +39,16 @@ def _best(own: dict[str, Any]) -> str:
     return f"{best}: {reward['reward']:.3f}{error}" + (f" (as good: {', '.join(others)})" if others else "")
 
 
+def _case(own: dict[str, Any] | None) -> str:
+    """Return the n that isolaw chose, its loss and expected loss, and n* if its interval missed."""
+    if own is None:
+        return "no answer"
+    said, verdict = own["said"], own["verdict"]
+    missed = f"; n\\* {_interval(said['n_star'])}" if verdict["n_star_held"] is False else ""
+    lost, expected = _loss(verdict["lost"]["isolaw"]), _loss(said["expected_loss"])
+    return f"{_n(said['chosen']['isolaw'])}: {lost} ({expected}){missed}"
+
+
 def _rewards(own: dict[str, Any]) -> tuple[float, float]:
     """Return the mean error of the stated rewards, and the mean half width of their intervals."""
     stated = [
@@ -51,18 +61,12 @@ def _rewards(own: dict[str, Any]) -> tuple[float, float]:
 
 
 def _forecasts(sweep: dict[str, Any]) -> list[str]:
-    """Return sentences on the statements for budgets that the runs do not reach yet."""
-    out = []
-    for own in sweep["cuts"]:
-        if "before" in own and "verdict" not in own:
-            said, n_star = own["said"], _interval(own["said"]["n_star"])
-            choices = (f"{name} n = {_n(said['chosen'].get(rule))}" for rule, name in RULES.items())
-            out.append(
-                f"The runs of “{sweep['name']}” do not reach C = {said['compute']:,.0f} yet. For this C "
-                f"isolaw predicted n\\* = {n_star} and an expected loss of {_loss(said['expected_loss'])}. "
-                f"The choices were: {', '.join(choices)}."
-            )
-    return out
+    """Return what an earlier estimator stated before the runs went on."""
+    return [
+        f"Before “{sweep['name']}” went on to C = {number(own['said']['compute'])}: {_case(own)}."
+        for own in sweep["cuts"]
+        if "before" in own and "verdict" in own
+    ]
 
 
 def tables(summary: dict[str, Any]) -> str:
@@ -73,31 +77,21 @@ def tables(summary: dict[str, Any]) -> str:
         for own in sweep["cuts"]
         if "verdict" in own
     ]
-    head = ["sweep", "data used", "C", "predicted n\\*", "measured best n", "n\\* inside", "expected loss"]
-    head += RULES.values()
-    out = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|:-:|--:" + "|--:" * len(RULES) + "|"]
-    for sweep, own in judging:
-        said, verdict = own["said"], own["verdict"]
-        best = _best(own)
-        held = {None: "none", True: "yes", False: "no"}[verdict["n_star_held"]]
-        losses = [
-            _loss(lost) if lost is not None else "no answer" for lost in map(verdict["lost"].get, RULES)
-        ]
-        losses[0] += f" (n = {_n(said['chosen'].get('isolaw'))})"
-        seen = "before the runs" if "before" in own else f"{own['share']:.0%}"
-        cells = [sweep["name"], seen, number(said["compute"]), _interval(said["n_star"]), best, held]
-        out.append("| " + " | ".join([*cells, _loss(said["expected_loss"]), *losses]) + " |")
+    shares = sorted({own["share"] for _, own in judging if "share" in own})
+    out = [
+        f"| sweep | C | best n | {' | '.join(f'{share:.0%}' for share in shares)} |",
+        "|---|--:|--:|" + "---|" * len(shares),
+    ]
+    for sweep in summary["sweeps"]:
+        cuts = {own["share"]: own for _, own in judging if _ is sweep and "share" in own}
+        if cuts:
+            last = next(iter(cuts.values()))
+            cells = [sweep["name"], number(sweep["compute"]), _best(last)]
+            out.append("| " + " | ".join([*cells, *(_case(cuts.get(share)) for share in shares)]) + " |")
     out += ["", *_tally([own for _, own in judging]), ""]
     for sweep in summary["sweeps"]:
         for line in _forecasts(sweep):
             out += [line, ""]
-    refused = [(s["name"], own) for s in summary["sweeps"] for own in s["cuts"] if "refused" in own]
-    for name, own in refused:
-        out += [
-            f"isolaw refuses to predict from {own['share']:.0%} of “{name}”: "
-            f"{own['refused'].partition('. ')[0]}.",
-            "",
-        ]
     first = [next((c for c in s["cuts"] if "verdict" in c), None) for s in summary["sweeps"]]
     errors, halves = np.array([_rewards(own) for own in first if own]).T
     out += [
