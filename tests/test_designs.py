@@ -185,6 +185,7 @@ def test_a_fit_is_answered() -> None:
 
 
 @pytest.mark.skipif(not tables.SUMMARY.exists(), reason="nothing was measured yet")
+@pytest.mark.numbers
 def test_what_is_published_is_of_this_estimator() -> None:
     """Its version, what it says of one sweep, and the tables of the docs."""
     summary = json.loads(tables.SUMMARY.read_text())

@@ -289,7 +289,8 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
 
     runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS[1:]], reward, checkpoints=12, **NOISE)
     p = isolaw.fit(runs, hold="nothing", method=method, draws=16).predict(9e5)
-    assert p.allocation.problems_per_batch == best
+    beyond = {16: 8, 64: 128}.get(best) if method == "surface" else None  # what rises to the edge may go on
+    assert p.allocation.problems_per_batch in (best, beyond)
     assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
 
 
