@@ -45,6 +45,7 @@ def test_the_table_is_that_of_the_figures() -> None:
     same(shipped(*keys), made.written(made.figures()), 2e-3)
 
 
+@pytest.mark.numbers
 @pytest.mark.slow
 def test_the_table_is_that_of_the_runs() -> None:
     """If this fails: python -m benchmarks.published."""
