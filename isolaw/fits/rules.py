@@ -58,6 +58,8 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     budgets, vertices = np.geomspace(max(last / 10, begun), last, _PROFILES), []
     for budget in budgets:
         measured = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
+        if not measured:  # between runs that share no compute
+            return SimpleRules(best.level(axis), best.key, None, limits)
         u = np.log2([c.level(axis) for c in measured])
         reward = np.array([_smoothed(c, float(budget)) for c in measured])
         bend, slope, _ = np.polyfit(u, reward, 2) if np.unique(u).size >= LEAST_CURVES else (0.0, 0.0, 0.0)

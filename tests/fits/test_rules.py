@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,11 @@ def test_the_best_measured_is_that_of_the_last_tenth() -> None:
 def test_fewer_than_three_n_have_no_isoflop() -> None:
     rules = simple_rules([curve(n, 5.0, 0.0) for n in LEVELS[:2]])
     assert rules.chosen(1e6) == {"best_measured": 16}
+
+
+def test_runs_that_share_no_compute_have_no_isoflop() -> None:
+    runs = [replace(curve(n, 4.0, 0.0), compute=np.geomspace(n, 3 * n, 200)) for n in (8, 32, 128, 512)]
+    assert simple_rules(runs).isoflop is None
 
 
 def test_runs_that_share_one_budget_have_a_level_isoflop() -> None:

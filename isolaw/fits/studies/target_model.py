@@ -59,9 +59,8 @@ class TargetData:
     rollouts: Floats  # n, (K,)
     lr: Floats | None  # (K,)
     block: NDArray[np.int64]  # index of each run's block, from 0, (K,)
-    before: NDArray[np.bool_] | bool = (
-        False  # whether a run was above a target from its first evaluation, (K, J)
-    )
+    # Whether each run was above each target from its first evaluation, (K, J).
+    before: NDArray[np.bool_] | bool = False
 
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
         """Return the data of the runs and targets that the masks of shape (K,) and (J,) select."""

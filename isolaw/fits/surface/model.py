@@ -23,7 +23,8 @@ Rewards with bounds, such as shares, are transformed first: r = g(z), where z is
 identity except within a hundredth of a bound, where it bends to stay inside (`Link`).
 
 Given θ = (τ, κ, c, λ, b0, b1, w, sizes of δ and noise), all else is linear and Gaussian, and is integrated
-out. `PRIORS` and `CEILINGS` are learnt from real sweeps by ``benchmarks/priors.py``.
+out. `PRIORS`, `CEILINGS` and `SLOPES` are set by hand, from what five groups of real sweeps showed; the other
+groups of docs/evidence.md judge them.
 """
 
 from __future__ import annotations
@@ -140,9 +141,8 @@ class _Kernels(NamedTuple):
     slopes: Floats
 
 
-Places = tuple[
-    _Points, _Kernels, _Kernels
-]  # Q points, and their covariances with observations and each other
+# Q points, and the parts of their covariance with the observations and with each other.
+Places = tuple[_Points, _Kernels, _Kernels]
 
 
 @dataclass(frozen=True)
