@@ -54,8 +54,10 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
         text = f"one run at {single}; isolaw assumes the same variation as at the other configurations"
         yield Flag(Code.LONE_RUNS, text)
     if document.surface is not None and 0 < document.surface.effective < FEW:
-        text = f"only {document.surface.effective:.0f} draws describe the model of these runs, so isolaw "
-        text += "widens intervals"
+        text = (
+            f"only {document.surface.effective:.0f} draws of the model's parameters count, so isolaw widens "
+        )
+        text += "the intervals"
         yield Flag(Code.LACK_OF_FIT, text)
 
 

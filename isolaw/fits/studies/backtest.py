@@ -105,7 +105,7 @@ def backtest(
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
     >>> result = backtest(runs, 200_000, draws=10)
     >>> sorted(result["rules"])
-    ['best measured', 'isoflop', 'isolaw', 'largest n', 'n = 16']
+    ['IsoFLOP', 'best measured', 'isolaw', 'largest n', 'n = 16']
     """
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold, where)
@@ -185,7 +185,7 @@ def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[Ba
     if rules.isoflop is not None:  # the measured configuration next to its choice
         axis, levels = axis_of(ready), [rules.chosen(float(c))["isoflop"] for c in budgets]
         kept = [c for c in ready if axis == "problems_per_batch" or _beside(c, best, ready)]
-        out["isoflop"] = [min(kept, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
+        out["IsoFLOP"] = [min(kept, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
     return out
 
 
