@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import RunSpec
@@ -37,7 +38,7 @@ def make(
     The first message names the node and the directory of the execution. Events follow and, if the engine must
     write them, files.
     """
-    nodes = _Nodes(group, each) if group is not None else None
+    nodes = _Nodes(group, each, run_id) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
         shared = _sees(directory, lock_message)
@@ -82,9 +83,18 @@ _join = ray.remote(max_retries=0)(launcher.join)
 class _Nodes:
     """The `Nodes` of this executor, which are the bundles of the run's placement group."""
 
-    def __init__(self, group: Any, each: Resources) -> None:
+    def __init__(self, group: Any, each: Resources, run_id: str) -> None:
         self.group, self.each, self.count = group, each, each.nodes
         self.address = ray.util.get_node_ip_address()
+        places = placement_group_table(group)["bundles_to_node_id"]
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        self.names = [addresses[places[number]] for number in range(each.nodes)]
+        here = ray.get_runtime_context()
+        self.environment = {
+            "RAY_ADDRESS": here.gcs_address,
+            "RAY_NAMESPACE": here.namespace,
+            "ISOLAW_PLACEMENT_GROUP": f"isolaw-{run_id}",
+        }
         self.tasks: list[Any] = []
 
     def call(self, meeting: dict[str, Any]) -> None:

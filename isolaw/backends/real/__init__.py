@@ -152,7 +152,7 @@ class _Real(Backend):
         """Return a context in which precision, sampler and placement are chosen for the given machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
 
-    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the memory plans of the runs, or a note on why no plan exists."""
         unknown = planner.note(runs[0]) if runs else None
         return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
