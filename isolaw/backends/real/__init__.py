@@ -113,6 +113,7 @@ class _Real(Backend):
             *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat),
+            *_answer_issues(str(folder), options.rewards),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
@@ -208,6 +209,18 @@ def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
+
+
+@models.cached(folders=1)
+def _answer_issues(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
+    stored, _ = _read_set(folder)
+    assert stored is not None
+    return tuple(
+        issue
+        for name in names
+        for part, problems in stored.parts.items()
+        for issue in rewards.answer_issues(name, problems, str(stored.files[part]))
+    )
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
