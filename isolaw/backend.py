@@ -143,6 +143,9 @@ class Nodes(Protocol):
     def dismiss(self) -> None:
         """Release the other machines after the run."""
 
+    def lost(self) -> str:
+        """Return which machines have died, in words; empty if none has."""
+
 
 @dataclass(frozen=True)
 class Needs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS
 
 _PIECE_BYTES = 2**24
+_NOTICED_S = 5.0  # time in which Ray notices that a machine has died
 
 
 @ray.remote(max_retries=0, num_returns="streaming")
@@ -88,7 +90,8 @@ class _Nodes:
         self.address = ray.util.get_node_ip_address()
         places = placement_group_table(group)["bundles_to_node_id"]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        self.names = [addresses[places[number]] for number in range(each.nodes)]
+        self.ids = [places[number] for number in range(each.nodes)]
+        self.names = [addresses[node] for node in self.ids]
         here = ray.get_runtime_context()
         self.environment = {
             "RAY_ADDRESS": here.gcs_address,
@@ -102,6 +105,15 @@ class _Nodes:
             place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
             options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": place}
             self.tasks.append(_join.options(**options).remote(meeting, node))
+
+    def lost(self) -> str:
+        until = time.monotonic() + _NOTICED_S
+        while time.monotonic() < until:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            if dead := [name for name, node in zip(self.names, self.ids, strict=True) if node not in alive]:
+                return f"Ray lost {', '.join(dead)}"
+            time.sleep(0.5)
+        return ""
 
     def dismiss(self) -> None:
         for task in self.tasks:

@@ -309,6 +309,14 @@ class SlurmNodes:
     def dismiss(self) -> None:
         self._write(None)
 
+    def lost(self) -> str:
+        with contextlib.suppress(OSError, RunError):
+            words = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(self.names)}", "--format=%N %T")
+            states = dict(line.split() for line in _ask(*words).stdout.splitlines())
+            dead = [node for node, state in states.items() if re.search(r"down|fail|\*", state)]
+            return f"SLURM lost {', '.join(dead)}" if dead else ""
+        return ""
+
     def _write(self, meeting: dict[str, Any] | None) -> None:
         text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret

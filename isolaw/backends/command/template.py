@@ -62,10 +62,10 @@ def values_of(
     extensions do not change ``every``. In a race, the original horizon is the horizon of the initial, shorter
     runs. ``nodes`` are the names of the run's machines; the others reach the first one at ``address``, where
     the command starts. ``micro_batch`` and ``accumulation`` satisfy
-    ``micro_batch · accumulation · max(gpus, 1) = B``.
+    ``micro_batch · accumulation · devices = B``, where a device is a GPU or, without GPUs, a machine.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
-    micro_batch, accumulation = _passes(spec, options)
+    micro_batch, accumulation = _passes(spec, options, options.gpus or len(nodes))
     values = {
         "B_p": spec.problems_per_batch,
         "n": spec.rollouts_per_problem,
@@ -91,12 +91,12 @@ def values_of(
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
-def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return the rollouts per GPU and pass, and the number of passes, or None if B has no such split.
+def _passes(spec: RunSpec, options: CommandOptions, devices: int) -> tuple[int | None, int | None]:
+    """Return the rollouts per device and pass, and the number of passes, or None if B has no such split.
 
-    By default, a pass has at most 8 rollouts per GPU.
+    A device is a GPU or, without GPUs, a machine. By default, a pass has at most 8 rollouts per device.
     """
-    share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
+    share, rest = divmod(spec.batch_rollouts, devices)
     if rest:
         return None, None
     size = options.micro_batch or next(
