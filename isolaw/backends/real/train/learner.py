@@ -137,6 +137,8 @@ class Learner:
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
                 kept = adv.informative(batch.rewards)
             enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
+            if recipe.mask_truncated:
+                enters &= ~batch.truncated
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
             tokens = batch.lengths + prompts[:, None]
             batch.balance(self.ranks, enters, tokens)
@@ -237,7 +239,7 @@ class Learner:
             old, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"
             values = [
-                float(sequence_kl(p[None], q[None], torch.ones_like(p[None], dtype=torch.bool), estimator))
+                float(sequence_kl(p[None], q[None], torch.ones(1, len(p)).bool(), estimator, recipe.kl_clamp))
                 for p, q in zip(old, reference, strict=True)
             ]
             out += recipe.kl * self.ranks.gathered(batch, values)
@@ -254,7 +256,7 @@ class Learner:
         old, reference = self._with_reference(batch)
         estimator = recipe.kl_estimator or "k1"
         return [
-            recipe.kl * kl_estimate(p.double(), q.double(), estimator)
+            recipe.kl * kl_estimate(p.double(), q.double(), estimator, recipe.kl_clamp)
             for p, q in zip(old, reference, strict=True)
         ]
 

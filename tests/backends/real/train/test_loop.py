@@ -212,6 +212,20 @@ def test_only_the_first_rollouts_of_a_group_are_trained_on(run) -> None:
     assert rows.tokens == [batch.rollouts.tokens[3 * j + i] for j in kept for i in range(2)]
 
 
+def test_truncated_responses_have_no_gradient_and_enter_the_advantages(run) -> None:
+    one = run(recipe={"mask_truncated": True, "max_response_tokens": 3})
+    batches, trained = [], []
+    generate, backward = one.generate, one.trainer.backward
+    one.generate = lambda: batches.append(generate()) or batches[-1]
+    one.trainer.backward = lambda rows, *more, **also: trained.append(rows) or backward(rows, *more, **also)
+    one.advance()
+    (batch,), (rows,) = batches, trained
+    cut = batch.truncated.flatten()
+    assert 0 < int(cut.sum()) < len(cut)
+    assert len(rows) == int((~cut).sum())
+    assert all(rows.finished)
+
+
 def test_mastered_problems_are_not_asked_again(run) -> None:
     one = run(
         recipe={"no_positive_resampling": 0.5, "lr": 1e-9},
