@@ -213,7 +213,7 @@ def test_only_the_first_rollouts_of_a_group_are_trained_on(run) -> None:
 
 
 def test_truncated_responses_have_no_gradient_and_enter_the_advantages(run) -> None:
-    one = run(recipe={"mask_truncated": True, "max_response_tokens": 3})
+    one = run(recipe={"mask_truncated": True, "max_response_tokens": 4})
     batches, trained = [], []
     generate, backward = one.generate, one.trainer.backward
     one.generate = lambda: batches.append(generate()) or batches[-1]
