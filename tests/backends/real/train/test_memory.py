@@ -332,9 +332,7 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
 def test_an_asynchronous_run_divides_its_gpus(
     planned: Callable[..., engine.ResolvedSweep], tmp_path: Path
 ) -> None:
-    text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
-    (tmp_path / "open.toml").write_text(re.sub("(?m)^processes = .*$", "", text))
-    example = str(tmp_path / "open.toml")
+    example = str(ROOT / "examples" / "real-qwen-easy.toml")
     asynchronous = ("real.generation=async", "recipe.staleness=1", "grid.rollouts_per_problem=[8]")
 
     def table(machine: str, *settings: str) -> dict[str, Any]:
@@ -404,7 +402,8 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
 
 def test_the_estimated_time_of_a_step(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def step(machine: str, *settings: str) -> dict[str, float]:
-        (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *settings).runs
+        eight = () if "real.processes=4" in settings else ("real.processes=8",)
+        (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *eight, *settings).runs
         with executors.planned_for(cards(machine), ExecutorSection(), "real"):
             found = BACKEND.estimate(run)
         return found and {name: part.step_s for name, part in found.parts.items()} | {"gpus": found.gpus}
@@ -412,6 +411,11 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.ResolvedSwee
     few, many = (step("h100-80g:8", f"grid.rollouts_per_problem=[{n}]") for n in (8, 512))
     assert few["gpus"] == many["gpus"] == 8
     assert many["train"] - step_time.UPDATE_S == pytest.approx(64 * (few["train"] - step_time.UPDATE_S))
+    assert many["reward"] == pytest.approx(
+        32 * 512 / 8 * 7e-3 / 2
+    )  # math-verify, two workers of each process
+    assert "reward" not in step("h100-80g:8", "grid.rollouts_per_problem=[8]", "real.reward=exact")
+    assert few["sync"] > 2 * step_time.SYNC_S  # 7B's weights take longer than 0.5B's
     assert few["generate"] > many["generate"] / 64  # a step is as long as its longest response
     n8 = "grid.rollouts_per_problem=[8]"
     assert step("h200-141g:8", n8)["generate"] < few["generate"]  # more bandwidth
@@ -436,8 +440,10 @@ def test_a_dry_run_prints_the_estimated_cost(
     assert [own["rollouts_per_problem"] for own in cost["configurations"]] == [2**k for k in range(3, 10)]
     first = cost["configurations"][0]  # 3 runs of 3,906 steps
     seconds = sum(first["seconds_of_a_step"].values())
-    assert hours[0] == pytest.approx(3 * 3_906 * seconds * 8 / 3_600, rel=1e-3)
-    assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / 8)
+    assert first["gpus"] < cost["configurations"][-1]["gpus"] == 8  # small runs execute side by side
+    training = 3 * 3_906 * seconds * first["gpus"] / 3_600
+    assert 1.002 < hours[0] / training < 1.1  # with its evaluations
+    assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / first["gpus"])
     assert "The remaining runs take an estimated " in text
 
 
