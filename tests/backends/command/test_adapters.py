@@ -232,10 +232,10 @@ def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, 
 
 def table() -> str:
     """Return what the adapters set, as a table of the documentation."""
-    lines = ["| framework | version | set in every run | keys of `[recipe]` |", "|---|---|---|---|"]
+    lines = ["| framework | version | keys of `[recipe]` |", "|---|---|---|"]
     for name, adapter in ADAPTERS.items():
-        own, keys = (", ".join(f"`{key}`" for key in part) for part in (adapter.always, adapter.recipe))
-        lines.append(f"| {name} | {CHECKED.get(name, '')} | {own} | {keys} |")
+        keys = ", ".join(f"`{key}`" for key in adapter.recipe)
+        lines.append(f"| {name} | {CHECKED.get(name, '')} | {keys} |")
     return "\n".join(lines)
 
 
