@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
@@ -44,6 +45,8 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     """
     if not sources:
         raise InputError("found no source; expected a directory, a log or a table")
+    for source in sources:
+        check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
     beside = next_to(paths)
     files = [file.under(how) for file in beside]
