@@ -5,9 +5,14 @@ Each run gets a `LogStatus`. Runs that lack a value or contradict another log ar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from isolaw import commands
 from isolaw.commands import Placeholder
@@ -20,6 +25,7 @@ from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import is_supervised
 from isolaw.readers.names import FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.records import is_step, trainings
 from isolaw.readers.resolve import option, resolve
 from isolaw.readers.stitch import stitch
 from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
@@ -36,7 +42,7 @@ def assemble(
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
     ``group_by``.
     """
-    groups, runs = _grouped(logs, group_by)
+    groups, runs = _grouped(list(_trainings(logs)), group_by)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
@@ -54,6 +60,39 @@ def assemble(
         across_runs.base_learning_rates(alike)
         across_runs.same_identity(alike)
     return runs, used
+
+
+def _trainings(logs: Sequence[RawLog]) -> Iterator[RawLog]:
+    """Yield the logs, with one run for each training in a file: ``run``, ``run#2`` and so on."""
+    for _, group in groupby(logs, lambda log: (log.source, log.run)):
+        parts = list(group)
+        ends = np.cumsum([0, *(len(part.step) for part in parts)]).tolist()
+        steps = np.concatenate([_steps(part) for part in parts])
+        begins: list[int] = []
+        if all(part.in_order for part in parts):
+            places: dict[str, list[int]] = {}
+            if len(steps) and (np.diff(steps[~np.isnan(steps)]) < 0).any():
+                for part, offset in zip(parts, ends, strict=False):
+                    for key, series in part.series.items():
+                        places.setdefault(key, []).extend(at + offset for at in series.record)
+            begins = trainings(steps, places, ends[1:-1] if len(parts) > 1 else ())
+        if not begins:
+            yield from parts
+            continue
+        for part, (start, end) in zip(parts, pairwise(ends), strict=True):
+            inside = [start, *(at for at in begins if start < at < end)]
+            numbers = [bisect_right(begins, at) + 1 for at in inside]
+            names = [f"{part.run}#{number}" if number > 1 else part.run for number in numbers]
+            yield from part.pieces([at - start for at in inside], names)
+
+
+def _steps(log: RawLog) -> NDArray[np.float64]:
+    """Return the steps of a log's records, by the container or by a key that counts steps."""
+    steps = np.array(log.step, dtype=np.float64)
+    keys = [key for key in log.series if is_step(key)] if np.isnan(steps).all() else []
+    for key in keys[:1]:
+        steps[np.asarray(log.series[key].record)] = log.series[key].value
+    return steps
 
 
 def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:

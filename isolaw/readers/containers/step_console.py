@@ -9,8 +9,7 @@
     Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
     … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
 
-Values get the names that they have in trackers. A console can contain several training runs in sequence. The
-next one starts where the steps start again, unless the same configuration was printed again.
+Values get the names that they have in trackers.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def is_console(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console, with one log per training run; raise `DataError` if it has no step."""
+    """Read a console, with one log per configuration; raise `DataError` if it has no step."""
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
@@ -188,14 +187,13 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Reader:
-    """Collects the values of each step, in one log per training run."""
+    """Collects the values of each step, in one log per printed configuration."""
 
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
         self._step, self._values = 0, StepValues()  # values before any step were measured before training
         self._epoch = 1
-        self._first = self._last = -1  # of this training run
 
     def take(self, line: bytes) -> None:
         """Process the next line of the console."""
@@ -216,14 +214,10 @@ class _Reader:
         if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
         log, config = self.logs[-1], self.printed.config
-        if step <= self._first < self._last and not (config and config == log.config):
-            self.logs.append(log.part(f"{self.logs[0].run}#{len(self.logs) + 1}"))
-            self._first = -1
-        elif changed(log.config, config):
+        if changed(log.config, config):
             self.logs.append(log.part(log.run))  # a part of the same run, but n may differ
         self.logs[-1].config = dict(config)
-        self._first = step if self._first < 0 else self._first
-        self._last = self._step = step
+        self._step = step
 
     def close(self) -> None:
         """Add the values of the last step to the log at the end of the console."""
