@@ -29,6 +29,7 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
+from isolaw.readers.records import by_training
 from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines required to recognise a console
@@ -78,7 +79,7 @@ def is_console(content: bytes) -> bool:
 def read_console(path: Path, content: bytes) -> pd.DataFrame:
     """Return the rows of a console, with line numbers as index.
 
-    Raises `DataError` if the counter starts again, since the file then contains a second training run.
+    Raises `DataError` if the lines are from several processes.
     """
     said: dict[str, int] = {}  # B_p and n that lines state: name → line number
     lines = list(_lines(content, said))
@@ -96,12 +97,6 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         size, first = total or _steps_an_epoch(rows, path), min(1, *(row.epoch for row in rows))
         for row in rows:  # the steps start again with each epoch
             row.values["step"] += max(row.epoch - first, 0) * size
-    for before, row in pairwise(rows):
-        if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
-            raise DataError(
-                f"{path}:{row.line}: the counter starts again (at {row.values['step']:g}, after line "
-                f"{before.line}), so another training begins here. Put each training in a file of its own"
-            )
     frame = pd.DataFrame(
         [line_of.values for line_of in rows], index=pd.Index([line_of.line for line_of in rows], name="line")
     )
@@ -112,12 +107,16 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
             for name, line in said.items()
         ]
     keys = ["step"]
+    frame["bar"] = [line_of.bar for line_of in rows]
     if (
         len({line_of.held_out for line_of in rows}) > 1
     ):  # otherwise the word is the name of the logger or the run
         frame["phase"] = ["validation" if line_of.held_out else "train" for line_of in rows]
         keys.append("phase")
-    _check_repeated(frame[[not line_of.bar for line_of in rows]], keys, path)
+    frame = by_training(frame, "step", str(path.with_suffix("")))
+    keys += ["run"] if "trainings" in frame.attrs else []
+    _check_repeated(frame[~frame["bar"]].drop(columns="bar"), keys, path)
+    frame = frame.drop(columns="bar")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs

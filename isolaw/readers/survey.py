@@ -130,6 +130,7 @@ class _Collector:
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
         self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
+        self.trainings: set[str] = set()  # runs that one table contains without naming them
         self.used: set[Rule] = set()
 
     def add(self, place: Place) -> None:
@@ -204,6 +205,7 @@ class _Collector:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = part.points.drop(columns="wall_s")
         of_run = points.groupby("run_id", sort=False).indices
+        self.trainings |= set(of_run) if "training" in part.origins else set()
         for run in _of_table(part, place, given):
             if not all(way.keeps(run.run, run.sources) for way in self.ways):
                 continue
@@ -228,8 +230,8 @@ class _Collector:
             if run.status is LogStatus.READY and run.container == "table" and not run.final:
                 known = sorted((name, repr(fact.value)) for name, fact in run.facts.items())
                 groups.setdefault((*known, *run.metrics), []).append(run)
-        for group in groups.values():
-            if len({run.sources[0] for run in group}) > 1:
+        for group in (members for members in groups.values() if len(members) > 1):
+            if len({run.sources[0] for run in group}) > 1 or all(run.run in self.trainings for run in group):
                 text = one_identity(group[0].facts, [run.run for run in group])
                 for run in group:
                     run.status, run.needs, run.message = LogStatus.NEEDS, ["seed"], text

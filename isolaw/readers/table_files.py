@@ -23,11 +23,12 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.limits import MB, errors_in, os_errors
-from isolaw.readers.literals import loads
+from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.measures import eval_set_of
-from isolaw.readers.names import CONFIGURATIONS, STEPS
+from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.raw_log import HEAD, number
+from isolaw.readers.records import with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -215,30 +216,21 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         if len(columns) > _MOST_COLUMNS:
             raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {at}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
-    if len(rows) > 2 and _is_header(rows):
-        header = {name: value for name, value in rows[0].items() if not any(name in row for row in rows[1:])}
-        notes.append(
-            f"line {lines[0]} has no step: a header, whose values are columns: {', '.join(header)}"[:500]
-        )
-        rows, lines = [header | row for row in rows[1:]], lines[1:]
+    rows, lines, settings = with_settings(rows, lines, "line")
+    notes += settings
     frame = pd.DataFrame(rows, index=pd.Index(lines, name="line"))
     frame.attrs["notes"] = notes
     return frame
-
-
-def _is_header(rows: list[dict[str, Any]]) -> bool:
-    """Return whether only the first record lacks a step, so that it is a header."""
-    return any(
-        name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
-        for name in STEPS.split()
-    )
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         row = loads(line) if len(line) <= _LONGEST_LINE else None
     except (ValueError, RecursionError):
-        return None
+        if not line.startswith(b"{'"):
+            return None
+        texts, _ = parse_dictionary(line.decode("utf-8", "replace"))  # a printed Python dictionary
+        return texts and {key: scalar(text) for key, text in texts.items()}
     return row if isinstance(row, dict) else None
 
 
@@ -275,12 +267,10 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     columns = set().union(*rows)
     _check_size(path, len(rows), len(rows) * len(columns), len(columns))
     constant = {name: value for name, value in beside.items() if name not in columns}
-    frame = pd.DataFrame(
-        [row | constant for row in rows], index=pd.RangeIndex(1, len(rows) + 1, name="record")
-    )
-    frame.attrs["notes"] = (
-        [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
-    )
+    rows, places, notes = with_settings(rows, list(range(1, len(rows) + 1)), "record")
+    frame = pd.DataFrame([row | constant for row in rows], index=pd.Index(places, name="record"))
+    outside = [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
+    frame.attrs["notes"] = [*notes, *outside]
     return frame
 
 

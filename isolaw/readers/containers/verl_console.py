@@ -204,7 +204,6 @@ class _Reader:
                 self._quoted = None
 
 
-
 def _steps(text: str) -> list[tuple[float, str]]:
     """Return each step in a line with the text of its items. The first item may lack its value."""
     matches = list(_STEP.finditer(text))

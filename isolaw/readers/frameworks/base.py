@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from isolaw.metrics import STEP_SECONDS
-from isolaw.readers.names import WHOLE, counts
+from isolaw.readers.names import MAYBE, WHOLE, counts, plain
 from isolaw.readers.raw_log import RawLog, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
@@ -145,8 +145,12 @@ class Framework:
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
         counted = {f"{key} in every record": (series.record, series.value) for key, series in keys.items()}
-        for key in filter(_so_far, log.series):
-            counted[f"{key}, by step"] = log.series[key].record, self._a_step(log, key)
+        for key in (key for key in log.series if key not in keys and _so_far(key)):
+            series = log.series[key]
+            if len(set(series.value)) > 1:
+                counted[f"{key}, by step"] = series.record, self._a_step(log, key)
+            elif len(series.value) > 1 and plain(key) not in MAYBE["rollouts_per_problem"].split():
+                counted[f"{key} in every record"] = series.record, series.value
         for where, (record, values) in counted.items():
             at = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])] if values else []
             steady = len(at) == 1 or (len(at) == 2 and min(at[1], len(values) - at[1]) > 1)
@@ -181,7 +185,7 @@ class Framework:
 
 
 def _so_far(key: str) -> bool:
-    """Return whether the name of a key shows that it counts all rollouts so far."""
+    """Return whether the name of a key shows that it counts the rollouts of a step, or all so far."""
     return counts(key.rpartition("/")[2]) == "rollouts"
 
 
