@@ -21,8 +21,9 @@ ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
 ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default and of a value in a run name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+UPDATES = "updates_per_batch"  # optimiser steps for which a batch of B_p · n rollouts is used
 WHOLE = {  # integer facts → their minimum
-    **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
+    **dict.fromkeys([*SPLIT, UPDATES, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
 FOR_TABLES = ("eval_set",)  # values that can be set for the rows of a table, but not for a log

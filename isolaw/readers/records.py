@@ -89,6 +89,22 @@ def _again(steps: Floats, start: int, at: int, places: Mapping[str, Sequence[int
     return False
 
 
+LENGTH = "len({})"  # column with the length of a list of rewards
+
+
+def of_list(name: str, values: Sequence[Any]) -> dict[str, float]:
+    """Return the mean and the length of a list of rewards, by column; empty if it is not one of numbers.
+
+    >>> of_list("rewards", ["1.0", 0.0]), of_list("rewards", ["a"])
+    ({'rewards': 0.5, 'len(rewards)': 2}, {})
+    """
+    numbers = [number(value) if not isinstance(value, bool) else float(value) for value in values]
+    known = [value for value in numbers if value is not None]
+    if not known or len(known) < len(values):
+        return {}
+    return {name: float(np.mean(known)), LENGTH.format(name): len(known)}
+
+
 def with_settings(
     rows: list[dict[str, Any]], places: list[int], what: str
 ) -> tuple[list[dict[str, Any]], list[int], list[str]]:

@@ -65,6 +65,7 @@ def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not any(sign in head for sign in _SIGNS):
         return None
     printed, arguments = PrintedConfig(), PrintedArguments()
+    head = limits.start(path, limits.MB)  # a progress bar can be printed inside a configuration
     for line in head.replace(b"\r", b"\n").split(b"\n"):
         worker, text = unprefixed(clean(line))
         printed.add(worker, text)

@@ -69,6 +69,12 @@ def split_batch(table: pd.DataFrame, source: str) -> None:
     if _BATCH not in table.columns:
         return
     numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
+    if _B not in table.columns and (numbers[_BATCH] < numbers[_N]).all():  # a group feeds several updates
+        updates = numbers[_N] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
+        table[_B] = numbers[_BATCH] * updates / numbers[_N]
+        if "compute" not in table.columns and "step" in table.columns:
+            table["compute"] = numbers[_BATCH] * pd.to_numeric(table["step"], errors="coerce")
+        return
     for name, other in ((_B, _N), (_N, _B)):
         if name not in table.columns:
             table[name] = numbers[name] = numbers[_BATCH] / numbers[other]
@@ -203,8 +209,9 @@ def check_counters(
                 makes = f"{'at least ' if count.unit == 'tokens' else ''}{made * passed:g}"
             symbol = "C" if count.rises else "B_p" if count.unit == "problems" else "B"
             raise DataError(
-                f"{source}: {column} {says}; B_p = {b:g} and n = {n:g} make {makes}; correct the wrong value. If "
-                f"{column} is {symbol}: "
+                f"{source}: {column} {says}; B_p = {b:g} and n = {n:g} make {makes}; correct the wrong "
+                "value. "
+                f"If {column} is {symbol}: "
                 + option("columns", symbol, column)
                 + "; if it counts something else: "
                 + option("columns", "C", f"{_B}*{_N}*step")

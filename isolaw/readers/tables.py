@@ -36,7 +36,7 @@ from isolaw.readers.measures import (
 )
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
 from isolaw.readers.raw_log import HEAD
-from isolaw.readers.records import by_training, is_measured
+from isolaw.readers.records import LENGTH, by_training, is_measured
 from isolaw.readers.table_columns import apply, columns_used, melt
 from isolaw.readers.table_conflicts import (
     check_compute,
@@ -122,6 +122,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         if recognised:
             how = how.but(columns={**recognised, **how.columns})
             notes.append(note)
+    how, lengths = _with_lengths(frame, how, source)
+    notes += lengths
     if (counted := _counted(frame, how)) is not None:
         column, batch = counted
         how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
@@ -233,7 +235,8 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
             measured = frame.loc[table.index[table["value"].notna()]]
             line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
         sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
-        if name in frame and not says_its_set(name):
+        beside_trainer = any(map(is_measured_by_trainer, free))
+        if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
             beside = next(filter(is_measured_by_trainer, line), "")
             why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"
             if sets[name] == "train" and frameworks.of_training(name):
@@ -244,6 +247,26 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
                 f"{other}"
             )
     return table["metric"].map(lambda name: sets[str(name)]), notes
+
+
+def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
+    """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
+    called = LENGTH.partition("{")[0]
+    lists = [column for column in map(str, frame.columns) if column.startswith(called)]
+    if not lists or frame[lists[0]].nunique() != 1:
+        return how, []
+    length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
+    known = {*how.names, *frame.columns} & {*SPLIT}
+    where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"
+    n = how.values.get(SPLIT[1])
+    if SPLIT[1] not in known and len(known) < 2:
+        return how.but(set={**how.set, "": {**how.values, SPLIT[1]: length}}), [f"{where}, which is n"]
+    if n is not None and length % n and n != 1:
+        raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
+    if n is not None and length != n and known == {SPLIT[1]}:
+        values = {**how.values, SPLIT[2]: length}
+        return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
+    return how, []
 
 
 def _counted(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
