@@ -8,6 +8,9 @@
       • Avg Reward: 0.1200
     Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
     … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
+    === [GlobalReduce] - METRICS STEP 3 ===                 torchforge, then one metric a line
+    Step 3 | Pass@1: 0.1100, Pass@2: 0.1300                 nanochat's chat_rl: an evaluation, and training
+    Step 3/467 | Average reward: 0.12 | Average sequence length: 207.56
 
 Values get the names that they have in trackers.
 """
@@ -36,7 +39,7 @@ _LONGEST_KEY = 200
 _SEARCHED = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
-_SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
+_SIGNS = (b"{'", b"tep ", b"STEP ", b"ter ", b"Epoch")  # of configurations and steps
 StepValues = dict[str, Any]
 
 
@@ -96,6 +99,26 @@ def _roll(text: str) -> StepValues:
         return {}
 
 
+def _forge(text: str) -> StepValues:
+    match = re.match(rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text)
+    return {match[1]: match[2]} if match else {}
+
+
+_NANOCHAT = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"  # else of a micro-batch
+
+
+def _nanochat(text: str) -> StepValues:
+    if total := re.match(r"Total sequences per step: (\d{1,9})$", text):
+        return {"sequences_per_step": total[1]}
+    if not re.match(_NANOCHAT, text):
+        return {}
+    values = {f"pass@{k}": value for k, value in re.findall(rf"Pass@(\d{{1,6}}): {_NUMBER}", text)}
+    for name, key in (("reward", "reward"), ("sequence length", "sequence_length")):
+        if match := re.search(rf"Average {name}: {_NUMBER}", text):
+            values[key] = match[1]
+    return values
+
+
 @dataclass(frozen=True)
 class _Form:
     """The form in which one framework announces a step and lists its values."""
@@ -132,11 +155,14 @@ _FORMS = (
     _Form(
         re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{'), _roll, (b"metrics_tag: {",)
     ),
+    _Form(re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ==="), _forge, (b": ",)),
+    _Form(re.compile(_NANOCHAT), _nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 _STEP_IN_BYTES = re.compile(
     rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
-    rb'|metrics_tag: \{"step": ?\d'
+    rb'|metrics_tag: \{"step": ?\d|=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP \d'
+    rb"|Step \d{1,9}(?:/\d{1,9})? \| (?:Pass@1|Average reward): "
 )
 
 
@@ -169,7 +195,8 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
         raise DataError(
-            f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora or ROLL"
+            f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora, ROLL, "
+            "torchforge or nanochat"
         )
     reader = _Reader(form, log)
     for _, line in lines(path, log, returns=True):
