@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from isolaw import commands
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, nearest
+from isolaw.metrics import is_reward
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
@@ -56,6 +57,7 @@ def assemble(
         of_framework = [run for run in runs if run.framework and run.framework.name == framework]
         across_runs.to_fractions(_ready(of_framework), percent)
     for alike in _alike(_ready(runs)):
+        across_runs.one_model(alike)
         across_runs.drop_half_known(alike)
         across_runs.base_learning_rates(alike)
         across_runs.same_identity(alike)
@@ -149,6 +151,9 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
         run.take(resolved)
         if run.curves.mixed and run.status is LogStatus.READY:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
+        if run.curves.of and not any(is_reward(metric) for _, metric in run.curves.of):
+            found = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {found}")
         if not run.curves.of:
             run.leave_out(
                 LogStatus.UNKNOWN_FORMAT, f"it has no value of a known metric; its keys are {_listed(keys)}"

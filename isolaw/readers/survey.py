@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
+from isolaw.readers import frameworks
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -22,6 +23,7 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, li
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
+from isolaw.readers.resolve import resolve
 from isolaw.readers.sources import Place, Search, expected_formats, search
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
@@ -141,6 +143,9 @@ class _Collector:
             if file.covers([path]) and not (place.ours or place.sweep):
                 how = file  # the nearest file comes last
         try:
+            if place.config:
+                self._add_configuration(place)
+                return
             if place.no_history:
                 raise NoHistory(f"{path}: {place.no_history}")
             if place.container is None:
@@ -200,6 +205,20 @@ class _Collector:
                 raise
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, place, given)
+
+    def _add_configuration(self, place: Place) -> None:
+        """Add what a configuration says, without the log of a run."""
+        name, path = _name(place.path), str(place.path)
+        framework = frameworks.named(place.framework)
+        given = applying(self.ways, name, [path])
+        self.used |= {one.rule for one in given.values()}
+        resolved = resolve([RawLog(path, "", name, dict(place.config), place.path.name)], framework, given)
+        message = "it is a configuration without a log"
+        if resolved.problems:
+            message += f": {joined('. ', resolved.problems)}"
+        log = FoundLog(name, framework.name, "configuration", [path], LogStatus.NO_HISTORY, [], message)
+        log.facts, log.notes = resolved.facts, resolved.notes
+        self.candidates.append(log)
 
     def _add_runs(self, part: Runs, place: Place, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""

@@ -100,7 +100,9 @@ def _roll(text: str) -> StepValues:
 
 
 def _forge(text: str) -> StepValues:
-    match = re.match(rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text)
+    match = re.match(
+        rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text
+    )
     return {match[1]: match[2]} if match else {}
 
 

@@ -33,7 +33,10 @@ FRAMEWORKS: dict[str, str] = {
 def known() -> Iterator[Framework]:
     """Yield all frameworks in the order in which isolaw tries them."""
     for name, module in FRAMEWORKS.items():
-        yield getattr(importlib.import_module(module), name.upper(), None) or importlib.import_module(module).FRAMEWORK
+        yield (
+            getattr(importlib.import_module(module), name.upper(), None)
+            or importlib.import_module(module).FRAMEWORK
+        )
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
