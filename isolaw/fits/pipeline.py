@@ -51,6 +51,7 @@ from isolaw.fits.selection import (
     Selection,
     X,
     select,
+    usual_hold,
     varied,
 )
 from isolaw.fits.surface.bootstrap import resample
@@ -71,7 +72,7 @@ def fit(
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    hold: Hold = "B_p",
+    hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
@@ -92,7 +93,8 @@ def fit(
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     hold
-        quantity that the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p) or ``nothing``.
+        quantity that the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p) or ``nothing``. By
+        default B_p if all runs have the same, B if only B is the same, and otherwise nothing.
     where
         use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
@@ -130,6 +132,7 @@ def fit(
     """
     width = _checked(method, curve, records)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
+    hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where, x)
     selection.flags[:0] = flags
     if method == "surface":
@@ -206,6 +209,7 @@ def fit(
         surface=None if surface is None else surface_info(surface),
         tolerance=TOLERANCE * unit_of_reward,
         diverged=selection.diverged,
+        max_batch_rollouts=selection.max_batch_rollouts,
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale)]
     document = replace(document, flags=tuple(flags))

@@ -120,6 +120,7 @@ class Selection:
     fixed: dict[str, Any]
     epochs_seen: float | None
     n_train_problems: int | None
+    max_batch_rollouts: int | None  # the cap on B_p · n of the machine that made the runs
     run_ids: list[str]
     flags: list[Flag]
     diverged: tuple[Cell, ...] = ()  # configurations of which at least half of the runs diverged
@@ -179,7 +180,9 @@ def select(
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    return Selection(configurations, held, seen, size, run_ids, flags, diverged)
+    caps = table["max_batch_rollouts"].dropna() if "max_batch_rollouts" in table else table.iloc[:0, 0]
+    cap = int(caps.min()) if len(caps) else None
+    return Selection(configurations, held, seen, size, cap, run_ids, flags, diverged)
 
 
 def _diverged(
@@ -209,11 +212,12 @@ def _diverged(
 
 
 def differing(table: pd.DataFrame) -> list[str]:
-    """Return the columns in which the runs differ, except B_p, n and seed.
+    """Return the columns in which the runs differ, except B_p, n, seed and the limit on B_p · n.
 
     The list is empty for runs of one recipe.
     """
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
+    table = table.drop(columns="max_batch_rollouts", errors="ignore")  # a limit is no setting of the training
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
@@ -265,6 +269,20 @@ def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
+
+
+def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
+    """Choose ``hold`` for a law of these runs, from how B_p and n vary among the runs that ``where`` selects.
+
+    The result is ``B_p`` if all runs share B_p, ``B`` if all runs share B = B_p · n, and otherwise
+    ``nothing``.
+    """
+    table, held = runs.table(), full_names(where or {})
+    table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
+    table = rows_with(table, {name: value for name, value in held.items() if name in table})
+    if table["problems_per_batch"].nunique() == 1:
+        return "B_p"
+    return "B" if table["batch_rollouts"].nunique() == 1 else "nothing"
 
 
 def varied(hold: Hold) -> AxisName:
@@ -338,11 +356,11 @@ def _refuse_too_few(
     symbol = SYMBOL_OF[axis]
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
-        where = f" at one {HELD[hold]}" if hold in HELD else ""
+        where = f" at the same {SYMBOL_OF.get(HELD[hold], 'B = B_p · n')}" if hold in HELD else ""
         measured = ", ".join(map(str, levels)) or "none"
         raise Refused(
-            f"{symbol}*(C) needs curves of at least {LEAST_CURVES} different {axis}{where}; found "
-            f"{len(levels)} ({symbol} = {measured}). Add runs with other {symbol}"
+            f"{symbol}*(C) needs at least three values of {symbol}{where}; found {len(levels)} ({symbol} = "
+            f"{measured}). Add runs with other {symbol}"
             + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
@@ -354,8 +372,8 @@ def _refuse_too_few(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
         raise Refused(
-            f"no compute has {LEAST_CURVES} different {symbol} measured ({ranges}). Run the smaller {symbol} "
-            f"for more steps, or evaluate the larger {symbol} earlier"
+            f"no three values of {symbol} were evaluated at the same compute ({ranges}). Train the smaller "
+            f"{symbol} for more steps, or evaluate the larger {symbol} earlier"
         )
 
 

@@ -8,8 +8,7 @@ from isolaw.fits.law import Law
 from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import columns, in_reward, number, share
-from isolaw.report.text.prediction import at_the_end, found_at_the_end
-from isolaw.report.text.runs_to_add import next_line
+from isolaw.report.text.prediction import at_the_end, verdict
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -37,13 +36,9 @@ def _frontier(document: LawDocument) -> Table:
 
 
 def law_lines(law: Law) -> list[str]:
-    """Return the lines that `isolaw fit` prints: the recommended n, the law, the next runs, and n*(C)."""
-    document = law.document
-    best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
-    if best is None:
-        return [first, *rest]
-    larger = next_line(best, document, spend="No further run is needed; predict answers for larger budgets.")
-    return [found_at_the_end(best, document), first, larger, *rest]
+    """Return the lines that `isolaw fit` prints: the answer where the runs end, then the law and n*(C)."""
+    best = at_the_end(law)
+    return [*([] if best is None else verdict(best)), *law_text.law_summary(law.document)]
 
 
 def _laws(document: LawDocument) -> list[str]:
