@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation, Cell
 from isolaw.errors import InputError, Spelled, shown
-from isolaw.evidence import REFUSED, amount, estimated, in_reward
+from isolaw.evidence import REFUSED, amount, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -190,14 +190,14 @@ def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Fl
     )
     n, out = SYMBOL_OF[document.axis], []
     if budget >= _BEYOND * begun:
-        text = f"this budget is {budget / longest:.3g}× the longest run"
+        text = f"this budget is {number(float(f'{budget / longest:.2g}'))}× the longest run"
         out.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
         reach = reached(document.grid)
         unit = "rollouts" if document.x.name == "steps" else document.x.unit
         text = (
             f"long extrapolation: fewer than three values of {n} ran past {amount(reach)} {unit}; this "
-            f"budget is {budget / reach:.3g}× that"
+            f"budget is {number(float(f'{budget / reach:.2g}'))}× that"
         )
         if document.method == "paper" and factor <= FAR:
             text += f", so {n}* is at most a bound"
