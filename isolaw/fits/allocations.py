@@ -146,7 +146,7 @@ def _kept(flag: Flag, document: LawDocument, sound: Sequence[GridEntry]) -> str:
         kept = "keeps these configurations, since no others were measured, and recommends nothing beyond"
     else:
         kept = "recommends no configuration of which half of the runs diverged, and none beyond such an end"
-    return f"{flag.text}; isolaw {kept}"
+    return f"{flag.text}; isolaw {kept}; a smaller lr may train stably"
 
 
 E = TypeVar("E", GridEntry, CandidateAllocation)

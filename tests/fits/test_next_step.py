@@ -24,7 +24,7 @@ Make = Callable[..., Any]
 
 
 def situations(count: int) -> list[tuple[str, float, dict[str, Any]]]:
-    """Laws, budgets, limits and costs at random, from a hundredth of the compute of the runs to 100 times it."""
+    """Laws, budgets, limits and costs at random, from a sixteenth to 100 times the compute of the runs."""
     draw = random.Random(58)
     return [
         (
