@@ -106,11 +106,12 @@ def predict(
     farthest = int(max(budget * c.rate for c in candidates))
     factor = times_beyond(farthest, document.grid)
     surface = law.surface and law.surface.drawn()
-    cut = _cut(law, surface, budget, candidates)
-    outside = surface is not None and factor <= FAR and (factor > 1 or may_be_outside(cut))
-    if outside:
-        candidates += outer
-        cut = _cut(law, surface, budget, candidates)
+    outside = surface is not None and 1 < factor <= FAR
+    cut = _cut(law, surface, budget, candidates + outer if outside else candidates)
+    if surface is not None and factor <= 1 and may_be_outside(cut):
+        outside = True
+        cut = _cut(law, surface, budget, candidates + outer)
+    candidates += outer if outside else []
     flags += _extrapolation(document, farthest, factor)
     constant = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
     of_n: list[Flag] = []

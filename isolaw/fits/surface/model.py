@@ -37,12 +37,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpotrf, dpotri
-from scipy.special import polygamma
+from scipy.special import expit, polygamma
 
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 from isolaw.fits.surface.observations import Observations, observe
 
-# Centre and standard deviation of each hyperparameter; those of CURVE describe F, the others are logarithms.
+# Centre and standard deviation of each hyperparameter. tau to w describe F; the others are logarithms.
 PRIORS = {
     "tau": (0.0, 1.4),  # log of τ over two thirds of the runs' C
     "kappa": (0.15, 0.3),
@@ -60,7 +60,6 @@ PRIORS = {
     "noise": (-3.9, 1.5),
     "seed": (0.0, 1.0),  # the standard deviation depends on the number of seeds
 }
-CURVE = ("tau", "kappa", "critical", "across", "b", "b_u", "w")
 # Means and standard deviations of the rise to A0 past the best reward so far, of A1 and of A2.
 CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
 SLOPES = 0.15, 0.06  # standard deviations of s0 and s1
@@ -70,6 +69,7 @@ _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a ru
 _BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
 _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
+_FAR = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
 
 
@@ -228,9 +228,36 @@ class StructuralModel:
         across = a.u + p["across"] * a.v
         past = np.logaddexp(0, _LN2 * (across - p["critical"])) - np.logaddexp(0, -_LN2 * p["critical"])
         log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -40, 40))
+        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -_FAR, _FAR))
         w = np.exp(p["w"])
         return np.asarray(-np.expm1(-np.log1p(w * x) / w))
+
+    def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
+        """Return the derivatives of F at Q points with respect to its parameters."""
+        across, b, c, w = (
+            a.u + p["across"] * a.v,
+            np.exp(p["b"] + p["b_u"] * a.u),
+            p["critical"],
+            np.exp(p["w"]),
+        )
+        beyond = expit(_LN2 * (across - c))  # share of a doubling of the batch by which τ grows past c
+        past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
+        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
+        log_x = b * (a.t - log_tau)
+        inside = np.abs(log_x) < _FAR
+        x = np.exp(np.clip(log_x, -_FAR, _FAR))
+        left = np.exp(-np.log1p(w * x) / w)  # 1 − F
+        of_log_x = np.where(inside, left * x / (1 + w * x), 0.0)
+        of_log_tau = -b * of_log_x
+        return {
+            "tau": of_log_tau,
+            "kappa": of_log_tau * (_LN2 * across - past),
+            "critical": of_log_tau * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
+            "across": of_log_tau * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "b": of_log_x * log_x,
+            "b_u": of_log_x * log_x * a.u,
+            "w": left * (x / (1 + w * x) - np.log1p(w * x) / w),
+        }
 
     @staticmethod
     def _design(learnt: Floats, a: _Points) -> Floats:
@@ -313,7 +340,7 @@ class StructuralModel:
         """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
 
         With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
-        rule needs ∂/∂F once, and the derivatives of F itself, which are central differences.
+        rule needs ∂/∂F once, and the derivatives of F itself.
         """
         p, a, k = self.named(theta), self.points, self.kernels
         learnt = self._learnt(p, a)
@@ -338,10 +365,7 @@ class StructuralModel:
         of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
             change @ self.mean
         )
-        step = 1e-5
-        for name in CURVE:
-            up, down = (self._learnt(p | {name: p[name] + s * step}, a) for s in (1, -1))
-            slope[name] = of_share @ (up - down) / (2 * step)
+        slope |= {name: of_share @ part for name, part in self._learnt_slopes(p, a).items()}
         of_residuals, more = self._of_residuals(p)
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
         total = np.array([slope[name] + more.get(name, 0.0) for name in self.names])
