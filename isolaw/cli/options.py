@@ -44,7 +44,7 @@ class BudgetOption(click.ParamType):  # type: ignore[type-arg]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return the placeholder for a budget in help texts."""
-        return "1e6|1M|384gpuh" if self.hours else "1e6|1M"
+        return "1M|4x|384gpuh" if self.hours else "1e6|1M"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         """Return a budget in rollouts as a number, or a budget in hours as text."""
@@ -228,7 +228,8 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[float | st
 
 compute_option = click.option(
     "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
-    help="Budget C in rollouts or, with --cost, in GPU hours (384gpuh) or hours of run time (48h).",
+    help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
+    "hours of run time (48h).",
 )  # fmt: skip
 question_options = add_options(compute_option, budget_options, cost_options)
 where_option = click.option(

@@ -46,6 +46,7 @@ from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import (
     LEAST_CURVES,
+    OF_THE_MACHINE,
     Configuration,
     Hold,
     Selection,
@@ -57,7 +58,7 @@ from isolaw.fits.selection import (
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.runs import SYMBOL_OF
+from isolaw.runs import SYMBOL_OF, Runs
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
@@ -209,12 +210,23 @@ def fit(
         surface=None if surface is None else surface_info(surface),
         tolerance=TOLERANCE * unit_of_reward,
         diverged=selection.diverged,
-        max_batch_rollouts=selection.max_batch_rollouts,
+        **_machine(fitted),
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale)]
     document = replace(document, flags=tuple(flags))
     parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
+
+
+def _machine(runs: Runs) -> dict[str, Any]:
+    """Return what runs say about their machine: the smallest cap on B_p · n, and their only framework."""
+    known = runs.table()
+    cap, framework = (known[name].dropna() if name in known else [] for name in OF_THE_MACHINE)
+    names = {*framework}
+    return {
+        "max_batch_rollouts": int(min(cap)) if len(cap) else None,
+        "framework": str(names.pop()) if len(names) == 1 else "",
+    }
 
 
 def _checked(method: str, curve: str, records: float | str | None) -> float | None:

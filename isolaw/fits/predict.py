@@ -62,7 +62,7 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF
-from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
+from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, multiplied, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
@@ -82,7 +82,7 @@ def predict(
     price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
-    compute = parse_budget(compute)
+    compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
     asked = compute if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
     budget = int(LARGEST_BUDGET if isinstance(compute, str) else compute)

@@ -15,7 +15,7 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, Flag, having, simulated_by
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import NextStep, failed_runs, sweep_of, with_command
-from isolaw.registry import Shown
+from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost, Spent
 
 
@@ -166,6 +166,15 @@ class Prediction(Shown):
         return NextStep(f"{what}; spend the budget.", "", command, final=a)
 
     @property
+    def overrides(self) -> str:
+        """The allocation as settings of the trainer that made the runs; empty without an adapter for it."""
+        a, framework = self.allocation, self.document.framework if self.document else ""
+        if a is None or not framework:
+            return ""
+        words = public("trainer_overrides")(framework, a.problems_per_batch, a.rollouts_per_problem, a.steps)
+        return commands.quoted(words)
+
+    @property
     def simulated(self) -> Simulated:
         """Whether a simulator made the runs behind the prediction."""
         return simulated_by(self.flags)
@@ -196,6 +205,7 @@ class Prediction(Shown):
             "compared_b_p": None if self.compared_batches is None else list(self.compared_batches),
             "rules": self.rules,
             "next": self.next.to_dict(),
+            "overrides": self.overrides or None,
             "options": [
                 option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})
                 for option in self.options

@@ -40,6 +40,10 @@ HELD: dict[str, str] = {
     "n": "rollouts_per_problem",
 }
 LEAST_CURVES = 3
+OF_THE_MACHINE = (
+    "max_batch_rollouts",
+    "framework",
+)  # attributes of runs that are no settings of the training
 LEAST_CHECKPOINTS = 5
 _NAMED = 4
 
@@ -120,7 +124,6 @@ class Selection:
     fixed: dict[str, Any]
     epochs_seen: float | None
     n_train_problems: int | None
-    max_batch_rollouts: int | None  # the cap on B_p · n of the machine that made the runs
     run_ids: list[str]
     flags: list[Flag]
     diverged: tuple[Cell, ...] = ()  # configurations of which at least half of the runs diverged
@@ -180,9 +183,7 @@ def select(
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    caps = table["max_batch_rollouts"].dropna() if "max_batch_rollouts" in table else table.iloc[:0, 0]
-    cap = int(caps.min()) if len(caps) else None
-    return Selection(configurations, held, seen, size, cap, run_ids, flags, diverged)
+    return Selection(configurations, held, seen, size, run_ids, flags, diverged)
 
 
 def _diverged(
@@ -217,7 +218,7 @@ def differing(table: pd.DataFrame) -> list[str]:
     The list is empty for runs of one recipe.
     """
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
-    table = table.drop(columns="max_batch_rollouts", errors="ignore")  # a limit is no setting of the training
+    table = table.drop(columns=[*OF_THE_MACHINE], errors="ignore")
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 

@@ -163,6 +163,8 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
     attributes: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if not traits(spec.backend).recorded and spec.problems.n_train is not None:
         attributes["n_train_problems"] = spec.problems.n_train
+    if framework := spec.options.get("framework", "none") != "none" and spec.options["framework"]:
+        attributes["framework"] = framework
     if "model" in spec.sources:
         attributes["model"] = Path(spec.sources["model"]).name
     return attributes

@@ -76,11 +76,15 @@ def loss(prediction: Prediction) -> str:
 
 
 def verdict(prediction: Prediction) -> list[str]:
-    """Return three lines: the allocation, how good it is, and the next step; a fourth is its command."""
+    """Return three lines: the allocation, how good it is, and the next step.
+
+    Two more are the command of the next step and the settings for the trainer, where they are known.
+    """
     reward = f" Predicted {_law(prediction).metric}: {prediction.reward}." if prediction.options else ""
-    step = prediction.next
-    command = [f"  {step.command}"] if step.command else []
-    return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {step}", *command]
+    step, own = prediction.next, prediction.overrides
+    more = [f"  {step.command}"] if step.command else []
+    more += [f"{_law(prediction).framework}: {own}"] if own else []
+    return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {step}", *more]
 
 
 def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) -> list[str]:
