@@ -170,8 +170,8 @@ budget_options = add_options(
 def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
-        help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw "
-        "doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+        help="Also print hours. SOURCE: rollouts a second and GPUs (12/s@8), runs or logs with times, a "
+        "report of isolaw doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
     )  # fmt: skip
 
 
