@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from isolaw.fits.law import Law
 from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import columns, in_reward, number, share
+from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.prediction import at_the_end, verdict
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def law_lines(law: Law) -> list[str]:
     return [*([] if best is None else verdict(best)), *law_text.law_summary(law.document)]
 
 
-def _laws(document: LawDocument) -> list[str]:
-    """Return the compared laws as the lines of a table; empty if no laws were compared."""
+def _laws(document: LawDocument) -> list[Table]:
+    """Return the compared laws as a table; empty if no laws were compared."""
     compared = {name: law for name, law in document.comparison.laws.items() if law.theta}
     if not compared:
         return []
@@ -59,4 +59,4 @@ def _laws(document: LawDocument) -> list[str]:
                 "" if better is None else share(better),
             ]
         )
-    return columns(rows, "<<>>")
+    return [Table.of(rows, "<<>>")]

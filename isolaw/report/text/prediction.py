@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
 from isolaw.evidence import amount
 from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.flags import Code, having
-from isolaw.report.document import Document
+from isolaw.report.document import Caution, Document, Passage, Stanza, Table
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, interval, number, share
@@ -37,7 +38,7 @@ _FIRST = (
 
 def document(prediction: Prediction) -> Document:
     """Return the document of a prediction."""
-    return Document.of("prediction", prediction_lines(prediction), prediction.to_dict())
+    return Document.of("prediction", _blocks(prediction), prediction.to_dict())
 
 
 def answer(prediction: Prediction) -> str:
@@ -92,27 +93,40 @@ def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) 
 
     If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
     """
-    lines = verdict(prediction)
+    return Passage("", _blocks(prediction, nearest)).lines()
+
+
+def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[Stanza]:
+    blocks: list[Stanza] = [*verdict(prediction)]
     if not prediction.options:
         if nearest is not None:
-            lines.append(largest_answer(nearest))
-            lines += prediction_lines(nearest)[1:]
-        return lines
-    law = _law(prediction)
-    lines += [line for line in (cost_line(prediction), optimum(prediction), rules(prediction)) if line]
+            blocks += [largest_answer(nearest), *_blocks(nearest)[1:]]
+        return blocks
+    blocks += [line for line in (cost_line(prediction), optimum(prediction), rules(prediction)) if line]
     if len(prediction.options) > 1:
-        lines.append(f"Other choices with an expected loss of at most {law.tolerance:g}:")
-    for other in prediction.options[1:]:
-        b = other.allocation
-        where = "" if other.measured else " (not measured)"
-        text = f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}{where}: "
-        text += f"expected loss {in_reward(other.expected_loss, law.tolerance)}"
-        if other.probability is not None:
-            text += f", within {law.tolerance:g} of the best in {share(other.probability)} of draws"
-        lines.append(text + costs.short(prediction.spent(other)))
+        law = _law(prediction)
+        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", _others(prediction)]
     if prediction.epochs is not None:
-        lines.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
-    return lines + [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
+        blocks.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
+    return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
+
+
+def _others(prediction: Prediction) -> Table:
+    """Return the other choices as a table."""
+    tolerance, rows = prediction.tolerance, []
+    for other in prediction.options[1:]:
+        a = other.allocation
+        within = None if other.probability is None else share(other.probability)
+        rows.append(
+            {
+                "n": f"{a.rollouts_per_problem:,}", "B_p": f"{a.problems_per_batch:,}", "M": f"{a.steps:,}",
+                "expected loss": in_reward(other.expected_loss, tolerance),
+                f"within {tolerance:g} of the best": within,
+                "hours": costs.short(prediction.spent(other)).removeprefix(", ") or None,
+                "measured": "yes" if other.measured else "no",
+            }
+        )  # fmt: skip
+    return replace(Table.by_column(rows, ">"), indent="  ")
 
 
 def answer_lines(
