@@ -286,7 +286,11 @@ class _Collector:
         if ready:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
-            logged = Runs(points, {run.name: run.attributes for run in ready}, source, notes)
+            made = {
+                run.name: run.attributes | ({"framework": run.framework.name} if run.framework else {})
+                for run in ready
+            }
+            logged = Runs(points, made, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
 
 

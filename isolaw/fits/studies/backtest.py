@@ -30,7 +30,7 @@ from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.rules import simple_rules
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
@@ -79,7 +79,7 @@ def backtest(
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    hold: Hold = "B_p",
+    hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     method: Literal["surface", "paper"] = "surface",
     curve: str = "auto",
@@ -110,6 +110,7 @@ def backtest(
     ['IsoFLOP', 'best measured', 'isolaw', 'largest n', 'n = 16']
     """
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
+    hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
