@@ -327,3 +327,27 @@ ADAPTERS: dict[str, Adapter] = {
         checkpoints="{out}/run/checkpoints/step_{step}/trainer",
     ),
 }
+
+
+def trainer_overrides(
+    framework: str, problems_per_batch: int, rollouts_per_problem: int, steps: int
+) -> list[str]:
+    """Return the settings of an allocation as words of the trainer's command line; empty without an adapter.
+
+    Trainers that count rollouts per GPU (TRL) get n and M, since the rest depends on the number of GPUs.
+
+    >>> trainer_overrides("veRL", 128, 12, 300)[:2]
+    ['data.train_batch_size=128', 'actor_rollout_ref.rollout.n=12']
+    >>> trainer_overrides("TRL", 128, 12, 300), trainer_overrides("mine", 128, 12, 300)
+    (['--num_generations', '12', '--max_steps', '300'], [])
+    """
+    if (adapter := ADAPTERS.get(framework)) is None:
+        return []
+    values = {
+        "{B_p}": problems_per_batch, "{n}": rollouts_per_problem, "{steps}": steps,
+        "{B}": problems_per_batch * rollouts_per_problem,
+    }  # fmt: skip
+    known = {name: str(values[text]) for name, text in adapter.always.items() if text in values}
+    first = next((name for name, text in adapter.always.items() if text == "{steps}"), "")
+    epochs = [name for name, text in adapter.always.items() if text == "{steps}" and name != first]
+    return adapter.words({name: value for name, value in known.items() if name not in epochs})
