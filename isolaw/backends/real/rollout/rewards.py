@@ -60,6 +60,9 @@ class Reward:
         """Return the reward of each response to the problem at the same index."""
         return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
 
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Begin to score a response while others are still being drawn, if that saves time."""
+
     def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems whose answers the reward cannot read, so that no response would be correct."""
         return []
@@ -139,6 +142,11 @@ class Rewards:
             lost = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
             warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
+
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Begin to score a response while others are still being drawn."""
+        for reward in self._each:
+            reward.ahead(problem, response)
 
     def close(self) -> None:
         """End all processes that the rewards started."""

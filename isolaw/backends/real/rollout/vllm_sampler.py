@@ -138,9 +138,10 @@ class VLLMSampler:
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
         before = self.preemptions
-        outputs = self.llm.generate(
-            [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
-        )
+        with self._watched():
+            outputs = self.llm.generate(
+                [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
+            )
         if before == 0 < self.preemptions:
             warnings.warn(
                 f"vLLM's KV cache was full, so vLLM restarted {self.preemptions:,} of {len(rows):,} "
@@ -148,6 +149,28 @@ class VLLMSampler:
                 stacklevel=2,
             )
         return self.rollouts(rows, outputs)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Report each response when the engine's step inside the block finishes it."""
+        engine, finished = self.llm.llm_engine, self.finished
+        if finished is None:
+            yield
+            return
+        step = engine.step
+
+        def watched() -> list[Any]:
+            outputs = step()
+            for output in outputs:
+                if output.finished:
+                    finished(list(output.prompt_token_ids), list(output.outputs[0].token_ids))
+            return outputs
+
+        engine.step = watched
+        try:
+            yield
+        finally:
+            del engine.step
 
     def requests(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits

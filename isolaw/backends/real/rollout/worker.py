@@ -148,7 +148,17 @@ class RolloutWorker:
                 del asked["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **asked)
             elif asked["seeds"]:
+                rows = self.ranks.share(len(visited), n)
+                problems = [self.problems[part][visited[row // n]] for row in rows]
+                of = {tuple(ids): problem for ids, problem in zip(asked["prompts"], problems, strict=True)}
+
+                def finished(prompt: list[int], tokens: list[int]) -> None:
+                    text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+                    self.reward.ahead(of[tuple(prompt)], text)
+
+                self.sampler.finished = finished if "math" in self.reward.names else None
                 rollouts = self.sampler.generate(**asked)
+                self.sampler.finished = None
         return self.rewarded(part, visited, n, rollouts)
 
     def asked(

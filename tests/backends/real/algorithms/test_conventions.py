@@ -63,5 +63,13 @@ def test_the_differences_on_the_page_are_the_measured_ones() -> None:
         "filter": 22, "warm-up": 18, "clamp": 2.6,
     }  # fmt: skip
     page = PAGE.read_text()
-    for shown in ("29 % at n = 2, 6.5 % at 8", "0.02 %", "(47 %)", "6.3 %", "22 % of", "18 % less", "u = 2.6"):
+    for shown in (
+        "29 % at n = 2, 6.5 % at 8",
+        "0.02 %",
+        "(47 %)",
+        "6.3 %",
+        "22 % of",
+        "18 % less",
+        "u = 2.6",
+    ):
         assert shown in page
