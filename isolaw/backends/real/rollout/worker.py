@@ -86,7 +86,7 @@ def _stream(seed: int, key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key,)))
 
 
-Timer = Callable[[str], AbstractContextManager[None]]
+_Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class RolloutWorker:
@@ -96,7 +96,7 @@ class RolloutWorker:
     ``clock`` returns a context that adds its duration to a named part of the step.
     """
 
-    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
+    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: _Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"])

@@ -375,15 +375,15 @@ def test_the_constants_of_a_steps_time_are_the_measured_ones() -> None:
     rows = json.loads((GPU_RUNS / "speed.json").read_text())["measured"]["speed"]
     small = Decoder.of(BENCHMARK.MODELS["Qwen2.5-0.5B"])
     few, many = (row["seconds_of_a_step"] for row in rows)
-    length = step_time.Lengths(4.8, 512, 512)
+    length = step_time._Lengths(4.8, 512, 512)
     each = (many["generate"] - few["generate"]) / 256 / 512
-    assert step_time.sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
+    assert step_time._sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
     reading = 2 * small.parameters / (step_time.BANDWIDTH * H200.bandwidth)
     assert few["generate"] / 512 - 256 * each == pytest.approx(step_time.DECODE_S + reading, rel=0.01)
     slope = (many["train"] - few["train"]) / 256
     assert few["train"] - 256 * slope == pytest.approx(step_time.UPDATE_S, rel=0.01)
     assert few["sync"] == pytest.approx(step_time.SYNC_S, rel=0.02)
-    assert slope / 516.8 == pytest.approx(step_time.trained_s(small, H200, 516.8, 3), rel=0.05)
+    assert slope / 516.8 == pytest.approx(step_time._trained_s(small, H200, 516.8, 3), rel=0.05)
 
 
 def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
@@ -392,7 +392,7 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
         model = Decoder.of(BENCHMARK.MODELS[case["model"]])
         recomputed = case.get("gradient_checkpointing", True)
         passes = 2 + (not case.get("lora_rank")) + recomputed + bool(case.get("kl"))
-        found = step_time.trained_s(model, H200, BENCHMARK.ROW, passes)
+        found = step_time._trained_s(model, H200, BENCHMARK.ROW, passes)
         key = "stage 3" if case["zero_stage"] == 3 else "others" if recomputed else "kept"
         errors.setdefault(key, []).append(case["passes_s"] / case["tokens"] / found)
     assert errors["kept"] == pytest.approx([1, 1], abs=0.005)  # which determined the constants

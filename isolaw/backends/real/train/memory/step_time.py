@@ -58,7 +58,7 @@ SLOTS = 1_024  # vLLM's default on a card of 70 GiB or more
 MEASURED = "h200-141g"  # the card of the measurements
 
 
-class Lengths(NamedTuple):
+class _Lengths(NamedTuple):
     """Tokens of a prompt, of the mean response and of the longest response: p, τ and l."""
 
     prompt: float
@@ -75,14 +75,14 @@ def flops(model: Decoder, length: float, passes: float) -> float:
     return 2 * passes * (_products(model) + model.layers * model.query * length / 2)
 
 
-def sampled_s(model: Decoder, card: CardSpeed, length: Lengths, dtype_bytes: int) -> float:
+def _sampled_s(model: Decoder, card: CardSpeed, length: _Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
     cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
     compute = 2 * _products(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
 
-def trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
+def _trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
     """Return the seconds to train on a token of a row of ``length`` tokens."""
     return flops(model, length, passes) / (EFFICIENCY * card.flops) + TRAINED_S
 
@@ -104,7 +104,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     if card is None:
         return None
     limit = recipe.max_response_tokens or 1
-    length = Lengths(demand.row_tokens - limit, limit / 2, limit)
+    length = _Lengths(demand.row_tokens - limit, limit / 2, limit)
     row, size = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS), 1.0)
@@ -115,12 +115,12 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
         """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
         steps = length.longest + max(0.0, rollouts / slots - 1) * length.mean
         prefill = 2 * _products(model) * length.prompt / n / (EFFICIENCY * card.flops)
-        each = length.mean * sampled_s(model, card, length, size) + prefill
+        each = length.mean * _sampled_s(model, card, length, size) + prefill
         return steps * (DECODE_S + reading) + rollouts * each, rollouts * graded
 
     generate, reward = sampled(spec.batch_rollouts / samplers, spec.rollouts_per_problem)
     tokens = recipe.epochs * spec.batch_rollouts / options.processes * row
-    train = trained_s(model, card, row, _passes(spec, options)) * tokens + UPDATE_S
+    train = _trained_s(model, card, row, _passes(spec, options)) * tokens + UPDATE_S
     train += _traffic_s(spec, options, model, tokens, size)
     train *= _trained_models(spec)
     sync = SYNC_S + size * model.parameters / LOADING
@@ -152,11 +152,11 @@ def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) ->
     if demand is None:
         return 1.0, models * passes / 3
     limit = recipe.max_response_tokens or 1
-    lengths = Lengths(demand.row_tokens - limit, limit, limit)
+    lengths = _Lengths(demand.row_tokens - limit, limit, limit)
     card = card_speed(environment.gpu_name()) or card_speed(MEASURED)
     assert card
-    sampled = sampled_s(demand.model, card, lengths, _number_bytes(options))
-    trained = trained_s(demand.model, card, demand.row_tokens, passes)
+    sampled = _sampled_s(demand.model, card, lengths, _number_bytes(options))
+    trained = _trained_s(demand.model, card, demand.row_tokens, passes)
     return sampled, trained * models * demand.row_tokens / limit
 
 
