@@ -27,7 +27,7 @@ from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS
 
 _PIECE_BYTES = 2**24
-_NOTICED_S = 5.0  # time in which Ray notices that a machine has died
+_NOTICED_S = 30.0  # time in which Ray notices that a machine has died
 
 
 @ray.remote(max_retries=0, num_returns="streaming")

@@ -76,3 +76,53 @@ def wait_for() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
+
+
+# A trainer of two processes on two machines, which agree on each step.
+TWO = """
+import os, socket, sys, time
+from pathlib import Path
+rank = int(os.environ.get("NODE_RANK") or os.environ["SLURM_PROCID"])
+out = Path(os.environ["ISOLAW_OUT"])
+resume = os.environ["ISOLAW_RESUME"]
+step, port = int(Path(resume).read_text()) if resume else 0, int(sys.argv[1])
+if rank == 0:
+    server = socket.create_server((os.environ["ISOLAW_HEAD_ADDRESS"], port), reuse_port=True)
+    peer, _ = server.accept()
+else:
+    while True:
+        try:
+            peer = socket.create_connection((os.environ["ISOLAW_HEAD_ADDRESS"], port))
+            break
+        except OSError:
+            time.sleep(0.1)
+while step < int(os.environ["ISOLAW_STEPS"]):
+    step += 1
+    peer.sendall(f"{step:4}".encode())
+    assert int(peer.recv(4)) == step  # both trained it
+    time.sleep(0.2)
+    if rank == 0:
+        with (out / "metrics.jsonl").open("a") as log:
+            log.write('{"step": %d, "reward": %f}\\n' % (step, step / 100))
+        if step % 5 == 0:
+            (out / f"step-{step}").write_text(str(step))
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """The file of such a trainer; it takes a port, makes 20 steps, and a checkpoint every five."""
+    (tmp_path / "two.py").write_text(TWO)
+    return tmp_path / "two.py"
+
+
+@pytest.fixture
+def whole() -> Callable[[Path], None]:
+    """Assert that a sweep's directory has all that it trains, once."""
+
+    def check(out: Path) -> None:
+        table = SweepStore(out).collect().points
+        assert table[["step", "compute"]].values.tolist() == [[step, 8 * step] for step in range(1, 21)]
+        assert table["value"].tolist() == pytest.approx([step / 100 for step in range(1, 21)])
+
+    return check

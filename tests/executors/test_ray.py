@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -163,3 +165,37 @@ def test_no_cluster_there(tmp_path: Path, tiny, address: str) -> None:
     with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*1\]?:\d+'"):
         engine.sweep(spec, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
+def test_a_command_over_two_machines_one_of_which_dies(
+    cluster: Any, on_ray, pair: Path, whole, tmp_path: Path
+) -> None:
+    """A script starts its second process in the bundle that isolaw has reserved there."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    launcher = Path(__file__).parents[2] / "examples" / "cluster" / "on_ray.py"
+    out, died = tmp_path / "out", []
+    spec = SweepSpec.parse(
+        {
+            "sweep": {"backend": "command", "compute": 160, "seeds": 1},
+            "grid": {"problems_per_batch": [2], "rollouts_per_problem": [4]},
+            "command": {
+                "run": [sys.executable, str(launcher), sys.executable, str(pair), str(port)],
+                "log": "{out}/metrics.jsonl", "checkpoints": "step-{step}",
+            },
+            "executor": on_ray(nodes=2, cpus=1),
+        }
+    )  # fmt: skip
+    events = []
+    for event in events_of(spec, out):
+        events.append(event)
+        if not died and list(out.glob("runs/*/out/0/step-5")):
+            died.append(True)
+            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    assert died
+    assert events[-1].kind == "done", events[-1].cause
+    (commands,) = out.glob("runs/*/out/0/command.sh")
+    assert commands.read_text().count("on_ray.py") == 2
+    whole(out)
