@@ -7,12 +7,13 @@ C is the number of rollouts *generated*, B_p (`problems_per_batch`) is the numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal
 
-from isolaw.errors import Issue, wrong_argument
+from isolaw.errors import InputError, Issue, shown, wrong_argument
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
 
@@ -61,6 +62,29 @@ def axis_of(cells: Iterable[Cell]) -> AxisName:
 
 
 BatchShape = tuple[int, int]  # (B_p, n)
+_SYMBOLS = {"B_p": "problems_per_batch", "n": "rollouts_per_problem"}
+
+
+def shape_of(given: BatchShape | str | Mapping[str, int]) -> BatchShape:
+    """Return (B_p, n) of a configuration, given as a pair, as text or as a mapping.
+
+    >>> {shape_of(each) for each in ((128, 8), "B_p=128, n=8", "128x8", {"n": 8, "problems_per_batch": 128})}
+    {(128, 8)}
+    """
+    value: Any = given
+    if isinstance(given, str):
+        pair = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
+        value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given))
+    if isinstance(value, Mapping):
+        names = {_SYMBOLS.get(name, name): number for name, number in value.items()}
+        value = [names.get(name) for name in _SYMBOLS.values()] if len(names) == len(_SYMBOLS) else []
+    try:
+        shape = tuple(int(number) for number in value)
+        if len(shape) == 2 and min(shape) >= 1:
+            return shape
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f'found {shown(given)}; expected B_p and n, e.g. (128, 8), "B_p=128, n=8" or "128x8"')
 
 
 @dataclass(frozen=True, order=True)

@@ -41,7 +41,9 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     by_law = json.loads(isolaw("answer", law, "--budget", "1e6", *cap, "--json")[1])
     assert by_law["rollouts_per_problem"] == n
     assert by_law["backtest"] is None
-    assert by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["run_first"]
+    assert (
+        by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["next"]["runs"]
+    )
     assert f"n\u00a0=\u00a0{n} rollouts" in page.read_text()
 
 

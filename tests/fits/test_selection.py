@@ -11,7 +11,7 @@ import pytest
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.selection import Configuration, Selection, select
+from isolaw.fits.selection import Configuration, Selection, select, usual_hold
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -243,3 +243,16 @@ def test_units_that_do_not_go_together(synthetic: Make) -> None:
         select(runs, "avg@4", "validation", "B_p", x="dollars")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="where B is fixed the law is in steps"):
         select(runs, "avg@4", "validation", "B", x="tokens")
+
+
+@pytest.mark.parametrize(
+    ("places", "hold"),
+    [
+        ([(32, 8), (32, 16)], "B_p"),
+        ([(32, 8), (16, 16)], "B"),
+        ([(32, 8), (16, 8)], "nothing"),
+    ],
+)
+def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
+    assert usual_hold(synthetic(places)) == hold
+    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"

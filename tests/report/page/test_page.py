@@ -21,7 +21,7 @@ import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.report.figures.law import frontier_figure, law_figure
 from isolaw.report.figures.series import fitted_curves
-from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of, usual_hold
+from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of
 from isolaw.report.page import PageContent, as_script, check_replaceable, law_charts, render, tables, write
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
@@ -70,7 +70,7 @@ def data(text: str) -> Any:
 
 
 def study(runs: Runs, **options: Any) -> FittedRuns:
-    law = isolaw.fit(runs, hold=usual_hold(runs), **({"draws": 8} | options))
+    law = isolaw.fit(runs, **({"draws": 8} | options))
     return FittedRuns(runs, "avg@4", "validation", law)
 
 
@@ -391,7 +391,7 @@ def test_the_slider_says_what_the_law_predicts(joint: FittedRuns) -> None:
         assert prediction.to_dict() == expected.to_dict()
         said = shown(prediction, joint.law, own)
         assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
-        assert said["flags"] == [law_text.flag(flag) for flag in expected.flags]
+        assert said["flags"] == law_text.notes(expected.flags)
 
 
 def test_the_slider_opens_with_the_budget_asked_for(joint: FittedRuns) -> None:
@@ -546,19 +546,6 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
     assert not is_of(law, synthetic([(32, n) for n in LEVELS], seeds=2))
     assert not is_of(law, synthetic([(32, n) for n in LEVELS], checkpoints=20))
     assert not is_of(law, synthetic([(16, n) for n in LEVELS]))
-
-
-@pytest.mark.parametrize(
-    ("places", "hold"),
-    [
-        ([(32, 8), (32, 16)], "B_p"),
-        ([(32, 8), (16, 16)], "B"),
-        ([(32, 8), (16, 8)], "nothing"),
-    ],
-)
-def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
-    assert usual_hold(synthetic(places)) == hold
-    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"
 
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
