@@ -248,7 +248,7 @@ def _is_document(start: bytes) -> bool:
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
     if first is not None:
-        return not more.strip() and any(_lists(first, {}, 1))
+        return not more.strip() and (notebook_outputs.is_notebook(first) or any(_lists(first, {}, 1)))
     try:
         return isinstance(orjson.loads(start), dict)
     except ValueError:
