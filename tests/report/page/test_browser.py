@@ -112,6 +112,32 @@ def page(browser: Any, made: SimpleNamespace) -> Iterator[Any]:
     visitor.leave()
 
 
+# Pairs of texts of which one lies over the other, and how much wider than the window the page is.
+OVERLAPS = """() => {
+  const texts = "nav a, header :is(h1, p, dt, dd), main :is(h2, h3, p, li, dt, dd, figcaption, pre), summary";
+  const seen = [...document.querySelectorAll(texts)].filter(
+    (e) => e.offsetParent && !e.closest(".scroll") && !e.closest(".bar"));
+  const leaves = seen.filter((e) => !seen.some((o) => o !== e && e.contains(o)));
+  const boxes = leaves.map((e) => [e.textContent.trim().slice(0, 40), e.getBoundingClientRect()]);
+  const over = [];
+  boxes.forEach(([name, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+    const width = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const height = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (width > 2 && height > 2) over.push([name, other]);
+  }));
+  return [over, Math.max(document.documentElement.scrollWidth - innerWidth, 0)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280, 1440, 1920])
+def test_no_text_lies_over_another(visit: Visitor, made: SimpleNamespace, width: int, scheme: str) -> None:
+    page = visit(made.page, width, scheme)
+    assert page.evaluate(OVERLAPS) == [[], 0]
+    shown = page.locator("header").inner_text()
+    assert all(text in shown for text in ("n\u00a0=\u00a0", "Expected loss ", "Next: "))
+
+
 def until(page: Any, script: str, value: Any) -> None:
     """Wait for a value. (Playwright's own waiting evaluates text in the page, which its policy forbids.)"""
     for _ in range(200):
