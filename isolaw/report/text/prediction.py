@@ -158,7 +158,7 @@ def gained(prediction: Prediction, bought: Gain | None) -> str:
         within = not prediction.asked and prediction.compute <= reached(law.grid)
         return f"The runs cover this budget: they go to {_most(law)}." if within else ""
     today = bought.today
-    ran = "" if not today.options or today.options[0].measured else ", interpolated"
+    ran = "" if not today.options or today.options[0].measured else ", not measured"
     text = f"Gain over the best at {_most(law)} (n = {today.n}{ran}): {_difference(bought.reward)}."
     if bought.kept is None:
         return text
