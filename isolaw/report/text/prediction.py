@@ -31,7 +31,7 @@ _LEFT = 0.05  # of the budget: what is left over is worth a word from here on
 _STATED = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
-    Code.DIVERGED, Code.NO_DRAWS, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
+    Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
     Code.TWO_SEEDS, Code.GRID_EDGE, Code.BATCH_EDGE, Code.EXTRAPOLATION,
 )  # fmt: skip
 
