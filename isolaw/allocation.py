@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
-from isolaw.errors import InputError, Issue, shown
+from isolaw.errors import InputError, Issue, shown, wrong_argument
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
 
@@ -90,7 +91,7 @@ def shape_of(given: BatchShape | str | Mapping[str, int]) -> BatchShape:
 class Allocation:
     """One split of a sampling budget into B_p, n and M, which are positive integers.
 
-    M is 0 if the budget does not pay for a step.
+    M is 0 if the budget does not pay for a step. Raises `InputError` for other values.
 
     >>> Allocation(32, 64, 10).compute
     20480
@@ -101,8 +102,10 @@ class Allocation:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.problems_per_batch < 1 or self.rollouts_per_problem < 1 or self.steps < 0:
-            raise ValueError(f"B_p and n must be at least 1 and M at least 0; found {self}")
+        for name, least in (("problems_per_batch", 1), ("rollouts_per_problem", 1), ("steps", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+                raise wrong_argument(name, value, f"a whole number, at least {least}")
 
     @property
     def batch_rollouts(self) -> int:
@@ -121,7 +124,10 @@ class Allocation:
         >>> Allocation.within(1e6, 32, 512)
         Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=61)
         """
-        steps = int(compute // (problems_per_batch * rollouts_per_problem))
+        batch = cls(problems_per_batch, rollouts_per_problem, 0).batch_rollouts
+        if not isinstance(compute, Real) or isinstance(compute, bool) or not 0 <= compute < math.inf:
+            raise wrong_argument("compute", compute, "a number of rollouts")
+        steps = int(compute // batch) if compute >= batch else 0  # batch can be beyond floats
         return cls(problems_per_batch, rollouts_per_problem, steps)
 
 

@@ -26,8 +26,9 @@ _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
 _SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
 _FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
 _MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
-_REWARD = {"reward", "rewards", "score", "scores", "success", "solve", "solved", "correct", "win"}
-_SOLVED = {"pass", "success", "solve", "solved", "win"}  # of which a rate or a mean is an accuracy
+_REWARD = {"reward", "rewards", "rew", "return", "returns", "score", "scores"}
+_SOLVED = {"pass", "success", "solve", "solved", "correct", "win"}  # of which a rate or a mean is an accuracy
+_REWARD |= _SOLVED - {"pass"}
 _SPREAD = {"std", "min", "max", "var", "stddev"}
 
 
@@ -87,7 +88,7 @@ def falls(metric: str) -> bool:
 
 def _is_plain_accuracy(metric: str) -> bool:
     words = set(_words(metric))
-    rate = bool(words & _SOLVED) and bool(words & {"rate", "mean"})
+    rate = bool(words & _SOLVED) and bool(words & {"rate", "mean", "pct", "percent", "fraction", "frac"})
     return rate or not words.isdisjoint({"acc", "accuracy"})
 
 

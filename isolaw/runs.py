@@ -260,7 +260,10 @@ class Runs:
         """
         if isinstance(path, str | Path):
             check_destination(path)
-        pq.write_table(self._arrow(self.rows), path)
+        try:
+            pq.write_table(self._arrow(self.rows), path)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from None
 
     @classmethod
     @checked

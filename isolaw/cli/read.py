@@ -65,6 +65,12 @@ def read(
     words = shared.words_of(ctx, sources)
     if save and _save(reading, sources, options):
         return 0
+    configurations = [run for run in reading.candidates if run.container == "configuration"]
+    if configurations and len(configurations) == len(reading.candidates) and not as_json():
+        for run in configurations:
+            _print(run)
+        print_notes(reading.notes)
+        return 0 if all("rollouts_per_step" in run.facts for run in configurations) else 2
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
         print_notes(reading.read_as)
         raise DataError(reading.none_ready())
@@ -94,12 +100,15 @@ def read(
 
 
 def _print(run: FoundLog) -> None:
+    from isolaw.readers.frameworks.base import Fact, updates_a_batch
     from isolaw.report.text.numbers import number
     from isolaw.report.text.reading import metrics
 
     facts = dict(run.facts)
     policy = facts.pop("on_policy", None)
-    b, n, batch = (facts.pop(k) for k in ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step"))
+    unknown = Fact("unknown", run.message)
+    shape = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+    b, n, batch = (facts.pop(name, unknown) for name in shape)
     names = ", ".join(name for name in (run.framework, run.container) if name)
     click.echo(f"{click.style(shown(run.run), bold=True)} ({names})")
     more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
@@ -109,6 +118,10 @@ def _print(run: FoundLog) -> None:
         ("n", f"{n.value:<8} {n.origin}"),
         ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
     ]
+    if run.container == "configuration" and batch is not unknown:
+        rows.append(
+            ("C", f"{number(batch.value)} · M after M steps; {number(1000 * batch.value)} after 1,000")
+        )
     if run.steps and run.compute:
         rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
     ordered = metrics(run)
@@ -118,6 +131,8 @@ def _print(run: FoundLog) -> None:
         rows.append((where, ", ".join(texts)))
     if policy:
         rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
+        if run.container == "configuration" and (updates := updates_a_batch(policy.origin)):
+            rows.append(("updates", f"{updates:<8} per batch"))
     elif run.framework not in ("", "isolaw"):
         rows.append(("on-policy", "not known"))
     by_origin: dict[str, list[str]] = {}

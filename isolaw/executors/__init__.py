@@ -41,6 +41,8 @@ _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition",
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster must answer within this many seconds.
 _ANSWERS_S = 10.0
+# A run with more GPUs on one machine has probably forgotten executor.nodes.
+_GPUS_OF_A_MACHINE = 8
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
@@ -91,9 +93,21 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     if chosen.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
         refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
-        each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
-        if processes % chosen.nodes:
-            refuse("nodes", f"a divisor of real.processes and real.samplers ({processes})")
+        backend, each = backends.get(run.backend), resources(chosen, run)
+        needs = backend.needs(run)
+        if traits(run.backend).by_command:
+            if needs.gpus % chosen.nodes:
+                refuse("nodes", f"a divisor of command.gpus ({needs.gpus})")
+            elif chosen.gpus is not None and chosen.nodes * chosen.gpus != needs.gpus:
+                accepted = f"command.gpus / executor.nodes, {needs.gpus // chosen.nodes}"
+                refuse("gpus", f"{accepted}; the command is composed for {needs.gpus} GPUs")
+            elif each.gpus > _GPUS_OF_A_MACHINE and chosen.gpus is None:
+                accepted = f"{math.ceil(needs.gpus / _GPUS_OF_A_MACHINE)} for command.gpus = {needs.gpus}"
+                refuse("nodes", f"{accepted}, or executor.gpus, the GPUs of each machine")
+        elif needs.processes % chosen.nodes:
+            refuse("nodes", f"a divisor of real.processes and real.samplers ({needs.processes})")
+        if not package and chosen.kind != "scripts":
+            out += backend.check_here(run)
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
             refuse("max_gpus", f"at least those of one run ({each.nodes * each.gpus})")
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:

@@ -94,6 +94,9 @@ def execute(
                 if run.is_asked_to_stop():  # the same signal may have ended its processes
                     yield Event(run_id, "stopped", cause=cause)
                     return
+                if nodes is not None and (lost := nodes.lost()):
+                    yield Event(run_id, "lost", cause=lost)
+                    return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause
                     run.fail(cause, traceback.format_exc())
                 yield Event(run_id, "failed", cause=cause)

@@ -111,7 +111,8 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
         stderr_to_stdout=True,
         setup=list(chosen.setup) or None,
         srun_args=["--kill-on-bad-exit=1"],
-        additional_parameters={"requeue": True, **chosen.sbatch},
+        # One machine's share of memory per core would be too little where a run takes whole machines.
+        additional_parameters={"requeue": True, **({"mem": "0"} if each.nodes > 1 else {}), **chosen.sbatch},
     )
     return executor
 
@@ -293,7 +294,8 @@ class SlurmNodes:
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
-        self.count, self.number = job.num_nodes, job.node
+        self.count, self.number, self.names = job.num_nodes, job.node, job.hostnames
+        self.environment: dict[str, str] = {}  # srun finds the job by SLURM's own variables
         self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
         # A job that SLURM has restarted must ignore the file of its previous attempt.
@@ -306,6 +308,14 @@ class SlurmNodes:
 
     def dismiss(self) -> None:
         self._write(None)
+
+    def lost(self) -> str:
+        with contextlib.suppress(OSError, RunError):
+            words = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(self.names)}", "--format=%N %T")
+            states = dict(line.split() for line in _ask(*words).stdout.splitlines())
+            dead = [node for node, state in states.items() if re.search(r"down|fail|\*", state)]
+            return f"SLURM lost {', '.join(dead)}" if dead else ""
+        return ""
 
     def _write(self, meeting: dict[str, Any] | None) -> None:
         text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})

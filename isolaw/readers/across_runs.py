@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,9 @@ _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # ratio; people write rounded values such as 7.1e-7
 _BEYOND = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
 _LEAST_SHARED = 2  # values
+_CHECKPOINT = re.compile(
+    r"(?:checkpoint|global_?step|step|epoch|iter)[-_]?\d*|huggingface|hf|actor|model|latest|final|\d+"
+)
 _NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
@@ -119,6 +124,21 @@ def separate_policies(runs: Sequence[LoggedRun]) -> None:
     )
     for run in fewer:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
+
+
+def one_model(runs: Sequence[LoggedRun]) -> None:
+    """Give a model one name if runs load it from folders of one name in different places, such as mounts."""
+    facts = [run.facts["model"] for run in runs if "model" in run.facts]
+    paths = {str(fact.value): PurePosixPath(str(fact.value)) for fact in facts}
+    for name in {path.name for path in paths.values()}:
+        same = [value for value, path in paths.items() if path.name == name and path.is_absolute()]
+        # A checkpoint's folder, such as global_step_100, is no model's name.
+        if len(same) < 2 or _CHECKPOINT.fullmatch(name):
+            continue
+        for run in runs:
+            if "model" in run.facts and str(run.facts["model"].value) in same:
+                run.facts["model"] = run.facts["model"].but(f"loaded from {run.facts['model'].value}")
+                run.facts["model"] = Fact(name, run.facts["model"].origin)
 
 
 def drop_half_known(runs: Sequence[LoggedRun]) -> None:

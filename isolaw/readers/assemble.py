@@ -5,13 +5,19 @@ Each run gets a `LogStatus`. Runs that lack a value or contradict another log ar
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from isolaw import commands
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, nearest
+from isolaw.metrics import is_reward
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
@@ -20,6 +26,7 @@ from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import is_supervised
 from isolaw.readers.names import FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.records import is_step, trainings
 from isolaw.readers.resolve import option, resolve
 from isolaw.readers.stitch import stitch
 from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
@@ -36,7 +43,7 @@ def assemble(
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
     ``group_by``.
     """
-    groups, runs = _grouped(logs, group_by)
+    groups, runs = _grouped(list(_trainings(logs)), group_by)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
@@ -50,10 +57,44 @@ def assemble(
         of_framework = [run for run in runs if run.framework and run.framework.name == framework]
         across_runs.to_fractions(_ready(of_framework), percent)
     for alike in _alike(_ready(runs)):
+        across_runs.one_model(alike)
         across_runs.drop_half_known(alike)
         across_runs.base_learning_rates(alike)
         across_runs.same_identity(alike)
     return runs, used
+
+
+def _trainings(logs: Sequence[RawLog]) -> Iterator[RawLog]:
+    """Yield the logs, with one run for each training in a file: ``run``, ``run#2`` and so on."""
+    for _, group in groupby(logs, lambda log: (log.source, log.run)):
+        parts = list(group)
+        ends = np.cumsum([0, *(len(part.step) for part in parts)]).tolist()
+        steps = np.concatenate([_steps(part) for part in parts])
+        begins: list[int] = []
+        if all(part.in_order for part in parts):
+            places: dict[str, list[int]] = {}
+            if len(steps) and (np.diff(steps[~np.isnan(steps)]) < 0).any():
+                for part, offset in zip(parts, ends, strict=False):
+                    for key, series in part.series.items():
+                        places.setdefault(key, []).extend(at + offset for at in series.record)
+            begins = trainings(steps, places, ends[1:-1] if len(parts) > 1 else ())
+        if not begins:
+            yield from parts
+            continue
+        for part, (start, end) in zip(parts, pairwise(ends), strict=True):
+            inside = [start, *(at for at in begins if start < at < end)]
+            numbers = [bisect_right(begins, at) + 1 for at in inside]
+            names = [f"{part.run}#{number}" if number > 1 else part.run for number in numbers]
+            yield from part.pieces([at - start for at in inside], names)
+
+
+def _steps(log: RawLog) -> NDArray[np.float64]:
+    """Return the steps of a log's records, by the container or by a key that counts steps."""
+    steps = np.array(log.step, dtype=np.float64)
+    keys = [key for key in log.series if is_step(key)] if np.isnan(steps).all() else []
+    for key in keys[:1]:
+        steps[np.asarray(log.series[key].record)] = log.series[key].value
+    return steps
 
 
 def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
@@ -110,6 +151,9 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
         run.take(resolved)
         if run.curves.mixed and run.status is LogStatus.READY:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
+        if run.curves.of and not any(is_reward(metric) for _, metric in run.curves.of):
+            found = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {found}")
         if not run.curves.of:
             run.leave_out(
                 LogStatus.UNKNOWN_FORMAT, f"it has no value of a known metric; its keys are {_listed(keys)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -134,6 +135,32 @@ def read(path: str | Path) -> dict[str, Any]:
         if not isinstance(config, Mapping):
             raise DataError("not a configuration: it has no keys")
         return flatten(config)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a configuration file, a printed configuration or a command line.
+
+    Raises `DataError` if the file has none.
+    """
+    with limits.os_errors(path), open_file(path) as file:
+        text = file.read(limits.LARGEST_CONFIG).decode("utf-8-sig", "replace")
+    if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json"):
+        return read(path)
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError:
+        words = text.split()
+    out = overrides(word for word in words if not word.startswith("-"))
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
+            continue
+        after = words[at + 1] if at + 1 < len(words) else "--"
+        flag = after.startswith("--") or not after
+        out[name[2:].replace("-", "_")] = literal(value) if equals else True if flag else literal(after)
+    if not out:
+        raise DataError(f"{path}: found no settings")
+    return out
 
 
 def _parse(text: str, suffix: str) -> Any:

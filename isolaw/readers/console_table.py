@@ -8,8 +8,8 @@
     step 12: reward=0.25
 
 Each line that counts to the same total becomes a row, with ``step`` and a column for each key. Values with %
-are divided by 100, and ``2/4`` is a share. Lists and texts are ignored. If only some lines have a word for
-evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a
+are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
+lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a
 word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that
 other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p
 and n, and the name of the reward.
@@ -27,8 +27,10 @@ from pathlib import Path
 import pandas as pd
 
 from isolaw.errors import DataError
-from isolaw.readers.measures import eval_set_of
+from isolaw.metrics import is_reward
+from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
+from isolaw.readers.records import by_training, of_list
 from isolaw.readers.text_lines import clean
 
 _FEWEST = 3  # lines required to recognise a console
@@ -47,6 +49,7 @@ _FACTS = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in 
 _SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
 _BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
+_LIST = re.compile(rf"(?<![\w.@/-])({_WORD}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
 # A key of several words must follow a separator.
 _PAIR = re.compile(
     rf"(?:(?<=[,|;)\]>] )({_WORD}(?: {_WORD}){{1,3}})|(?<![\w.@/-])({_WORD})) ?[=:] ?"
@@ -78,13 +81,16 @@ def is_console(content: bytes) -> bool:
 def read_console(path: Path, content: bytes) -> pd.DataFrame:
     """Return the rows of a console, with line numbers as index.
 
-    Raises `DataError` if the counter starts again, since the file then contains a second training run.
+    Raises `DataError` if the lines are from several processes.
     """
     said: dict[str, int] = {}  # B_p and n that lines state: name → line number
     lines = list(_lines(content, said))
     distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     counts = Counter(key[:2] for key in distinct)
-    ((most, _),) = counts.most_common(1)
+    trained = {
+        (row.unit, row.total) for row in lines if any(map(is_measured_by_trainer, row.values))
+    }  # other counters number examples
+    most = max(counts, key=lambda key: (key in trained, counts[key]))
     (unit, total), rows = most, [line for line in lines if (line.unit, line.total) == most]  # or model output
     for before, row in pairwise(rows):
         if row.held_out and row.epoch < 0:  # an evaluation in the middle of an epoch
@@ -96,12 +102,6 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         size, first = total or _steps_an_epoch(rows, path), min(1, *(row.epoch for row in rows))
         for row in rows:  # the steps start again with each epoch
             row.values["step"] += max(row.epoch - first, 0) * size
-    for before, row in pairwise(rows):
-        if row.values["step"] <= rows[0].values["step"] < before.values["step"]:
-            raise DataError(
-                f"{path}:{row.line}: the counter starts again (at {row.values['step']:g}, after line "
-                f"{before.line}), so another training begins here. Put each training in a file of its own"
-            )
     frame = pd.DataFrame(
         [line_of.values for line_of in rows], index=pd.Index([line_of.line for line_of in rows], name="line")
     )
@@ -112,12 +112,16 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
             for name, line in said.items()
         ]
     keys = ["step"]
+    frame["bar"] = [line_of.bar for line_of in rows]
     if (
         len({line_of.held_out for line_of in rows}) > 1
     ):  # otherwise the word is the name of the logger or the run
         frame["phase"] = ["validation" if line_of.held_out else "train" for line_of in rows]
         keys.append("phase")
-    _check_repeated(frame[[not line_of.bar for line_of in rows]], keys, path)
+    frame = by_training(frame, "step", str(path.with_suffix("")))
+    keys += ["run"] if "trainings" in frame.attrs else []
+    _check_repeated(frame[~frame["bar"]].drop(columns="bar"), keys, path)
+    frame = frame.drop(columns="bar")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs
@@ -175,7 +179,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
         counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
         if len(line) > _LONGEST or not (counting or b"er" in line or b"roup" in line or b"um_" in line):
             continue
-        text = clean(line)
+        text = clean(line).replace("/prompt", " per prompt")
         counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
         epoch = _EPOCH.search(text)
         epochs = [ratio for ratio in counters if epoch and ratio.start(1) == epoch.start(1)]
@@ -207,6 +211,9 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
                 key = f"val_{key}" if mixed and phase == "validation" else key
                 again = sum(other == key or other.startswith(f"{key}#") for other in values)
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
+        for name, items in _LIST.findall(text, counter.end()):
+            if is_reward(name):
+                values |= of_list(name, [item.strip(" '\"") for item in items.split(",")])
         if values:
             yield _Line(
                 number,

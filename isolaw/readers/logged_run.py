@@ -80,7 +80,8 @@ class LoggedRun:
             end = [self.curves.diverged[at]] if (at := (eval_set, metric)) in self.curves.diverged else []
             nan = [math.nan] * len(end)
             step = np.append(curve.step, np.array(end, np.int64))
-            columns = {"step": step, "compute": step * batch, "wall_s": np.append(curve.wall_s, nan)}
+            compute = np.ceil(step * batch - 1e-6).astype(np.int64)  # a batch can last several steps
+            columns = {"step": step, "compute": compute, "wall_s": np.append(curve.wall_s, nan)}
             value = np.append(curve.value, nan)
             pieces.append(pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": value}))
         names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
@@ -97,7 +98,7 @@ class LoggedRun:
             left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
         steps = None if self.curves.unnumbered else self.curves.steps
         batch = self.facts.get("rollouts_per_step")
-        compute = (steps[0] * batch.value, steps[1] * batch.value) if steps and batch else None
+        compute = tuple(math.ceil(end * batch.value) for end in steps) if steps and batch else None
         return FoundLog(
             self.name, self.framework.name if self.framework else "", self.container, self.sources,
             self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,

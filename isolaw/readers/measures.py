@@ -49,15 +49,21 @@ _WITH_A_LOSS = re.compile(
     re.I,
 )
 # DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set. token_acc and seq_acc
-# are shares of the labels, in ms-swift's supervised training.
+# are shares of the labels, in supervised training.
+_OF_LABELS = re.compile(r"rewards?/(?:chosen|rejected|margins|accuracies)|(?:token|seq)_acc", re.I)
 _OF_RL = re.compile(
-    r"(?:^|[/_.])(?:rewards?(?!s?/(?:chosen|rejected|margins|accuracies))|scores?|advantages?|returns?|kl"
-    r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|(?<!token_)(?<!seq_)acc|avg)"
+    r"(?:^|[/_.])(?:advantages?|kl|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|avg)"
     r"(?:$|[/_.@])",
     re.I,
 )
-_PLAIN = {"", "mean", "avg", "average", "rate", "overall"}
+# Names of evaluations: avg@4, pass_1, aime24, gsm8k, math_500.
+_OF_A_BENCHMARK = re.compile(
+    r"@|(?:^|[/_. -])(?:(?:pass|best|maj|avg|mean|worst)_?(?:at_?)?\d"
+    r"|(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{4,}(?![a-z\d])|(?:math|amc|aime|mmlu|gpqa|minerva|olympiad(?:bench)?|humaneval|mbpp|livecodebench|arc|hellaswag)(?![a-z]))",
+    re.I,
+)
 _PERCENT = {"pct", "percent", "percentage", "perc"}
+_R = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 
@@ -92,12 +98,19 @@ def measure(frame: pd.DataFrame, column: str) -> Measure | None:
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
-    measured = [(column, match) for column in columns if (match := measure(frame, column)) and match.reward]
+    every = [(column, match) for column in columns if (match := measure(frame, column))]
+    measured = [one for one in every if one[1].reward] or [one for one in every if _R.fullmatch(one[0])]
     return min(
         measured,
         key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
         default=("", None),
     )[0]
+
+
+def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the only accuracy of a table, or "" if it has none or several."""
+    found = [c for c in columns if (match := measure(frame, c)) and match.accuracy and not match.summary]
+    return found[0] if len(found) == 1 else ""
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
@@ -114,7 +127,7 @@ def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     numeric = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
     every = [str(column) for column in frame.columns]
     of_evaluations = any(words_of(name) & _BENCHMARKS for name in every)
-    if of_evaluations and not any(map(_TRAINER.fullmatch, every)):
+    if of_evaluations and not any(map(is_measured_by_trainer, every)):
         numeric = {name: values for name, values in numeric.items() if "samples" not in words_of(name)}
     fitting = [
         name
@@ -125,6 +138,15 @@ def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
         and values.nunique() <= len(values) / 5
     ]
     return guess(fitting, MAYBE)
+
+
+def is_measured_by_trainer(column: str) -> bool:
+    """Return whether a name is a loss, a KL divergence, a learning rate or the like, of a training step.
+
+    >>> [is_measured_by_trainer(name) for name in ("train/loss", "kl_div", "lr", "val_loss", "reward")]
+    [True, True, True, False, False]
+    """
+    return bool(_TRAINER.fullmatch(column)) and not words_of(column) & HELD_OUT
 
 
 def words_of(column: str) -> set[str]:
@@ -146,14 +168,23 @@ def eval_set_of(value: object) -> str:
     return "validation" if word in _EVALUATING else "train" if word in _UPDATING else ""
 
 
+def says_its_set(name: str) -> bool:
+    """Return whether a metric's name says that it is of an evaluation, or of training.
+
+    >>> [says_its_set(name) for name in ("val_acc", "avg@4", "gsm8k_acc", "train_acc", "acc", "running_r")]
+    [True, True, True, True, False, False]
+    """
+    return bool(words_of(name) & (HELD_OUT | _TRAINING)) or bool(_OF_A_BENCHMARK.search(name))
+
+
 def of_training(column: str, columns: Sequence[str]) -> bool:
-    """Return whether a column is measured on training batches, judged by its name and its neighbours' names.
+    """Return whether a column is measured on training batches, judged by its name and those of its line.
 
-    A reward, an accuracy or a solve rate without a prefix is from training batches if the table also has a
-    loss, a learning rate or the like, or the same metric from an evaluation. avg@k and pass@k are from
-    evaluations.
+    What is printed with a loss, a gradient norm, a KL divergence or a learning rate is of the training batch,
+    unless its name says otherwise: val, eval, a benchmark, avg@k. So is a reward next to the same metric of
+    an evaluation.
 
-    >>> names = ("train_acc", "mean_reward", "acc", "val_reward", "aime24_acc", "avg@4")
+    >>> names = ("train_acc", "running_r", "acc", "val_reward", "aime24_acc", "avg@4")
     >>> [of_training(name, ["step", "loss", name]) for name in names]
     [True, True, True, False, False, False]
     >>> of_training("acc", ["step", "acc", "val_acc"]), of_training("mean_reward", ["step", "mean_reward"])
@@ -164,15 +195,14 @@ def of_training(column: str, columns: Sequence[str]) -> bool:
         return False
     if words & _TRAINING or frameworks.of_training(column):
         return True
-    rest = [word for word in words - _PLAIN if not is_reward(word)]
-    if not is_reward(column) or (is_accuracy(column) and ("@" in column or rest)):
+    if _OF_A_BENCHMARK.search(column):
         return False
     said = [
         name
         for name in columns
         if words_of(name) & HELD_OUT and (is_reward(name) or words_of(name) <= HELD_OUT)
     ]
-    return bool(said) or any(map(_TRAINER.fullmatch, columns))
+    return bool(said and is_reward(column)) or any(map(is_measured_by_trainer, columns))
 
 
 def is_supervised(keys: Iterable[str]) -> bool:
@@ -185,7 +215,7 @@ def is_supervised(keys: Iterable[str]) -> bool:
     return (
         any(_LOSS.fullmatch(key) for key in keys)
         and any(_WITH_A_LOSS.fullmatch(key) for key in keys)
-        and not any(_OF_RL.search(key) for key in keys)
+        and not any((is_reward(key) or _OF_RL.search(key)) and not _OF_LABELS.search(key) for key in keys)
     )
 
 

@@ -217,7 +217,7 @@ def words_that_differ(runs: Sequence[str]) -> list[str]:
     >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
     ['vi', 'enlang', 'reproduce']
     """
-    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .])", run) for run in runs]
+    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .#])", run) for run in runs]
     shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
     differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
     return differing if any(differing) else []

@@ -21,8 +21,9 @@ ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
 ASSUMED, NAME_PATTERN = "unless set", "--name-pattern"  # origins of a default and of a value in a run name
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+UPDATES = "updates_per_batch"  # optimiser steps for which a batch of B_p · n rollouts is used
 WHOLE = {  # integer facts → their minimum
-    **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
+    **dict.fromkeys([*SPLIT, UPDATES, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
 FOR_TABLES = ("eval_set",)  # values that can be set for the rows of a table, but not for a log
@@ -34,7 +35,7 @@ STEPS = "step steps global_step training_step train_step trainer_step iteration 
 # Columns of the data model → their names elsewhere.
 CALLED = {
     "step": STEPS,
-    "rollouts_per_problem": "rollouts_per_problem n rollout_n rollouts_n n_rollouts group_size "
+    "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size "
     "num_generations n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
     "generations_per_prompt completions_per_prompt num_samples_per_prompt num_samples_per_prompt_rollout "
     "num_generations_per_prompt n_agent",
@@ -56,7 +57,7 @@ AMBIGUOUS = {"train_batch_size", "rollout_batch_size"}
 # consent.
 MAYBE = {
     "rollouts_per_problem": "group groups k g samples num_samples n_samples rollouts num_rollouts "
-    "generations completions num_completions",
+    "generations completions num_completions n_rollouts rollouts_n",
     "problems_per_batch": "batch batch_size batchsize bs bsz prompts num_prompts n_prompts problems "
     "questions",
 }
@@ -82,10 +83,10 @@ _ABBREVIATED = {
 }
 # Units of counters; episodes can be steps or rollouts.
 UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
-_OF_COUNTERS = (*UNITS, "completion", "generation", "question", "trajectorie")  # in the plural, without s
+_OF_COUNTERS = (*UNITS, "completion", "generation", "question", "trajectorie", "group", "sequence")  # + s
 _COUNTED = re.compile(
-    r"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far"
-    rf"|{'|'.join(_OF_COUNTERS)})s?(?:_|$)){{1,6}}"
+    r"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far|count|number|of|batch"
+    rf"|per|step|train|training|{'|'.join(_OF_COUNTERS)})s?(?:_|$)){{1,6}}"
 )
 
 
@@ -123,11 +124,11 @@ def written(need: str) -> str:
 
 
 def counts(name: str) -> str:
-    """Return what a rising column with this name counts from the start, or "" if nothing.
+    """Return what a column with this name counts, per record or from the start, or "" if nothing.
 
     ``both`` means that it could count rollouts or problems, as samples do.
 
-    >>> [counts(name) for name in ("total_episodes", "prompts_seen", "samples", "num_tokens", "reward")]
+    >>> [counts(name) for name in ("total_episodes", "num_groups", "samples", "num_tokens", "reward")]
     ['rollouts', 'problems', 'both', 'tokens', '']
     """
     spelled = plain(name)
@@ -137,9 +138,9 @@ def counts(name: str) -> str:
     words = {word.rstrip("s") for word in spelled.split("_")}
     if not _COUNTED.fullmatch(spelled) or words.isdisjoint(_OF_COUNTERS):
         return ""
-    if words & {"prompt", "problem", "question"}:
+    if words & {"prompt", "problem", "question", "group"}:
         return "problems"
-    return "both" if "sample" in words else "rollouts"
+    return "both" if words & {"sample", "sequence"} else "rollouts"
 
 
 def settable(name: str, where: str) -> str:

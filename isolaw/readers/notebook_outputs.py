@@ -72,6 +72,35 @@ def _plain(text: str) -> str:
         return text.strip()
 
 
+_PIPES = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*\|?)?[ \t]*")
+_MARKUP = re.compile(r"[*`_]{1,3}(.*?)[*`_]{1,3}")
+
+
+def pipe_tables(text: str) -> list[HtmlTable]:
+    """Return the Markdown tables in a text: a header, a line of dashes, and rows, with ``|`` between cells.
+
+    >>> pipe_tables("# Run\\nStep | reward\\n-- | --\\n1 | **0.5**\\n")
+    [(['Step', 'reward'], [['1', '0.5']])]
+    """
+    lines = text.splitlines()
+    out = []
+    for at in (at for at, line in enumerate(lines) if at and "|" in line and _PIPES.fullmatch(line)):
+        names = _cells(lines[at - 1])
+        rows = []
+        for line in lines[at + 1 :]:
+            if len(cells := _cells(line)) != len(names):
+                break
+            rows.append(cells)
+        if rows and len(set(names)) == len(names) > 1:
+            out.append((names, rows))
+    return out
+
+
+def _cells(line: str) -> list[str]:
+    cells = (cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|"))
+    return [match[1] if (match := _MARKUP.fullmatch(cell)) else cell for cell in cells]
+
+
 def is_notebook(document: Any) -> bool:
     """Return whether a JSON document is a notebook."""
     return isinstance(document, dict) and isinstance(document.get("cells"), list) and "nbformat" in document

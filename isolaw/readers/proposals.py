@@ -13,7 +13,7 @@ from isolaw.metrics import is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
 from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
-from isolaw.readers.names import ALIASES, ASSUMED, NAME_PATTERN
+from isolaw.readers.names import ALIASES, ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, only
 from isolaw.readers.table_files import load
 from isolaw.readers.table_needs import TableNeeds, check_complete
@@ -128,8 +128,8 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> _Set:
         globs = dict.fromkeys(_glob(log, among) for log in group)
         words = words_that_differ([log.run for log in group])
         rewards = {frozenset(filter(is_reward, log.metrics.get("train", ()))) for log in group}
-        given = fact is not None and fact.origin in ("--set", NAME_PATTERN)
-        repetitions = not words and len(rewards) == 1 and not given  # else they differ, or their seed was set
+        known = fact is not None and fact.origin != ASSUMED
+        repetitions = not words and len(rewards) == 1 and not known  # else they differ in another value
         for i, (glob, differing) in enumerate(zip(globs, words or [""] * len(globs), strict=False)):
             if not repetitions:
                 algorithm = differing.lower() in ALGORITHMS
@@ -141,7 +141,7 @@ def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> _Set:
 
 def _glob(log: FoundLog, among: Sequence[FoundLog]) -> str:
     """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
-    if log.container != "table":
+    if log.container != "table" or sum(other.sources == log.sources for other in among) > 1:
         return only(log.run, [other.run for other in among])
     files = {source for other in among for source in other.sources}
     stem = PurePath(log.sources[0]).stem

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class RawLog:
     dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
     torn: bool = False  # whether a text file ends in the middle of a line
+    in_order: bool = True  # whether the records are in the order in which they were written
     held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; by default its own
 
     def __post_init__(self) -> None:
@@ -73,6 +75,21 @@ class RawLog:
     def part(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
         """Return an empty log of the same file, for the next part of a run or for another run."""
         return RawLog(self.source, self.container, run, config or {}, config_source, held=self.held)
+
+    def pieces(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
+        """Yield the records from each of these positions to the next, as logs of the runs ``names``."""
+        for name, (start, end) in zip(names, pairwise([*begins, len(self.step)]), strict=True):
+            piece = replace(
+                self, run=name, step=self.step[start:end], wall_s=self.wall_s[start:end], series={},
+                not_finite={k: at - start for k, at in self.not_finite.items() if start <= at < end},
+                dropped=Counter(self.dropped if end == len(self.step) else ()), notes=list(self.notes),
+            )  # fmt: skip
+            for key, series in self.series.items():
+                low, high = bisect_left(series.record, start), bisect_left(series.record, end)
+                if high > low:
+                    record = array("I", (at - start for at in series.record[low:high]))
+                    piece.series[key] = Series(record, series.value[low:high])
+            yield piece
 
     def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
         """Append a record. Numbers that are not finite are dropped and counted, never read as 0.
@@ -142,7 +159,7 @@ class PointCollector:
         """Add the records to the log and return it."""
         if not self._rows:
             return self.log
-        names = list(self._keys)
+        names, self.log.in_order = list(self._keys), False
         points = pd.DataFrame(
             np.asarray(self._rows).reshape(-1, 4), columns=["key", "step", "value", "seconds"]
         )

@@ -19,12 +19,12 @@ from isolaw.commands import Placeholder, word
 from isolaw.errors import Spelled, joined
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import Assignment
-from isolaw.readers.names import ASSUMED, DEFAULTS, SPLIT, SYMBOL, WHOLE
+from isolaw.readers.names import ASSUMED, DEFAULTS, SPLIT, SYMBOL, UPDATES, WHOLE
 from isolaw.readers.raw_log import RawLog, whole
 
 _SYMBOL = {**SYMBOL, "rollouts_per_step": "rollouts per step"}
 # Facts that must not change between the parts of one run.
-_ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
+_ONE_VALUE = (*SPLIT, UPDATES, "seed", "problem_set", "algorithm", "on_policy")
 # Algorithms that compare the rollouts of a problem with each other, by their names in frameworks.
 _OF_GROUPS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo", "loop"}
 _OF_GROUPS |= {"group_norm", "reinforce_baseline"}  # OpenRLHF's names: GRPO, and a group's mean as baseline
@@ -191,7 +191,8 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
     """Derive the third of B_p, n and rollouts per step, or add the problem that prevents this."""
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
-    if b and n and r and r.value != b.value * n.value:
+    updates = facts[UPDATES].value if UPDATES in facts else 1
+    if b and n and r and r.value * updates != b.value * n.value:
         # If the user set two of them, replace the third, unless the log counted it.
         seen = out.counted and "rollouts_per_step" not in given
         if seen or len(given) != _ENOUGH:
@@ -213,7 +214,15 @@ def _complete(out: Resolved, given: Sequence[str]) -> None:
         )
         b, n, r = (facts.get(name) for name in SPLIT)
     if b and n:
-        facts.setdefault("rollouts_per_step", Fact(b.value * n.value, "B_p · n"))
+        product, rest = divmod(b.value * n.value, updates)
+        batch = product + rest / updates if rest else product
+        facts.setdefault("rollouts_per_step", Fact(batch, f"B_p · n{f' / {updates}' if updates > 1 else ''}"))
+    elif r and n and (r.value * updates) % n.value == 0 and updates > 1:
+        facts[SPLIT[0]] = Fact(r.value * updates // n.value, f"{UPDATES} {updates}; {r.origin}")
+    elif r and n and r.value < n.value and updates == 1:  # a group feeds several updates
+        updates = n.value // math.gcd(n.value, r.value)
+        facts[SPLIT[0]] = Fact(r.value * updates // n.value, f"for {updates} updates; {r.origin}")
+        facts[UPDATES] = Fact(updates, f"n = {n.value} is more than the {r.value} rollouts of a step")
     elif r and (known := n or b):
         missing, divisor = ("problems_per_batch", "n") if n else ("rollouts_per_problem", "B_p")
         if r.value % known.value:

@@ -7,24 +7,26 @@ and code. It follows links last, and only to places in the directory that are no
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from isolaw.errors import DataError, Wording, shown
 from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
-from isolaw.readers import frameworks, limits
+from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
 from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
-from isolaw.readers.names import RUN_NAMES, SPLIT, guess
+from isolaw.readers.names import RUN_NAMES, guess
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_columns import columns_needed
 from isolaw.readers.table_files import columns_of
@@ -65,6 +67,7 @@ def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not any(sign in head for sign in _SIGNS):
         return None
     printed, arguments = PrintedConfig(), PrintedArguments()
+    head = limits.start(path, limits.MB)  # a progress bar can be printed inside a configuration
     for line in head.replace(b"\r", b"\n").split(b"\n"):
         worker, text = unprefixed(clean(line))
         printed.add(worker, text)
@@ -76,6 +79,7 @@ def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
     return "it has a configuration, but logged no step", framework.name
 
 
+_SETTINGS = {".yaml", ".yml", ".toml", ".json", ".sh", ".bash", ".sbatch", ".slurm", ".args", ""}
 _CONSOLES = {".log", ".out", ".txt"}
 _MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
@@ -95,7 +99,8 @@ class Place:
     sweep: bool = False
     ours: bool = False
     no_history: str = ""
-    framework: str = ""  # of a run without history
+    framework: str = ""  # of a run without history, or of a configuration
+    config: Mapping[str, Any] = field(default_factory=dict)  # of a configuration that was named without a log
 
 
 @dataclass
@@ -106,7 +111,7 @@ class Search:
     containers: list[Container] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
-    incomplete: list[Path] = field(default_factory=list)  # tables with n or B_p but without a step
+    incomplete: list[Path] = field(default_factory=list)  # tables with a reward but without a step
     reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
     passed: Counter[str] = field(default_factory=Counter)  # number of files that are not logs, by extension
     no_logs: list[str] = field(default_factory=list)  # paths of the first such files
@@ -147,7 +152,7 @@ class Search:
                 names = columns_of(path, head)
                 if _of_runs(names) or (path.suffix in _CONSOLES and is_console(head)):
                     self.tables.append(path)
-                elif _of_configurations(names):
+                elif len(names) > 1 and any(map(is_reward, names)):
                     self.incomplete.append(path)
         except DataError as error:
             self.notes.append(f"isolaw did not read this file: {error}")
@@ -308,7 +313,16 @@ def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:
     with limits.os_errors(path), open_file(path) as file:
         head = file.read(HEAD)
-    return Place(path, containers[0]) if forced else _classified(path, head, containers)
+    if forced:
+        return Place(path, containers[0])
+    place = _classified(path, head, containers)
+    if place.container or place.ours or not containers or path.suffix.lower() not in _SETTINGS:
+        return place
+    with contextlib.suppress(DataError):  # then it is a table, or no format that isolaw knows
+        config = configs.read_settings(path)
+        if framework := frameworks.find((), config):
+            return replace(place, config=config, framework=framework.name, no_history="")
+    return place
 
 
 def _of_runs(columns: list[str]) -> bool:
@@ -316,11 +330,6 @@ def _of_runs(columns: list[str]) -> bool:
     counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
     names = guess(columns, RUN_NAMES)
     return counts or (bool(names) and any(map(is_reward, columns)))
-
-
-def _of_configurations(columns: list[str]) -> bool:
-    """Return whether a table has n or B_p next to a reward."""
-    return bool(set(SPLIT) & set(guess(columns))) and any(map(is_reward, columns))
 
 
 def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Place:

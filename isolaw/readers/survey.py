@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.arguments import check_path
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
+from isolaw.readers import frameworks
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -22,6 +24,7 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, li
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
+from isolaw.readers.resolve import resolve
 from isolaw.readers.sources import Place, Search, expected_formats, search
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
@@ -44,6 +47,8 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     """
     if not sources:
         raise InputError("found no source; expected a directory, a log or a table")
+    for source in sources:
+        check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
     beside = next_to(paths)
     files = [file.under(how) for file in beside]
@@ -130,6 +135,7 @@ class _Collector:
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
         self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
+        self.trainings: set[str] = set()  # runs that one table contains without naming them
         self.used: set[Rule] = set()
 
     def add(self, place: Place) -> None:
@@ -140,6 +146,9 @@ class _Collector:
             if file.covers([path]) and not (place.ours or place.sweep):
                 how = file  # the nearest file comes last
         try:
+            if place.config:
+                self._add_configuration(place)
+                return
             if place.no_history:
                 raise NoHistory(f"{path}: {place.no_history}")
             if place.container is None:
@@ -200,10 +209,25 @@ class _Collector:
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, place, given)
 
+    def _add_configuration(self, place: Place) -> None:
+        """Add what a configuration says, without the log of a run."""
+        name, path = _name(place.path), str(place.path)
+        framework = frameworks.named(place.framework)
+        given = applying(self.ways, name, [path])
+        self.used |= {one.rule for one in given.values()}
+        resolved = resolve([RawLog(path, "", name, dict(place.config), place.path.name)], framework, given)
+        message = "it is a configuration without a log"
+        if resolved.problems:
+            message += f": {joined('. ', resolved.problems)}"
+        log = FoundLog(name, framework.name, "configuration", [path], LogStatus.NO_HISTORY, [], message)
+        log.facts, log.notes = resolved.facts, resolved.notes
+        self.candidates.append(log)
+
     def _add_runs(self, part: Runs, place: Place, given: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = part.points.drop(columns="wall_s")
         of_run = points.groupby("run_id", sort=False).indices
+        self.trainings |= set(of_run) if "training" in part.origins else set()
         for run in _of_table(part, place, given):
             if not all(way.keeps(run.run, run.sources) for way in self.ways):
                 continue
@@ -228,8 +252,8 @@ class _Collector:
             if run.status is LogStatus.READY and run.container == "table" and not run.final:
                 known = sorted((name, repr(fact.value)) for name, fact in run.facts.items())
                 groups.setdefault((*known, *run.metrics), []).append(run)
-        for group in groups.values():
-            if len({run.sources[0] for run in group}) > 1:
+        for group in (members for members in groups.values() if len(members) > 1):
+            if len({run.sources[0] for run in group}) > 1 or all(run.run in self.trainings for run in group):
                 text = one_identity(group[0].facts, [run.run for run in group])
                 for run in group:
                     run.status, run.needs, run.message = LogStatus.NEEDS, ["seed"], text

@@ -18,7 +18,7 @@ import pandas as pd
 from isolaw.commands import option
 from isolaw.errors import DataError, unknown
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.measures import named_percent
+from isolaw.readers.measures import named_percent, of_training, says_its_set
 from isolaw.readers.names import ALIASES
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -106,7 +106,8 @@ def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame
             value = value / 100
         if empty := int(value.isna().sum()):
             notes.append(f"{name}: {empty:,} of {len(value):,} cells are empty; isolaw left them out")
-        eval_set = metric.eval_set or table.get("eval_set", "validation")
+        trained = of_training(metric.column, list(map(str, table.columns))) and not says_its_set(name)
+        eval_set = metric.eval_set or table.get("eval_set", "train" if trained else "validation")
         pieces.append(table.assign(metric=name, eval_set=eval_set, value=value))
     return pd.concat(pieces), notes, units
 

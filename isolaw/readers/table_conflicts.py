@@ -10,7 +10,9 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, SPLIT, SYMBOL, counts, plain
+from isolaw.readers.measures import HELD_OUT, is_measured_by_trainer, words_of
+from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, MAYBE, SPLIT, SYMBOL, counts, plain
+from isolaw.readers.records import count_of
 from isolaw.runs import CURVE, after_last_value
 
 _LONGER = 2  # rows without a value at the end, as a multiple of the longest gap between values
@@ -54,7 +56,6 @@ _MOST_DISCARDED = 100  # times B_p · n · step; beyond that, compute must be to
 _LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
 _LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
 _LEAST_BATCH = 16  # evaluations every 10 steps are common
-_LEAST_TOKENS = 0.5  # as a share of the tokens that the response lengths give
 # Other column names that can only mean n, B_p or B.
 _SAY = {
     _N: set(CALLED[_N].split()),
@@ -68,6 +69,12 @@ def split_batch(table: pd.DataFrame, source: str) -> None:
     if _BATCH not in table.columns:
         return
     numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
+    if _B not in table.columns and (numbers[_BATCH] < numbers[_N]).all():  # a group feeds several updates
+        updates = numbers[_N] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
+        table[_B] = numbers[_BATCH] * updates / numbers[_N]
+        if "compute" not in table.columns and "step" in table.columns:
+            table["compute"] = numbers[_BATCH] * pd.to_numeric(table["step"], errors="coerce")
+        return
     for name, other in ((_B, _N), (_N, _B)):
         if name not in table.columns:
             table[name] = numbers[name] = numbers[_BATCH] / numbers[other]
@@ -164,44 +171,71 @@ def check_said_twice(
 def check_counters(
     table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
 ) -> None:
-    """Raise `DataError` if a column that counts rollouts, problems or tokens from the start contradicts C.
+    """Raise `DataError` if a column that counts rollouts, problems or tokens contradicts B_p and n.
 
-    Within a run, such a column rises by a fixed number per step. A column that the user maps to C is trusted.
+    It counts each record, or from the start. Only rows of training are checked, if there are any; evaluations
+    have a number of problems and samples of their own. A column that the user maps to C is trusted.
     """
     if "compute" in how.columns:
         return
     lengths = next((name for name in frame if plain(name) in _LENGTHS), None)
-    names = [*SPLIT[:2], "step", "compute"]
-    table = table[["run_id"]].join(table[names].apply(pd.to_numeric, errors="coerce"))
-    if table[names].isna().any(axis=None) or (table[_N] < 1).any():
+    trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
+    rows_of = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
+    numbers = rows_of[["run_id"]].join(rows_of[[*SPLIT[:2], "step"]].apply(pd.to_numeric, errors="coerce"))
+    if numbers.isna().any(axis=None) or (numbers[_N] < 1).any():
         return  # `Runs` reports this
-    for column in (name for name in unused if counts(name)):
-        there = pd.to_numeric(frame[column], errors="coerce").reindex(table.index)
-        for _, rows in table.assign(_counted=there)[there.notna()].groupby("run_id", sort=False):
-            curve = rows.drop_duplicates("step").sort_values("step")
-            first, last = curve.iloc[0], curve.iloc[-1]
-            rise, steps, rollouts = (last[name] - first[name] for name in ("_counted", "step", "compute"))
-            if len(curve) < 2 or not curve["_counted"].is_monotonic_increasing or rise in (0, steps):
+    for column in (name for name in unused if counts(name) and not words_of(name) & HELD_OUT):
+        there = pd.to_numeric(frame[column], errors="coerce").reindex(numbers.index)
+        for _, rows in numbers.groupby("run_id", sort=False):
+            values = there[rows.index].to_numpy(np.float64)
+            count = count_of(column, rows["step"].to_numpy(np.float64), values)
+            if count is None or (not count.rises and not trains and count.unit != "rollouts"):
                 continue
-            unit, problems = counts(column), rollouts / float(first[_N])
-            length = frame.loc[curve.index, lengths].mean() if lengths else 1
-            wanted = {"problems": [problems], "both": [rollouts, problems], "tokens": [length * rollouts]}
-            makes = wanted.get(unit, [rollouts])
-            fits = any(abs(rise - one) <= (1 - _SLACK) * one for one in makes)
-            if not fits and not (unit == "tokens" and rise >= _LEAST_TOKENS * makes[0]):
-                before, after = (
-                    f"{there[at]:g} in {rows.index.name} {at} (step {curve['step'][at]:g})"
-                    for at in curve.index[[0, -1]]
-                )
-                least = "at least " if unit == "tokens" else ""
-                raise DataError(
-                    f"{source}: {column} rises from {before} to {after}, by {rise:g}; B_p = {first[_B]:g} "
-                    f"and n = {first[_N]:g} make {least}{makes[0]:g}; correct the wrong value. If {column} "
-                    "is C: "
-                    + option("columns", "C", column)
-                    + "; if it counts something else: "
-                    + option("columns", "C", f"{_B}*{_N}*step")
-                )
+            b, n = (float(rows[name].iloc[0]) for name in SPLIT[:2])
+            length = frame.loc[rows.index, lengths].mean() if lengths else 1
+            if count.agrees(b, n, column, length):
+                continue
+            before, after = (
+                f"{there[at]:g} in {rows.index.name} {at} (step {rows['step'].iloc[place]:g})"
+                for place in (count.first, count.last)
+                for at in [rows.index[place]]
+            )
+            made = {"problems": b, "tokens": length * b * n}.get(count.unit, b * n)
+            passed = rows["step"].iloc[count.last] - rows["step"].iloc[count.first]
+            says = f"is {before.partition(' in ')[0]} in every record"
+            makes = f"{made:g} a step"
+            if count.rises:
+                says = f"rises from {before} to {after}, by {count.a_step[0] * passed:g}"
+                makes = f"{'at least ' if count.unit == 'tokens' else ''}{made * passed:g}"
+            symbol = "C" if count.rises else "B_p" if count.unit == "problems" else "B"
+            raise DataError(
+                f"{source}: {column} {says}; B_p = {b:g} and n = {n:g} make {makes}; correct the wrong "
+                "value. "
+                f"If {column} is {symbol}: "
+                + option("columns", symbol, column)
+                + "; if it counts something else: "
+                + option("columns", "C", f"{_B}*{_N}*step")
+            )
+
+
+def counted_batch(frame: pd.DataFrame, step: str, columns: Sequence[str]) -> tuple[str, int] | None:
+    """Return a column that counts the rollouts of each step, and their number, or None.
+
+    >>> frame = pd.DataFrame({"step": [1, 2, 3], "rollout_count": 20, "loss": 0.1})
+    >>> counted_batch(frame, "step", ["rollout_count", "loss"])
+    ('rollout_count', 20)
+    """
+    steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
+    for column in columns:
+        if counts(column) != "rollouts" or plain(column) in MAYBE[_N].split() or words_of(column) & HELD_OUT:
+            continue
+        value = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
+        count = count_of(column, steps, value)
+        if count and len(count.a_step) == 1 and count.a_step[0] == int(count.a_step[0]) > 1:
+            steady = np.unique(value[~np.isnan(value)]).size == 1 or count.rises
+            if steady:
+                return column, int(count.a_step[0])
+    return None
 
 
 def steps_of_rollouts(table: pd.DataFrame) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,19 @@ import pyarrow.interchange as interchange
 
 from isolaw.errors import DataError
 from isolaw.files import open_file
+from isolaw.metrics import is_reward
 from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
 from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.limits import MB, errors_in, os_errors
-from isolaw.readers.literals import loads
+from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.measures import eval_set_of
-from isolaw.readers.names import CONFIGURATIONS, STEPS
-from isolaw.readers.notebook_outputs import tables
+from isolaw.readers.names import CONFIGURATIONS
+from isolaw.readers.notebook_outputs import HtmlTable, pipe_tables, tables
 from isolaw.readers.raw_log import HEAD, number
+from isolaw.readers.records import is_step, of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -80,6 +83,9 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 
 
 PARQUET_MAGIC = b"PAR1"
+_PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
+_LARGE = 2 * MB  # bytes of a document that a search for tables reads
+_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
 _LONGEST_LINE = 1 * MB  # bytes of one JSON line
@@ -113,7 +119,9 @@ def load(path: str | Path) -> pd.DataFrame:
     if start.startswith(b"{"):
         return _not_empty(path, _read_jsonl(path, content))
     if start.startswith(b"<"):
-        return _not_empty(path, _read_html(path, content))
+        return _not_empty(path, _read_grid(path, tables(content.decode("utf-8-sig", "replace"))))
+    if _PIPES.search(content) and (grids := pipe_tables(content.decode("utf-8-sig", "replace"))):
+        return _not_empty(path, _read_grid(path, grids))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
         return _not_empty(path, _read_export(path))
     return _not_empty(path, (read_console if is_console(content) else _read_csv)(path, content))
@@ -215,30 +223,21 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         if len(columns) > _MOST_COLUMNS:
             raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {at}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
-    if len(rows) > 2 and _is_header(rows):
-        header = {name: value for name, value in rows[0].items() if not any(name in row for row in rows[1:])}
-        notes.append(
-            f"line {lines[0]} has no step: a header, whose values are columns: {', '.join(header)}"[:500]
-        )
-        rows, lines = [header | row for row in rows[1:]], lines[1:]
+    rows, lines, settings = with_settings(rows, lines, "line")
+    notes += settings
     frame = pd.DataFrame(rows, index=pd.Index(lines, name="line"))
     frame.attrs["notes"] = notes
     return frame
-
-
-def _is_header(rows: list[dict[str, Any]]) -> bool:
-    """Return whether only the first record lacks a step, so that it is a header."""
-    return any(
-        name not in rows[0] and all(isinstance(row.get(name), int | float) for row in rows[1:])
-        for name in STEPS.split()
-    )
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         row = loads(line) if len(line) <= _LONGEST_LINE else None
     except (ValueError, RecursionError):
-        return None
+        if not line.startswith(b"{'"):
+            return None
+        texts, _ = parse_dictionary(line.decode("utf-8", "replace"))  # a printed Python dictionary
+        return texts and {key: scalar(text) for key, text in texts.items()}
     return row if isinstance(row, dict) else None
 
 
@@ -265,22 +264,26 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     _check_size(path, 0, content.count(b":"))
     if notebook_outputs.is_notebook(document):
         return _read_notebook(path, document)
-    records, beside = max(_lists(document, {}, 1), key=lambda pair: len(pair[0]), default=([], {}))
+    found = list(_lists(document, {}, 1))
+    records, beside = max(found, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
+    alike = [pair for pair in found if pair[0][0].keys() == records[0].keys()]
+    beside_of: set[str] = set()
+    if len(alike) > 1:  # one list for each n, seed or arm
+        beside_of = set().union(*(below for _, below in alike))
+        records, beside = [row | below for rows, below in alike for row in rows], {}
     with errors_in(path):
         rows = list(map(_row, records))
     columns = set().union(*rows)
     _check_size(path, len(rows), len(rows) * len(columns), len(columns))
     constant = {name: value for name, value in beside.items() if name not in columns}
-    frame = pd.DataFrame(
-        [row | constant for row in rows], index=pd.RangeIndex(1, len(rows) + 1, name="record")
-    )
-    frame.attrs["notes"] = (
-        [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
-    )
+    rows, places, notes = with_settings(rows, list(range(1, len(rows) + 1)), "record")
+    frame = pd.DataFrame([row | constant for row in rows], index=pd.Index(places, name="record"))
+    outside = [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
+    frame.attrs |= {"notes": [*notes, *outside]} | ({"trainings": True} if "run" in beside_of else {})
     return frame
 
 
@@ -291,7 +294,7 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:
-        return _read_html(path, html)
+        return _read_grid(path, tables(html.decode()))
     raise DataError(
         f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
         "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
@@ -299,27 +302,48 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
 
 
 def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Yield the lists of objects in a document, each with the plain values next to it and above it."""
+    """Yield the lists of objects in a document, each with the plain values next to it and above it.
+
+    Keys above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
+    """
     if isinstance(document, list):
         records = [record for record in document if isinstance(record, dict)]
         if len(records) > 1:
             yield records, beside
     elif isinstance(document, dict) and depth <= _DEEPEST:
+        columns = {
+            key: value for key, value in document.items() if isinstance(value, list) and len(value) > 1
+        }
+        lengths = {len(value) for value in columns.values() if all(map(_plain, value))}
+        if len(columns) > 1 and len(lengths) == 1 and any(map(is_step, columns)):
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            document = {key: value for key, value in document.items() if key not in columns}
+            plain = {name: _cell(value) for name, value in document.items() if _plain(value)}
+            yield rows, beside | plain
         plain = {name: _cell(value) for name, value in document.items() if _plain(value)}
         for name, below in document.items():
             if isinstance(below, dict) and name in CONFIGURATIONS:
                 plain |= _row(below)
+        several = sum(isinstance(below, dict | list) for below in document.values()) > 1
         for name, below in document.items():
             if name not in CONFIGURATIONS:
-                phase = {"phase": of} if (of := eval_set_of(name)) else {}
-                yield from _lists(below, beside | plain | phase, depth + 1)
+                yield from _lists(
+                    below, beside | plain | (_above(name, beside) if several else {}), depth + 1
+                )
 
 
-def _read_html(path: Path, content: bytes) -> pd.DataFrame:
-    """Read the longest table in an HTML file."""
-    header, rows = max(
-        tables(content.decode("utf-8-sig", "replace")), key=lambda table: len(table[1]), default=([], [])
-    )
+def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
+    """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
+    if phase := eval_set_of(name):
+        return {"phase": phase}
+    if setting := _SETTING.fullmatch(name):
+        return {setting[1]: scalar(setting[2])}
+    return {"run": f"{beside['run']}/{name}" if "run" in beside else name}
+
+
+def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:
+    """Read the longest of some tables of HTML or Markdown."""
+    header, rows = max(grids, key=lambda table: len(table[1]), default=([], []))
     if not rows:
         raise DataError(f"{path}: found no table with a header and rows in its HTML")
     text = io.StringIO()
@@ -329,8 +353,13 @@ def _read_html(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain values of a record under dotted keys."""
-    return {name: _cell(value) for name, value in flatten(record).items() if _plain(value)}
+    """Return the plain values of a record under dotted keys; of a list of rewards, its mean and length."""
+    flat = flatten(record)
+    lists = {name: value for name, value in flat.items() if isinstance(value, list) and is_reward(name)}
+    out = {name: _cell(value) for name, value in flat.items() if _plain(value)}
+    for name, value in lists.items():
+        out |= of_list(name, value)
+    return out
 
 
 def _plain(value: Any) -> bool:
@@ -348,10 +377,15 @@ def columns_of(path: Path, head: bytes) -> list[str]:
         return column_names(path)
     if b"\0" in head:
         return []
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     line = head.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
     try:
-        if line.startswith("{"):
+        if start[:1] in (b"{", b"[") or _PIPES.search(head):
+            if path.stat().st_size <= _LARGE and (
+                _PIPES.search(head) or _is_document(path.read_bytes().strip())
+            ):
+                return list(map(str, load(path).columns))
             return list(flatten(loads(line)))
         return next(csv.reader([line]), [])
-    except (csv.Error, ValueError, RecursionError, AttributeError, DataError):
+    except (csv.Error, ValueError, RecursionError, AttributeError, DataError, OSError):
         return []

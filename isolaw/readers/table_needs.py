@@ -12,6 +12,7 @@ import pandas as pd
 from isolaw import commands
 from isolaw.commands import Placeholder, option, word
 from isolaw.errors import DataError, Spelled, Wording, nearest, shown
+from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import HowToRead, MetricColumn
 from isolaw.readers.measures import likely_reward, maybe_shape
 from isolaw.readers.name_patterns import offer
@@ -52,6 +53,10 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     values: dict[str, Any] = {} if how.file else dict(how.values)
     rewards = {} if how.file else {name: metric.column for name, metric in how.metrics.items()}
     free = [name for name in columns if name not in how.texts]
+    measures = how.metric if how.metric in columns else likely_reward(frame, free)
+    if measures:  # a column that is empty where the reward is measured has no value for a run
+        rows = frame[frame[measures].notna()]
+        free = [name for name in free if name == measures or rows[name].notna().all() or is_reward(name)]
     sure = {
         ours: column
         for ours, column in guess(free).items()
@@ -76,7 +81,8 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
             into[name] = word(*(mends.get(part, part) for part in parts))
     wrong = bool(lines)
     split = [name for name in SPLIT if name in there]
-    unknown = [name for name in SPLIT[:2] if len(split) < 2 and name not in there]
+    lacking_two = SPLIT[1:2] if split == [SPLIT[2]] else SPLIT[:2]  # n determines B_p if B is known
+    unknown = [name for name in lacking_two if len(split) < 2 and name not in there]
     pattern, carried = _in_names(frame, [_short(name) for name in unknown if name not in guesses], source)
     for name in unknown:
         if _short(name) in carried:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.readers.how_to_read import HowToRead, Rule, applying
-from isolaw.readers.names import ALIASES, RECIPE, RUN_NAMES, guess
+from isolaw.readers.names import ALIASES, DEFAULTS, RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
 _DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -85,7 +85,8 @@ def from_names(
                         "correct the wrong value"
                     )
                 value = there.where(there.notna(), value)
-            out[of] = value if of in COLUMNS else value.astype(object).fillna(_NONE)
+            rest = DEFAULTS.get(of, None if of in COLUMNS else _NONE)
+            out[of] = value if rest is None else value.astype(object).fillna(rest)
     return out
 
 

@@ -19,25 +19,30 @@ from numpy.typing import NDArray
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, nearest
 from isolaw.evidence import Simulated
-from isolaw.metrics import is_reward
-from isolaw.readers import table_segments
+from isolaw.metrics import is_accuracy, is_reward
+from isolaw.readers import frameworks, table_segments
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
     changes_unit,
     in_percent,
+    is_measured_by_trainer,
     named_percent,
     of_rows,
     of_training,
+    only_accuracy,
+    says_its_set,
     words_of,
 )
-from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT
+from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
 from isolaw.readers.raw_log import HEAD
+from isolaw.readers.records import LENGTH, by_training, is_measured
 from isolaw.readers.table_columns import apply, columns_used, melt
 from isolaw.readers.table_conflicts import (
     check_compute,
     check_counters,
     check_said_twice,
+    counted_batch,
     ends_in_nan,
     of_training_rows,
     split_batch,
@@ -66,6 +71,7 @@ def read_table(
     how = how or HowToRead()
     if _is_of_the_data_model(frame, how):  # Parquet contains the attributes of its runs; CSV cannot
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
+    frame = _by_training(frame, how, str(Path(path).with_suffix("")))
     by_name: list[str] = []
     if ways:
         used = set() if used is None else used
@@ -83,7 +89,21 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
     frame = as_pandas(table)
     if _is_of_the_data_model(frame, how):
         return Runs(frame, frame.attrs["attributes"], source=SOURCE)
+    frame = _by_training(frame, how, SOURCE)
+    if frame.attrs.get("trainings") and not {"seed", "run_id"} & {*how.names, *frame.columns}:
+        raise DataError(
+            f"{SOURCE}: repeated (run, step): {frame.attrs['notes'][-1]}. Name the column that distinguishes "
+            "them: " + option("columns", "seed", Placeholder("column"))
+        )
     return _as_runs(frame, SOURCE, how)
+
+
+def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
+    """Name the trainings in a table with steps, unless the user names its runs."""
+    step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step")
+    if step not in frame.columns or "run_id" in how.columns or frame.attrs.get("trainings"):
+        return frame
+    return by_training(frame, step, name, how.texts)
 
 
 def _is_of_the_data_model(frame: pd.DataFrame, how: HowToRead) -> bool:
@@ -92,11 +112,22 @@ def _is_of_the_data_model(frame: pd.DataFrame, how: HowToRead) -> bool:
 
 def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
+    columns_of = [str(c) for c in frame.columns if c not in how.texts]
+    named = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
+    if not named and (accuracy := only_accuracy(frame, columns_of)):
+        how = how.but(metric=accuracy)
+        notes.append(f"isolaw uses {accuracy}, the only accuracy")
     for recognise in (_with_symbols, _with_metric_names):
         recognised, note = recognise(frame, how)
         if recognised:
             how = how.but(columns={**recognised, **how.columns})
             notes.append(note)
+    how, lengths = _with_lengths(frame, how, source)
+    notes += lengths
+    if (counted := _counted(frame, how)) is not None:
+        column, batch = counted
+        how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
+        notes.append(f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n")
     check_complete(frame, how, source)
     metric, reward = how.metric, how.metric or "avg@4"
     attribute_names = [name for name in how.names if name not in {*COLUMNS, reward, SPLIT[2]}]
@@ -122,12 +153,9 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         if phase:
             table["eval_set"] = said
             notes.append(f"column {phase} marks the rows of training and of validation")
-        elif wide and of_training(reward, free):
-            table["eval_set"] = "train"
-            notes.append(
-                f"{reward} comes from training batches, so its evaluation set is train; otherwise "
-                "set eval_set to validation"
-            )
+        elif not alone:
+            table["eval_set"], assumed = _eval_sets(table, frame, free)
+            notes += assumed
     split_batch(table, source)
     check_sizes(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
@@ -143,7 +171,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
     there = {*how.names, *frame.columns}
-    seeded, numbered = "seed" in there, "step" in table
+    # The trainings in one file can differ in anything, so their seeds are asked for.
+    seeded, numbered = "seed" in there or "trainings" in frame.attrs, "step" in table
     if naming:  # joined below; until then, each segment counts its own steps
         table["run_id"] = _run_ids(table, [*identity, *naming.names])
     elif "run_id" in table:
@@ -192,7 +221,63 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     }
     runs = Runs(table, attributes, source=source, notes=tuple(notes))
     runs.origins = {name: ASSUMED for name in DEFAULTS if name not in there}
+    runs.origins |= {"training": ""} if "trainings" in frame.attrs else {}
     return runs
+
+
+def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tuple[pd.Series, list[str]]:
+    """Return the evaluation set of each row by the name of its metric and those of its line, and notes."""
+    sets, notes = {}, []
+    names = [str(name) for name in table["metric"].unique()]
+    for name in names:
+        line = [*free, *names]
+        if is_accuracy(name) and len(names) == 1:  # in a line of its own, it is of an evaluation
+            measured = frame.loc[table.index[table["value"].notna()]]
+            line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
+        sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
+        beside_trainer = any(map(is_measured_by_trainer, free))
+        if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
+            beside = next(filter(is_measured_by_trainer, line), "")
+            why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"
+            if sets[name] == "train" and frameworks.of_training(name):
+                why = "comes from training batches"
+            other = "train" if sets[name] == "validation" else "validation"
+            notes.append(
+                f"{name} {why}, so isolaw assumes the evaluation set {sets[name]}; otherwise set eval_set to "
+                f"{other}"
+            )
+    return table["metric"].map(lambda name: sets[str(name)]), notes
+
+
+def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
+    """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
+    called = LENGTH.partition("{")[0]
+    lists = [column for column in map(str, frame.columns) if column.startswith(called)]
+    if not lists or frame[lists[0]].nunique() != 1:
+        return how, []
+    length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
+    known = {*how.names, *frame.columns} & {*SPLIT}
+    where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"
+    n = how.values.get(SPLIT[1])
+    if SPLIT[1] not in known and len(known) < 2:
+        return how.but(set={**how.set, "": {**how.values, SPLIT[1]: length}}), [f"{where}, which is n"]
+    if n is not None and length % n and n != 1:
+        raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
+    if n is not None and length != n and known == {SPLIT[1]}:
+        values = {**how.values, SPLIT[2]: length}
+        return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
+    return how, []
+
+
+def _counted(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
+    """Return the column that counts the rollouts of each step, and their number, if B_p or n is missing."""
+    columns = list(map(str, frame.columns))
+    step = how.columns.get("step") or guess(columns).get("step")
+    known = {*how.names, *columns} & {*SPLIT}
+    if step not in columns or len(known) > 1 or SPLIT[2] in known or "compute" in how.columns:
+        return None
+    free = [c for c in columns if c not in how.texts and c not in guess(columns).values()]
+    return counted_batch(frame, step, free)
 
 
 def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
@@ -239,7 +324,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     repeated = table[table.duplicated(KEY, keep=False)]
     if len(repeated):
         group = repeated[(repeated[KEY] == repeated[KEY].iloc[0]).all(axis=1)]
-        differing = [c for c in unused if group[c].nunique(dropna=False) > 1]
+        differing = [c for c in unused if group[c].nunique(dropna=False) > 1 and not is_measured(c)]
         if differing:
             lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
             first = differing[0]

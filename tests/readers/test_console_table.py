@@ -112,11 +112,12 @@ def test_names_of_several_words_and_names_that_repeat(tmp_path: Path) -> None:
     }
 
 
-def test_a_second_training_is_refused(tmp_path: Path) -> None:
+def test_a_second_training_is_a_run_of_its_own(tmp_path: Path) -> None:
     part = "".join(f"{i}/3 reward={i}\n" for i in (1, 2, 3))
     (tmp_path / "a.log").write_text(part + part)
-    with pytest.raises(DataError, match=r"a\.log:4: the counter starts again"):
-        load(tmp_path / "a.log")
+    frame = load(tmp_path / "a.log")
+    assert [name.removeprefix(str(tmp_path)) for name in frame["run"].unique()] == ["/a", "/a#2"]
+    assert frame.attrs["notes"] == ["the steps start again at line 4, so other trainings begin there"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 9), st.text(max_size=9)), min_size=3, max_size=9))

@@ -129,7 +129,7 @@ def test_a_counter_that_contradicts(tmp_path: Path, name: str, each: int) -> Non
 @pytest.mark.parametrize(
     ("name", "each"),
     [("total_episodes", 32), ("episode", 1), ("prompts_seen", 4), ("samples", 4), ("samples_seen", 32),
-     ("num_tokens", 500), ("episode_reward", 7), ("num_rollouts", 0)],
+     ("num_tokens", 500), ("episode_reward", 7)],
 )  # fmt: skip
 def test_a_counter_that_agrees_or_counts_something_else(tmp_path: Path, name: str, each: int) -> None:
     for offset in (0, 1_000):

@@ -26,6 +26,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.files import natural, open_file
+from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks, limits, names
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
@@ -74,12 +75,16 @@ def plain(evaluation_set: str) -> Framework:
 
     >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
     (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
+    >>> plain("validation").metric("avg@4")
+    ('validation', 'avg@4')
     """
 
     def metric(key: str) -> Target | None:
         if match := _EVALUATION.fullmatch(key):
             return evaluation_set, match[1]
         name = key.removeprefix("train/")
+        if is_accuracy(key) and "@" in key:
+            return evaluation_set, key
         return None if name in (*_STEP, "time") or _own_fact(key) else ("train", name)
 
     return Framework("none", metric, step_keys=_STEP)

@@ -25,6 +25,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import IO
@@ -76,7 +77,8 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     ended = out / ENDED
     if ended.exists():
         at = spec.steps
-    values = template.values_of(spec, options, str(out), checkpoint, at)
+    here = (ctx.nodes.names, ctx.nodes.address) if ctx.nodes else ()
+    values = template.values_of(spec, options, str(out), checkpoint, at, *here)
     log = Following(_log(options, out, values), _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log, final=True, whole=at)
@@ -89,7 +91,10 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             )
     if pace.done >= spec.steps:
         return
-    _announce(command := template.command_of(options, values), options, out)
+    command = template.command_of(options, values)
+    if ctx.nodes:
+        command = replace(command, environment={**command.environment, **ctx.nodes.environment})
+    _announce(command, options, out)
     with _Process(command, options, out) as process:
         while process.goes_on(_POLLING_S):
             if ctx.stopping():

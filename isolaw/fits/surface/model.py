@@ -60,9 +60,9 @@ PRIORS = {
     "noise": (-3.9, 1.5),
     "seed": (0.0, 1.0),  # the standard deviation depends on the number of seeds
 }
-# Means and standard deviations of the rise to A0 past the best reward so far, of A1 and of A2.
+# Means and standard deviations of the rise to A0 past the best reward so far, of A1, and of A2.
 CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
-SLOPES = 0.15, 0.06  # standard deviations of s0 and s1
+SLOPES = ((0.0, 0.15), (0.0, 0.06))  # means and standard deviations of s0 and s1
 _START, _STEP_0 = 0.3, 0.03  # standard deviation of R0 without evaluations at step 0, and the least with them
 _SMOOTH, _ALIKE = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
 _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a run's drift, persist
@@ -194,7 +194,7 @@ class StructuralModel:
         self.kernels = self._kernels(self.points, self.points)
 
     def _linear(self, first: float) -> tuple[Floats, Floats]:
-        """Return the prior mean and standard deviation of R0 and A0 to A2 (to A5 on a plane)."""
+        """Return the prior mean and standard deviation of R0, A0 to A2 (to A5 on a plane), and s0."""
         at, error = first, _START
         if self.start.reward is not None and self.start.error is not None:
             at = float(self.link.inverse(np.array([self.start.reward]))[0][0])
@@ -202,7 +202,7 @@ class StructuralModel:
         rows = [((at - self.centre) / self.scale, error), *CEILINGS]
         if self.plane:
             rows += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
-        mean, deviation = np.array(rows).T
+        mean, deviation = np.array([*rows, SLOPES[0]]).T
         return mean, deviation
 
     def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
@@ -215,7 +215,7 @@ class StructuralModel:
         dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
         near = np.exp(-np.hypot(du, dv) / _ALIKE)
         walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
-        slopes = a.past[:, None] * b.past * (SLOPES[0] ** 2 + SLOPES[1] ** 2 * near)
+        slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
         return _Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
 
     def named(self, theta: Floats) -> dict[str, float]:
@@ -261,13 +261,13 @@ class StructuralModel:
 
     @staticmethod
     def _design(learnt: Floats, a: _Points) -> Floats:
-        """Return the coefficients of R0 and the A in the reward, of shape (Q, 4 or 7)."""
-        return np.column_stack([1 - learnt, learnt[:, None] * a.terms])
+        """Return the coefficients of R0, the A and s0 in the reward, of shape (Q, 5 or 8)."""
+        return np.column_stack([1 - learnt, learnt[:, None] * a.terms, a.past])
 
     def _variance(self, p: dict[str, float]) -> Floats:
-        """Return the prior variances of R0 and the A, of shape (4,) or (7,)."""
+        """Return the prior variances of R0, the A and s0, of shape (5,) or (8,)."""
         out = self.deviation**2
-        out[2:] *= np.exp(2 * p["ceilings"])
+        out[2:-1] *= np.exp(2 * p["ceilings"])
         return out
 
     def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
@@ -355,13 +355,13 @@ class StructuralModel:
         inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
         both = inward * (learnt[:, None] * learnt)
         slope = {
-            "ceilings": np.vdot(inward @ design[:, 2:], design[:, 2:] * variance[2:]),
+            "ceilings": np.vdot(inward @ design[:, 2:-1], design[:, 2:-1] * variance[2:-1]),
             "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
             "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
             "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
             **{name: np.exp(2 * p[name]) * np.vdot(inward, part) for name, part in self._noise.items()},
         }
-        change = np.column_stack([-np.ones_like(learnt), a.terms])
+        change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
         of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
             change @ self.mean
         )

@@ -19,8 +19,9 @@ from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.printed_config import changed
 from isolaw.readers.literals import parse_json
 from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
-from isolaw.readers.names import CONFIGURATIONS
+from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
+from isolaw.readers.records import is_step
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # characters of a nested key, joined
@@ -73,7 +74,7 @@ def read(path: Path) -> Iterator[RawLog]:
             if line.strip(b"\0 \t\r"):
                 torn = at
             continue
-        if "step" not in record and (header := _configuration(record)):
+        if not any(map(is_step, record)) and (header := _configuration(record)):
             if log.step and changed(log.config, header):  # the job continued with new values: a new part
                 yield log.part(log.run, log.config, log.config_source)
             log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
@@ -115,14 +116,14 @@ def _held_out(key: str) -> str:
 
 
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration in a header record with flat keys; empty for any other record."""
-    for name in CONFIGURATIONS:
-        if isinstance(section := record.get(name), dict):
-            try:
-                return configs.flatten(section)
-            except DataError:
-                return {}
-    return {}
+    """Return the configuration in a record without a step, with flat keys; empty for any other record."""
+    sections = [section for name in CONFIGURATIONS if isinstance(section := record.get(name), dict)]
+    if not sections and set(guess(list(record))) & {*SPLIT, "seed"}:
+        sections = [record]
+    try:
+        return configs.flatten(sections[0]) if sections else {}
+    except DataError:
+        return {}
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

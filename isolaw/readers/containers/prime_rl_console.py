@@ -39,7 +39,6 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no step."""
     log = RawLog(str(path), "prime-rl-console", configs.run_name(path, _GENERIC))
     log.config, log.config_source = configs.beside(path)
-    number = 1  # number of the training run
     for _, line in lines(path, log, returns=True):
         if b"Reward" not in line:
             continue
@@ -50,10 +49,6 @@ def read(path: Path) -> Iterator[RawLog]:
                 values["seq_len/all/mean"] = length[1]
             if "Val. Reward" in step[3]:
                 log.dropped["validation rewards"] += 1
-            if log.step and float(step[1]) <= log.step[0] < log.step[-1]:  # another training run
-                yield log
-                number += 1
-                log = log.part(f"{configs.run_name(path, _GENERIC)}#{number}", log.config, log.config_source)
             log.add(values, float(step[1]))
     if not log.step:
         raise DataError(f"{path}: found no step; expected 'Step 1 | Time: 9.5s | Reward: 0.25 | …'")

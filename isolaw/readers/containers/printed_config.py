@@ -31,7 +31,7 @@ from isolaw.readers.literals import literal, loads, parse_yaml
 FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's configuration has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first of them
-_FOREIGN = 20  # lines of other output inside a dictionary
+_FOREIGN = 10_000  # lines of other output inside a dictionary, such as the states of a progress bar
 # As printed by a shell, or as a Python list: ['python3', '-m', 'verl.trainer.main_ppo', 'a.b=1'].
 _COMMAND = re.compile(
     r"""\bpython[\d.]*['",\s]+(?:-\w+['",\s]+)*-m['",\s]+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*['"]?([,\s])"""
@@ -40,6 +40,11 @@ _FAILED = "Error executing job with overrides: ["
 _LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+# What a line of a dictionary consists of, up to a place where the line can end.
+_PRINTED = re.compile(
+    r"""(?:\s|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|-?[\d.]++(?:e[-+]?\d++)?|None|True|False|nan|inf"""
+    r"""|null|true|false|NaN|Infinity|[\[\](){},:])++"""
+)
 _DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
 # pprint writes a token at a time, and each can arrive as a line of its own, without indentation.
 _TOKEN = re.compile(r"""[{}\[\]()'",:\d-]|None|True|False""")
@@ -83,7 +88,7 @@ class PrintedConfig:
             if worker != self._worker:
                 return  # an interleaved line of another worker
             if self._goes_on(line):
-                self._keep(line)
+                self._keep(_unglued(line) if self._kind == "dict" else line)
                 return
             if self._kind == "dict" and self._foreign < _FOREIGN and not _kind(line):
                 self._foreign += 1  # other output inside the configuration
@@ -134,6 +139,19 @@ class PrintedConfig:
             return bool(_YAML.match(line))
         broken = not self._lines[-1].rstrip().endswith(",") and not _FIRST.match(line)
         return bool(_DICT.match(line) or (broken and _TOKEN.match(line)))
+
+
+def _unglued(line: str) -> str:
+    """Return a line of a dictionary without other output that was printed right after it.
+
+    >>> _unglued(" 'seed': 3,Filtering prompts: 0%|"), _unglued(" 'nnodes': 1, (Worker pid=7) hello")
+    (" 'seed': 3,", " 'nnodes': 1,")
+    """
+    printed = _PRINTED.match(line)
+    if printed is None or not line[printed.end() :].lstrip()[:1].isalpha():
+        return line
+    end = max(printed[0].rfind(sign) for sign in ",{}[]'\"")
+    return line[: end + 1]
 
 
 def _kind(line: str) -> str:

@@ -27,6 +27,7 @@ from isolaw.readers.containers.printed_config import PrintedArguments, changed
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
+from isolaw.readers.records import trainings
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
@@ -76,6 +77,7 @@ def read(path: Path) -> Iterator[RawLog]:
         counters = _counters(parts[1])
         if counters and reader.starts_again(counters):
             reader = _Reader(reader.log.part(f"{path}#{len(readers) + 1}"))
+            reader.starts_again(counters)
             readers.append(reader)
         elif reader.ended and "'epoch': " not in parts[1]:
             since.append(parts)
@@ -150,9 +152,7 @@ class _Reader:
         self._next = "", math.nan  # worker and step announced on a line of its own
         self.steps = TrainerSteps()
         self.ended = False  # whether the final summary was printed
-        # The counters at the first and the last training step.
-        self._first: dict[str, float] = {}
-        self._last: dict[str, float] = {}
+        self._counted: dict[str, list[float]] = {}  # a counter → its values in training steps
 
     @property
     def waits(self) -> bool:
@@ -164,11 +164,13 @@ class _Reader:
 
         The counters of a run that continues from a checkpoint also continue.
         """
-        return any(
-            now <= self._first[name] < self._last.get(name, -math.inf)
-            for name, now in counters.items()
-            if name in self._first
-        )
+        again = False
+        for name, now in counters.items():
+            past = self._counted.setdefault(name, [])
+            if past and now < past[-1]:
+                again = again or bool(trainings([*past, now], {name: range(len(past) + 1)}))
+            past.append(now)
+        return again
 
     def add(self, worker: str, text: str) -> None:
         if self._part:
@@ -241,9 +243,7 @@ class _Reader:
             return
         if math.isnan(step):
             self.steps.record(len(self.log.step), trained, values["epoch"])
-            if trained and (counters := _counters(text)):
-                self._first = self._first or counters
-                self._last, self.ended = counters, False
+            self.ended = self.ended and not trained
         config = self.arguments.config
         if changed(self._config, config):
             self.before.append((self._config, self.line))

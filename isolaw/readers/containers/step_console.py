@@ -8,9 +8,11 @@
       • Avg Reward: 0.1200
     Iter 3: Train loss 0.000, Total rewards mean 0.100      mlx-lm-lora's GRPO, also over several lines
     … metrics_tag: {"step": 3, "metrics": {…}}              ROLL's stdout tracker
+    === [GlobalReduce] - METRICS STEP 3 ===                 torchforge, then one metric a line
+    Step 3 | Pass@1: 0.1100, Pass@2: 0.1300                 nanochat's chat_rl: an evaluation, and training
+    Step 3/467 | Average reward: 0.12 | Average sequence length: 207.56
 
-Values get the names that they have in trackers. A console can contain several training runs in sequence. The
-next one starts where the steps start again, unless the same configuration was printed again.
+Values get the names that they have in trackers.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LONGEST_KEY = 200
 _SEARCHED = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
-_SIGNS = (b"{'", b"tep ", b"ter ", b"Epoch")  # of configurations and steps
+_SIGNS = (b"{'", b"tep ", b"STEP ", b"ter ", b"Epoch")  # of configurations and steps
 StepValues = dict[str, Any]
 
 
@@ -97,6 +99,28 @@ def _roll(text: str) -> StepValues:
         return {}
 
 
+def _forge(text: str) -> StepValues:
+    match = re.match(
+        rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text
+    )
+    return {match[1]: match[2]} if match else {}
+
+
+_NANOCHAT = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"  # else of a micro-batch
+
+
+def _nanochat(text: str) -> StepValues:
+    if total := re.match(r"Total sequences per step: (\d{1,9})$", text):
+        return {"sequences_per_step": total[1]}
+    if not re.match(_NANOCHAT, text):
+        return {}
+    values = {f"pass@{k}": value for k, value in re.findall(rf"Pass@(\d{{1,6}}): {_NUMBER}", text)}
+    for name, key in (("reward", "reward"), ("sequence length", "sequence_length")):
+        if match := re.search(rf"Average {name}: {_NUMBER}", text):
+            values[key] = match[1]
+    return values
+
+
 @dataclass(frozen=True)
 class _Form:
     """The form in which one framework announces a step and lists its values."""
@@ -133,11 +157,14 @@ _FORMS = (
     _Form(
         re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{'), _roll, (b"metrics_tag: {",)
     ),
+    _Form(re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ==="), _forge, (b": ",)),
+    _Form(re.compile(_NANOCHAT), _nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 _STEP_IN_BYTES = re.compile(
     rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
-    rb'|metrics_tag: \{"step": ?\d'
+    rb'|metrics_tag: \{"step": ?\d|=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP \d'
+    rb"|Step \d{1,9}(?:/\d{1,9})? \| (?:Pass@1|Average reward): "
 )
 
 
@@ -165,12 +192,13 @@ def is_console(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console, with one log per training run; raise `DataError` if it has no step."""
+    """Read a console, with one log per configuration; raise `DataError` if it has no step."""
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
         raise DataError(
-            f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora or ROLL"
+            f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora, ROLL, "
+            "torchforge or nanochat"
         )
     reader = _Reader(form, log)
     for _, line in lines(path, log, returns=True):
@@ -188,14 +216,13 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 class _Reader:
-    """Collects the values of each step, in one log per training run."""
+    """Collects the values of each step, in one log per printed configuration."""
 
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
         self._step, self._values = 0, StepValues()  # values before any step were measured before training
         self._epoch = 1
-        self._first = self._last = -1  # of this training run
 
     def take(self, line: bytes) -> None:
         """Process the next line of the console."""
@@ -216,14 +243,10 @@ class _Reader:
         if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
         log, config = self.logs[-1], self.printed.config
-        if step <= self._first < self._last and not (config and config == log.config):
-            self.logs.append(log.part(f"{self.logs[0].run}#{len(self.logs) + 1}"))
-            self._first = -1
-        elif changed(log.config, config):
+        if changed(log.config, config):
             self.logs.append(log.part(log.run))  # a part of the same run, but n may differ
         self.logs[-1].config = dict(config)
-        self._first = step if self._first < 0 else self._first
-        self._last = self._step = step
+        self._step = step
 
     def close(self) -> None:
         """Add the values of the last step to the log at the end of the console."""

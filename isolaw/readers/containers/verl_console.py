@@ -1,9 +1,7 @@
 """veRL's console: ``step:1 - actor/grad_norm:0.3 - …`` among model output, progress bars and Ray's prefixes.
 
 The line of a step can be split into two lines, or printed twice, once for training and once for validation.
-The configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file. A console can
-contain several training runs. The next one starts where the steps start again and another configuration was
-printed.
+The configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file.
 """
 
 from __future__ import annotations
@@ -37,11 +35,6 @@ _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,6
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # lines of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
-# Settings that differ between training runs. A restarted run may differ in others, such as micro-batch sizes.
-_TELLING = re.compile(
-    r"(?:actor_rollout_ref|worker|env|agent_grpo)\.(?:.*\.)?(?:n|n_agent|lr|path|model_path)"
-    r"|algorithm\.adv_estimator|data\.(?:train_batch_size|gen_batch_size|rollout_batch_size|seed|train_files.*)|trainer\.experiment_name"
-)
 _SEARCHED = 64  # MB to search for the first step of a console
 _MOST_TRIED = 100_000  # lines that resemble a step
 # Generic file names. Such runs are named after their directory.
@@ -128,11 +121,10 @@ class _Reader:
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
-        self.before: list[RawLog] = []  # earlier training runs in the same console
+        self.before: list[RawLog] = []  # the parts with the configurations before
         self.printed = PrintedConfig()
         self._config: dict[str, Any] = {}  # the configuration printed before the last step
-        self._first = 0.0  # first step of this training run
-        self._parts = False  # whether a training run continued with another configuration
+        self._parts = False  # whether another configuration was printed later
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, which can span several lines
@@ -184,25 +176,15 @@ class _Reader:
         if unread:
             self.log.dropped["values that could not be read"] += unread
         config = self.printed.config
-        if not self.log.step:
-            self._first = step.number
-        elif step.number <= self._first and _differ(self._config, config):
-            runs = list(dict.fromkeys(log.run for log in (*self.before, self.log)))
-            self._begin(f"{runs[0]}#{len(runs) + 1}")
-            self._first = step.number
-        elif changed(self._config, config):
+        if self.log.step and changed(self._config, config):  # a part of this run, or another training
             self._parts = True
-            self._begin(self.log.run)  # a part of the same run, but n may differ
+            self.configure()
+            self.before.append(self.log)
+            self.log = self.log.part(self.log.run)
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # printed, but not logged
         self._initial, self._config = {}, config
         self.log.add(values, step.number)
-
-    def _begin(self, run: str) -> None:
-        """Start a new log, for another training run or for another part of this one."""
-        self.configure()
-        self.before.append(self.log)
-        self.log = self.log.part(run)
 
     def configure(self) -> None:
         """Store the configuration that was printed before the last step of the log."""
@@ -220,12 +202,6 @@ class _Reader:
             if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
                 self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
                 self._quoted = None
-
-
-def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two printed configurations belong to different training runs."""
-    keys = {key for key in (*one, *other) if _TELLING.fullmatch(key)} if one and other else set()
-    return any(one.get(key) != other.get(key) for key in keys)
 
 
 def _steps(text: str) -> list[tuple[float, str]]:

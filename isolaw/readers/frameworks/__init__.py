@@ -24,14 +24,19 @@ FRAMEWORKS: dict[str, str] = {
     "AReaL": "isolaw.readers.frameworks.areal",
     "ART": "isolaw.readers.frameworks.art",
     "mlx-lm-lora": "isolaw.readers.frameworks.mlx_lm",
+    "nanochat": "isolaw.readers.frameworks.nanochat",
+    "torchforge": "isolaw.readers.frameworks.nanochat",
     "TRL": "isolaw.readers.frameworks.trl",
 }
 
 
 def known() -> Iterator[Framework]:
     """Yield all frameworks in the order in which isolaw tries them."""
-    for module in FRAMEWORKS.values():
-        yield importlib.import_module(module).FRAMEWORK
+    for name, module in FRAMEWORKS.items():
+        yield (
+            getattr(importlib.import_module(module), name.upper(), None)
+            or importlib.import_module(module).FRAMEWORK
+        )
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from isolaw.metrics import STEP_SECONDS
-from isolaw.readers.names import WHOLE, counts
+from isolaw.readers.names import MAYBE, WHOLE, counts, plain
 from isolaw.readers.raw_log import RawLog, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
@@ -145,8 +145,12 @@ class Framework:
         """
         keys = {key: log.series[key] for key in self.counts if key in log.series}
         counted = {f"{key} in every record": (series.record, series.value) for key, series in keys.items()}
-        for key in filter(_so_far, log.series):
-            counted[f"{key}, by step"] = log.series[key].record, self._a_step(log, key)
+        for key in (key for key in log.series if key not in keys and _so_far(key)):
+            series = log.series[key]
+            if len(set(series.value)) > 1:
+                counted[f"{key}, by step"] = series.record, self._a_step(log, key)
+            elif len(series.value) > 1 and plain(key) not in MAYBE["rollouts_per_problem"].split():
+                counted[f"{key} in every record"] = series.record, series.value
         for where, (record, values) in counted.items():
             at = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])] if values else []
             steady = len(at) == 1 or (len(at) == 2 and min(at[1], len(values) - at[1]) > 1)
@@ -181,7 +185,7 @@ class Framework:
 
 
 def _so_far(key: str) -> bool:
-    """Return whether the name of a key shows that it counts all rollouts so far."""
+    """Return whether the name of a key shows that it counts the rollouts of a step, or all so far."""
     return counts(key.rpartition("/")[2]) == "rollouts"
 
 
@@ -245,3 +249,19 @@ def one_update(
     if trained.value < batch or (passes is not None and passes.value > 1):
         return Fact(False, origin)
     return Fact(True, origin) if apart else None
+
+
+def updates_a_batch(origin: str) -> int:
+    """Return the optimiser steps for each batch, from the origin of the fact ``on_policy``; 0 if unknown.
+
+    >>> updates_a_batch("256 prompts per update (mini in a.yaml), 1024 per batch; epochs in a.yaml = 2")
+    8
+    >>> updates_a_batch("num_iterations = 1, steps_per_generation = 8, gradient_accumulation_steps = 2 in a")
+    4
+    """
+    if match := re.match(r"(\d+) \w+ per update .*, (\d+) per batch(?:; .* = (\d+))?$", origin):
+        return -(-int(match[2]) // int(match[1])) * int(match[3] or 1)
+    sizes = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", origin)}
+    if (iterations := sizes.get("num_iterations", 0)) == 0:
+        return 0
+    return sizes.get("steps_per_generation", 1) * iterations // sizes.get("gradient_accumulation_steps", 1)

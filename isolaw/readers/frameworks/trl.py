@@ -67,7 +67,13 @@ def _facts(config: Config, facts: Facts) -> Facts:
     rollouts = _rollouts_per_step(config)
     if rollouts and config.is_true("dynamic_sample"):  # of ms-swift
         rollouts = rollouts.but("with dynamic sampling, C does not count discarded rollouts")
+    n, generated = facts["rollouts_per_problem"], config.count("generation_batch_size")
+    updates = None
+    if n and generated and rollouts and rollouts.value % n.value and generated.value % rollouts.value == 0:
+        # A group feeds several updates.
+        updates = Fact(generated.value // rollouts.value, f"{generated.origin} / rollouts per step")
     return {
+        "updates_per_batch": updates,
         "rollouts_per_step": rollouts,
         "problems_per_batch": None if rollouts else _what_is_missing(config),
         "on_policy": _on_policy(config) if facts["rollouts_per_problem"] else None,
@@ -112,6 +118,7 @@ def _what_is_missing(config: Config) -> Fact | None:
     accumulated = config.count("gradient_accumulation_steps")
     times = f" ({accumulated.value})" if accumulated else ""
     origin = f"B_p = {device.origin} ({device.value}) · devices · gradient_accumulation_steps{times} / n"
+    origin += "; if this is below 1, set rollouts_per_step instead of B_p"
     if _NEWER.isdisjoint(config.values):
         origin += "; not divided by n if TRL was older than 0.15, which counts prompts"
     return Fact(None, origin)

@@ -70,12 +70,3 @@ def test_its_files_are_coloured(tmp_path: Path, form: str) -> None:
     runs = isolaw.read(path.parent, set=["n=16", "B_p=8"])
     points = runs.points
     assert points[points["metric"] == "reward"]["value"].tolist() == rewards
-
-
-def test_one_training_after_another_are_two(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    line = "18:03:15 SUCCESS Step {} | Time: 13.04s | Reward: 0.5 | Seq. Length: 396.8 tokens/sample |\n"
-    path.write_text("".join(line.format(step) for step in (0, 1, 2, 2, 3, 0, 1)))
-    first, second = CONTAINER.read(path)
-    assert (list(first.step), list(second.step)) == ([0, 1, 2, 2, 3], [0, 1])
-    assert second.run == f"{first.run}#2"

@@ -157,14 +157,20 @@ def test_one_training_after_another_are_two(tmp_path: Path, console: Any) -> Non
     assert [own.run.endswith("#2") for own in found] == [False, True]
 
 
-def test_the_same_configuration_printed_again_is_one_run(tmp_path: Path) -> None:
+def test_a_configuration_printed_again_is_of_a_resumed_run_or_of_another(tmp_path: Path) -> None:
     config = {"grpo": {"num_prompts_per_step": 16, "num_generations_per_prompt": 4, "seed": 7},
               "policy": {"model_name": "m", "train_global_batch_size": 64, "max_total_sequence_length": 512},
               "data": {"dataset_name": "math"}, "cluster": {"num_nodes": 1}}  # fmt: skip
     head = f"Final config:\n{pformat(config)}\n"
-    path = write(tmp_path, head + nemo([0.0, *REWARDS[1:3]]) + head + nemo(REWARDS))
-    (own,) = survey([path]).candidates
+    second = "========================= Step 2/"
+    begun, rest = head + nemo(REWARDS[:3]), nemo(REWARDS)
+    rest = second + rest.partition("Step 2/")[2].replace(str(REWARDS[1]), "0.9000")
+    (own,) = survey([write(tmp_path, begun + head + rest)]).candidates
     assert (own.facts["problems_per_batch"].value, own.n, own.steps) == (16, 4, (0, 4))
+    text = head + nemo([0.0, *REWARDS[1:3]]) + head + nemo(REWARDS)
+    found = survey([write(tmp_path, text)]).candidates
+    assert [own.steps for own in found] == [(0, 3), (1, 4)]
+    assert all(own.needs == ["seed"] for own in found)
     other = f"Final config:\n{pformat(config | {'grpo': config['grpo'] | {'seed': 8}})}\n"
     found = survey([write(tmp_path, head + nemo(REWARDS) + other + nemo(REWARDS))]).candidates
     assert [own.facts["seed"].value for own in found] == [7, 8]

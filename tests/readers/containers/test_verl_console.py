@@ -20,6 +20,7 @@ from isolaw.errors import DataError
 from isolaw.readers.configs import flatten
 from isolaw.readers.containers.verl_console import CONTAINER
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.survey import survey
 
 REAL = Path(__file__).parents[3] / "../shared/data/logs/verl_console/logic-rl-output.log"
 HEAD = 65_536
@@ -109,7 +110,8 @@ def test_another_configuration_is_another_training(
     first, second = CONTAINER.read(path)
     assert (by_step(first), by_step(second)) == (run.table, run.table)
     assert (first.config, second.config) == (flatten(run.config), flatten(other))
-    assert second.run == f"{first.run}#2"
+    names = [own.run for own in survey([path]).candidates]
+    assert names == [first.run, f"{first.run}#2"]
 
 
 @pytest.mark.parametrize("key", ["n", "train_batch_size"])

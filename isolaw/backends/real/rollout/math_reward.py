@@ -6,6 +6,7 @@ limits need SIGALRM in the main thread of the trainer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from isolaw.backends.real.rollout import workers as processes
@@ -14,7 +15,11 @@ from isolaw.backends.real.rollout.rewards import Reward
 from isolaw.errors import RunError
 
 LIMIT_S = 5.0
-_TOO_LARGE = "too large"
+_TOO_LARGE, _UNREADABLE = "too large", "unreadable"
+# Answers that math-verify certainly reads: numbers and fractions.
+_PLAIN = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\\[dt]?frac\{-?\d+\}\{\d+\})")
+# Text that says itself where its mathematics is; \$ is the sign of dollars.
+_DELIMITED = re.compile(r"(?<!\\)\$.+(?<!\\)\$|\\boxed|\\\(|\\\[", re.S)
 _MEMORY = 4 * 2**30  # bytes of address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
 
 
@@ -41,10 +46,24 @@ class Math(Reward):
         distinct = list(dict.fromkeys(pairs))
         replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
         for problem, pair in zip(problems, pairs, strict=True):
-            if replies[pair] == "unreadable":
+            if replies[pair] == _UNREADABLE:
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
         self.failures += sum(replies[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(replies[pair] is True) for pair in pairs]
+
+    def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems whose answers math-verify cannot parse within the limit."""
+        asked = list(dict.fromkeys(p.answer for p in problems if not _PLAIN.fullmatch(p.answer)))
+        replies = dict(zip(asked, self.pool.replies([(one, "") for one in asked]), strict=True))
+        return [p for p in problems if replies.get(p.answer, False) in (None, _UNREADABLE, _TOO_LARGE)]
+
+
+def _readings(answer: str) -> list[str]:
+    """Return the texts in which math-verify may find an answer, the first choice first."""
+    boxed = f"\\boxed{{{answer}}}"
+    if _DELIMITED.search(answer):
+        return [answer, boxed]
+    return [boxed, f"${answer}$"] if "\\$" in answer else [f"${answer}$", boxed]
 
 
 def serve(limit: float) -> None:
@@ -60,10 +79,9 @@ def serve(limit: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
     def judge(answer: str, response: str) -> bool | str:
-        plain = "$" in answer or "\\boxed" in answer
-        expected = parse(answer if plain else f"${answer}$", parsing_timeout=None)
-        if not expected:
-            return "unreadable"
+        parsed = (parse(text, parsing_timeout=None) for text in _readings(answer))
+        if (expected := next(filter(None, parsed), None)) is None:
+            return _UNREADABLE
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
     def replies(pairs: list[processes.JsonRow]) -> Iterator[bool | str]:

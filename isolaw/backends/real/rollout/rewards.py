@@ -20,6 +20,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
 import sys
 import warnings
 from collections import Counter
@@ -39,6 +40,7 @@ from isolaw.errors import Issue, SpecError, nearest
 from isolaw.files import open_file, sha256
 
 NAMES = ("exact", "math")
+_LONGEST_ANSWER = 60  # characters of an answer in a message
 _ARGUMENTS = ("prompt", "response", "answer")
 
 
@@ -57,6 +59,10 @@ class Reward:
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
         return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
+
+    def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems whose answers the reward cannot read, so that no response would be correct."""
+        return []
 
     def close(self) -> None:
         """End all processes that the reward has started."""
@@ -190,6 +196,25 @@ def check_code(name: str, where: str = "real.reward", folder: str | None = None)
             what = f"{module}: does not take ({', '.join(_ARGUMENTS)})"
             return [Issue(where, what, f"{function}{signature}")]
     return []
+
+
+def answer_issues(name: str, problems: Sequence[Problem], where: str) -> list[Issue]:
+    """Return an issue that lists all answers, with their lines, that a built-in reward cannot read."""
+    if name not in NAMES or check(name):
+        return []
+    reward = get(name, workers=min(len(os.sched_getaffinity(0)), 1 + len(problems) // 200))
+    try:
+        lost = reward.unreadable(problems)
+    finally:
+        reward.close()
+    if not lost:
+        return []
+    lines = "; ".join(
+        f"line {problem.line} {problem.answer[:_LONGEST_ANSWER]!r}"
+        for problem in sorted(lost, key=lambda problem: problem.line)
+    )
+    note = f"the reward {name} cannot read {len(lost):,} of {len(problems):,} answers: {lines}"
+    return [Issue(where, note)]
 
 
 def function_of(name: str, folder: str | None = None) -> Callable[..., Any]:

@@ -134,7 +134,9 @@ def stored_weights(model: str) -> Weights:
 class TransformersSampler(Sampler):
     """A plain sampling loop over a `transformers` model with a key-value cache."""
 
-    def __init__(self, model: str, *, dtype: str, float32_head: bool = False) -> None:
+    def __init__(
+        self, model: str, *, dtype: str, float32_head: bool = False, stop: Sequence[int] = ()
+    ) -> None:
         from transformers import AutoModelForCausalLM
 
         self.needs_weights = False
@@ -144,8 +146,9 @@ class TransformersSampler(Sampler):
         )
         self.model = loaded.to(self.device).eval()
         head.chunked(self.model.get_output_embeddings(), float32=float32_head)
-        stop = self.model.generation_config.eos_token_id
-        self.stop = torch.tensor(stop if isinstance(stop, list) else [stop], device=self.device)
+        eos = self.model.generation_config.eos_token_id
+        ends = [*(eos if isinstance(eos, list) else [eos]), *stop]
+        self.stop = torch.tensor(ends, device=self.device)
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
         self.names = parameter_names(model)
 
@@ -243,7 +246,10 @@ def _draw(
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """Settings of a sampler; the plain sampler uses only ``model``, ``dtype`` and ``float32_head``."""
+    """Settings of a sampler; the plain sampler uses ``model``, ``dtype``, ``float32_head`` and ``stop``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))  # a list if it comes from JSON
 
     kind: str  # vllm or transformers
     model: str
@@ -256,6 +262,7 @@ class SamplerSettings:
     # samples in its own process.
     processes: int | None = None
     timeout_hours: float = 4.0  # maximum silence of a sampler process
+    stop: tuple[int, ...] = ()  # tokens that end a response, in addition to the model's own
     streams: bool = False  # adopts weights while it draws (`sampler_process`), and has a GPU of its own
 
 

@@ -62,6 +62,7 @@ class VLLMSampler:
         process_group.start()  # otherwise vLLM before 0.28 starts its own, with a port open to the network
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
+        self.stop = settings.stop
         self.fresh = True  # whether the prefix cache was computed with the current weights
         self.preemptions = 0
         arguments: dict[str, Any] = {
@@ -158,6 +159,7 @@ class VLLMSampler:
             temperature=temperature,
             top_p=top_p,
             seed=0,  # replaced in each copy
+            stop_token_ids=list(self.stop) or None,
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,

@@ -128,6 +128,7 @@ class RolloutWorker:
             options.gpu_memory or 0.4,
             processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
+            stop=tuple(self.tokenizer.convert_tokens_to_ids(list(options.stop_tokens or ()))),
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run

@@ -56,8 +56,6 @@ def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
         "informative_fraction": float(advantages.informative(batch.rewards).double().mean()),
-        "generated_rollouts": float(batch.generated),
-        "reward_failures": float(batch.reward_failures),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, end_of_turn
 from isolaw.errors import DataError
 
 pytestmark = pytest.mark.real
@@ -72,6 +72,20 @@ def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
     assert check_lengths(ProblemSet("s", {"train": problems}), thinking, 16, 8, chat=chat) == []
     (issue,) = check_lengths(ProblemSet("s", {"train": problems}), thinking, 15, 8, chat=chat)
     assert "found '8 tokens'; expected at most 7" in str(issue)
+
+
+@pytest.mark.parametrize(
+    ("template", "token"),
+    [
+        ("{% for m in messages %}{{ m.content }}<pad>{% endfor %}", "<pad>"),
+        ("{% for m in messages %}<bos>{{ m.content }}<eos>{% endfor %}", "<eos>"),
+        ("{% for m in messages %}{{ m.content }}-{% endfor %}", None),  # no token of its own
+        ("{{ raise_exception('no') }}", None),
+    ],
+)
+def test_the_end_of_a_turn(tokenizer: Any, monkeypatch: Any, template: str, token: str | None) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    assert end_of_turn(tokenizer) == token
 
 
 def test_two_system_messages(thinking: Any) -> None:
