@@ -32,7 +32,14 @@ from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.pipeline import DRAWS
-from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
+from isolaw.fits.selection import (
+    OF_THE_MACHINE,
+    Configuration,
+    Floats,
+    configurations_of,
+    differing,
+    measured_points,
+)
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
 from isolaw.runs import Runs, plain
@@ -335,7 +342,7 @@ def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
     attributes = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
-    skipped = ("problems_per_batch", "rollouts_per_problem", "seed")
+    skipped = ("problems_per_batch", "rollouts_per_problem", "seed", *OF_THE_MACHINE)
     values = {
         name: (attributes[0].get(name), attributes[1].get(name))
         for name in attributes[0] | attributes[1]
