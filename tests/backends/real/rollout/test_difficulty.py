@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -355,3 +356,36 @@ def test_without_what_a_model_needs(
     )
     assert code == 2
     assert "torch is not installed; `isolaw doctor` prints the command that installs it" in stderr
+
+
+@pytest.mark.parametrize(("gpus", "processes"), [(0, None), (1, None), (8, 8)])
+def test_every_gpu_samples(
+    gpus: int, processes: int | None, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isolaw.backends.real.rollout import sampler_group, split
+
+    opened: list[Any] = []
+    monkeypatch.setattr(split.environment, "gpus", lambda: gpus)
+    monkeypatch.setattr(split.environment, "prepare", lambda: None)
+    monkeypatch.setattr(sampler_group, "open_sampler", opened.append)
+    settings = SplitSettings(
+        model="m", pool="p", reward="exact", sampler="vllm", temperature=1.0, max_response_tokens=6
+    )
+    split.open_draw(str(made.model), [Problem("a", "1+1=", "2")], settings)
+    assert [one.processes for one in opened] == [processes]
+
+
+def test_samplers_take_the_last_gpus_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that trains does so on the first one; `isolaw problems` has nothing to train."""
+    from isolaw.backends.real.rollout import sampler_group
+    from isolaw.backends.real.rollout.samplers import SamplerSettings
+
+    taken: list[str] = []
+    stand_in = SimpleNamespace(wait=lambda: None, close=lambda: None)
+    monkeypatch.setattr(sampler_group, "visible_gpus", lambda: list("0123"))
+    monkeypatch.setattr(sampler_group.environment, "gpus", lambda: 4)
+    monkeypatch.setattr(sampler_group, "RemoteSampler", lambda s, n, gpu: taken.append(gpu) or stand_in)
+    for count, gpus in ((4, "0123"), (3, "123"), (1, "3"), (0, "")):
+        taken.clear()
+        sampler_group.SamplerGroup(SamplerSettings("vllm", "m", "float32", 8, processes=count)).close()
+        assert "".join(taken) == gpus
