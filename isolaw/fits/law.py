@@ -143,8 +143,8 @@ class Law(Shown, LawPosterior):
         budget = np.array([asked])
         if self.surface is None:
             return np.asarray(self.curves(int(b), n)(budget)[:, 0])
-        place = np.log2([[float(n)], [float(b)]])
-        return np.asarray(self.surface.drawn().rewards(*place, budget)[:, 0])
+        log2_n, log2_b = np.log2([[float(n)], [float(b)]])
+        return np.asarray(self.surface.drawn().rewards(log2_n, log2_b, budget)[:, 0])
 
     def residuals(self) -> pd.DataFrame:
         """Return what the law was fitted to, and what it misses: a row for each configuration and bin of C.
