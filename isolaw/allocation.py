@@ -142,7 +142,7 @@ def grid(
     """
     pairs = [(b, n) for b in sorted(set(problems_per_batch)) for n in sorted(set(rollouts_per_problem))]
     kept = [(b, n) for b, n in pairs if b * n <= max_batch_rollouts]
-    return kept, [pair for pair in pairs if pair not in kept]
+    return kept, [(b, n) for b, n in pairs if b * n > max_batch_rollouts]
 
 
 def grid_issues(

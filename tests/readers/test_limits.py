@@ -585,6 +585,14 @@ def test_a_damaged_column_chunk_is_a_message(tmp_path: Path) -> None:
             parquet.read_parquet(path)
 
 
+def test_a_table_of_many_runs(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"r{i},32,8,{i},1,0.5\n" for i in range(5_001))
+    path.write_text("run_id,B_p,n,seed,step,avg@4\n" + rows)
+    (table,) = survey([path]).candidates
+    assert table.message.startswith("5,001 runs; isolaw reads up to 5,000 of a table")
+
+
 def test_columns_with_the_same_beginning(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     table = pa.table({"a": ["x"], "a.b": ["y"], "a.c": [1], "é.x": ["z"]})

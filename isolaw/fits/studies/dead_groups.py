@@ -233,7 +233,7 @@ def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
 
     def loss(theta: Floats) -> float:
         a, b = np.exp(np.clip(theta[:2], -8, 8))
-        zero = expit(theta[2])
+        zero = expit(np.clip(theta[2], -30, 30))
         log = np.log1p(-zero) + choose + betaln(c + a, k - c + b) - betaln(a, b)
         log = np.where(c == 0, np.logaddexp(log, math.log(zero + 1e-300)), log)
         return float(-(weight @ log) + 0.5 * np.sum(((theta - _START) / _WIDE) ** 2))

@@ -16,7 +16,7 @@ the draws of the recipes are independent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -280,8 +280,16 @@ def foresee(
 
 def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     difference = Foreseen(second.draws - first.draws, _gravest(first, second))
-    quantities = [estimated(*e) for e in (first, second, difference)]
+    quantities = [_stated(e) for e in (first, second, difference)]
     return TwoRecipes(*(q.through(math.exp) for q in quantities) if name in _LOGARITHMS else quantities)
+
+
+def _stated(estimate: Foreseen) -> Quantity:
+    """Return the quantity, without an interval if every draw is at the same bound of the reward."""
+    quantity = estimated(*estimate)
+    if quantity.interval is not None and quantity.interval[0] == quantity.interval[1]:
+        return replace(quantity, interval=None)
+    return quantity
 
 
 def _gravest(*estimates: Foreseen) -> Status:
