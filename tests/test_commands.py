@@ -270,7 +270,7 @@ def a_law_in_steps(desk: Desk) -> None:
 @prints("answer")
 def logs_whose_reading_is_saved(desk: Desk) -> Run:
     desk.logs()
-    desk.run("read", "my logs", "--save")
+    desk.run("read", "my logs", "--set", "seed=0", "--save")
     return Run((("<rollouts>", "9e4"),))
 
 

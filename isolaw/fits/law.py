@@ -47,8 +47,8 @@ class Law(Shown, LawPosterior):
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", draws=20)
     >>> law
     <Law: B_p = 512, n in 4..32, C in 20,480..1.7e6>
-    >>> law.document.flags[0].text
-    'isolaw estimates the variation between runs from their scatter about a smooth function of n'
+    >>> str(law.document.flags[0].code)
+    'one_seed'
     """
 
     TEXT = "fit"
@@ -102,49 +102,52 @@ class Law(Shown, LawPosterior):
         """
         return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
 
-    @checked
-    def rewards(
-        self, *, n: int, compute: float | str, problems_per_batch: int | None = None
-    ) -> NDArray[np.float64]:
-        """Return the reward of a configuration at a budget: the estimate, followed by its draws.
+    def rewards(self, *, n: Any, compute: Any, problems_per_batch: Any = None) -> NDArray[np.float64]:
+        """Return the rewards of configurations at budgets: the estimate, followed by its draws.
 
-        Draws of two calls belong together, so differences of rewards have smaller intervals than rewards.
+        Only the rewards of one call are drawn together, so that their differences have the right intervals.
 
         Parameters
         ----------
         n, problems_per_batch
-            the configuration; B_p is by default the one that the law holds fixed. With the method ``paper``,
-            it must have runs.
+            a configuration, or lists of Q; B_p is by default the one that the law holds fixed. With the
+            method ``paper``, they must have runs.
         compute
-            the budget C in the law's unit, e.g. ``1e6``, ``"1M"`` or ``"4x"``.
+            the budget C in the law's unit, e.g. ``1e6``, ``"1M"`` or ``"4x"``, or a list.
 
         Returns
         -------
         array
-            of shape (1 + D,): the estimate and D draws.
+            of shape (1 + D,), or (1 + D, Q) for lists: the estimate and D draws.
 
         >>> import isolaw
         >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
         ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
-        >>> law = isolaw.fit(runs, draws=20)
-        >>> gain = law.rewards(n=64, compute=4e5) - law.rewards(n=8, compute=4e5)
-        >>> gain.shape, bool(gain[1:].mean() > 0)
-        ((21,), True)
+        >>> both = isolaw.fit(runs, draws=20).rewards(n=[8, 64], compute=4e5)
+        >>> both.shape[1], bool((both[1:, 1] > both[1:, 0]).mean() > 0.5)
+        (2, True)
         """
-        held = self.document.fixed
-        b = problems_per_batch or held.get("problems_per_batch") or held.get("batch_rollouts", 0) // n
-        if not b or n < 1:
-            raise InputError(
-                f"problems_per_batch: found {shown(problems_per_batch)}; the law has several B_p"
-            )
-        asked = parse_budget(multiplied(parse_budget(compute), reached(self.document.grid)))
-        if isinstance(asked, str):
-            raise InputError(f"compute: found {shown(asked)}; expected rollouts, e.g. 1e6 or 1M")
-        budget = np.array([asked])
+        held, reach = self.document.fixed, reached(self.document.grid)
+        asked = [compute] if isinstance(compute, str | float | int) else list(compute)
+        budgets = [parse_budget(multiplied(parse_budget(budget), reach)) for budget in asked]
+        if hours := [budget for budget in budgets if isinstance(budget, str)]:
+            raise InputError(f"compute: found {shown(hours[0])}; expected rollouts, e.g. 1e6 or 1M")
+        b = problems_per_batch or held.get("problems_per_batch")
+        if b is None and "batch_rollouts" in held:
+            b = held["batch_rollouts"] / np.asarray(n)
+        if b is None:
+            raise InputError("problems_per_batch: found none; the law has several B_p")
+        counts = [np.atleast_1d(np.asarray(value, np.float64)) for value in (n, b, budgets)]
+        if any((value < 1).any() for value in counts):
+            raise InputError(f"found n = {shown(n)}, B_p = {shown(b)}; expected at least 1")
+        of_n, of_b, at = np.broadcast_arrays(*counts)
         if self.surface is None:
-            return np.asarray(self.curves(int(b), n)(budget)[:, 0])
-        place = np.log2([[float(n)], [float(b)]])
-        return np.asarray(self.surface.drawn().rewards(*place, budget)[:, 0])
+            cells = zip(of_b.astype(int).tolist(), of_n.astype(int).tolist(), at, strict=True)
+            out = np.array([self.curves(*cell)(np.array([c]))[:, 0] for *cell, c in cells]).T
+        else:
+            out = self.surface.drawn().rewards(np.log2(of_n), np.log2(of_b), at)
+        scalar = all(np.ndim(value) == 0 for value in (n, b)) and isinstance(compute, str | float | int)
+        return np.asarray(out[:, 0] if scalar else out)
 
     def residuals(self) -> pd.DataFrame:
         """Return what the law was fitted to, and what it misses: a row for each configuration and bin of C.

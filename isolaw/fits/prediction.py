@@ -54,7 +54,7 @@ class Prediction(Shown):
     >>> p.n * p.B_p * p.M <= 500_000
     True
     >>> print(p)
-    Simulated runs. For a budget of C = 5e5 rollouts: n = ...
+    Simulated runs. For 500k rollouts: n = ...
     """
 
     TEXT = "prediction"

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from shared_laws import REACH, SharedLaws
 
 import isolaw
 from isolaw.cli import run
+from isolaw.errors import InputError
+from isolaw.fits.allocations import reached
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.report.text.prediction import at_the_end, verdict
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -124,3 +128,51 @@ def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert {name: one[name] for name in names} == {name: answers[0][name] for name in names}
     lines = isolaw.answer(law, 2.5e6).lines()
     assert lines[:3] == str(python).splitlines()[:3]
+
+
+@pytest.mark.parametrize("name", ["surface B_p", "surface B"])
+def test_more_compute_loses_no_reward_without_a_word(shared: SharedLaws, name: str) -> None:
+    law, highest = shared.law(name), 0.0
+    for budget in REACH * np.geomspace(1.0, 9.0, 6):
+        prediction = law.predict(float(budget))
+        said = having(prediction.flags, Code.NO_GAIN)
+        assert prediction.reward.value >= highest - prediction.tolerance / 2 or said
+        highest = max(highest, prediction.reward.value)
+
+
+def test_a_measured_configuration_wins_a_tie(shared: SharedLaws) -> None:
+    """An unmeasured n is recommended only where it loses clearly less than every measured one."""
+    for budget in (2e5, 5e5, 9e5):
+        best, *others = shared.law("surface B_p").predict(budget).options
+        if not best.measured:
+            assert all(best.expected_loss + 5e-4 <= o.expected_loss for o in others if o.measured)
+
+
+def test_python_as_people_use_it(shared: SharedLaws) -> None:
+    law = shared.law("surface nothing")
+    reach = reached(law.document.grid)
+    both = law.rewards(n=[32, 128], problems_per_batch=16, compute="2x")
+    assert both.shape[1] == 2
+    one = law.rewards(n=32, problems_per_batch=16, compute=2 * reach)
+    assert one.ndim == 1
+    assert one[0] == pytest.approx(both[0, 0])
+    table = law.residuals()
+    assert (table["reward"] - table["fitted"]).abs().max() == table["residual"].abs().max() < 0.05
+    with pytest.raises(InputError, match="of which the law has no run; expected B_p = 16, n = 8"):
+        law.curves(128, 12)
+    with pytest.raises(InputError, match="the law has several B_p"):
+        law.rewards(n=32, compute=1e6)
+    shapes = isolaw.compare_shapes(
+        shared.runs("surface B_p"), "32x8", {"B_p": 32, "n": 128}, compute="1x", draws=10
+    )
+    assert (shapes.shapes, repr(shapes)) == (((32, 8), (32, 128)), str(shapes))
+
+
+def test_the_answer_is_settings_of_the_trainer(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in (8, 32, 128)], attributes={"framework": "veRL"})
+    prediction = isolaw.fit(runs, draws=10).predict(1e6)
+    settings = f"data.train_batch_size=32 actor_rollout_ref.rollout.n={prediction.n} "
+    assert prediction.overrides.startswith(settings)
+    assert prediction.overrides.endswith(f"trainer.total_training_steps={prediction.M}")
+    assert f"veRL: {prediction.overrides}" in str(prediction).splitlines()
+    assert prediction.to_dict()["overrides"] == prediction.overrides

@@ -18,7 +18,7 @@ from isolaw.fits.allocations import comparable
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import _RISK, Prediction
+from isolaw.fits.predict import _RISK, _UNMEASURED, Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -218,14 +218,17 @@ def test_expected_loss_by_hand(
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
     risk = {n: _RISK * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
     of_batch = {8: _RISK, 128: _RISK} if "nothing" in name else {}
-    least = min(mean + risk[n] + of_batch.get(b, 0.0) for (b, n), (mean, _) in expected.items())
-    first = p.options[0]
-    assert first.expected_loss + _RISK * first.beyond == pytest.approx(least, abs=1e-9)
+    ran = {entry.key for entry in shared.law(name).document.grid}
+    least = min(
+        mean + risk[n] + of_batch.get(b, 0.0) + _UNMEASURED * ((b, n) not in ran)
+        for (b, n), (mean, _) in expected.items()
+    )
+    order = [o.expected_loss + _RISK * o.beyond + _UNMEASURED * (not o.measured) for o in p.options]
+    assert order[0] == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
-    losses = [o.expected_loss + _RISK * o.beyond for o in p.options]
-    assert np.all(np.diff(losses) >= -1e-12)
-    assert min(losses) >= 0
+    assert np.all(np.diff(order) >= -1e-12)
+    assert min(listed.values()) >= 0
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolaw.fits.law import Law
-from isolaw.report.document import Document, Passage, Table
+from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.prediction import at_the_end, verdict
@@ -22,7 +22,7 @@ def document(law: Law) -> Document:
     """
     of_law = law.document
     notes = [f"Note: {note}." for note in law_text.notes(of_law.flags)]
-    lines = [*law_lines(law), *_laws(of_law), *notes]
+    lines: list[Stanza] = [*law_lines(law), *_laws(of_law), *notes]
     passages = [Passage("", lines), Passage("n* by budget", [_frontier(of_law)])]
     return Document("law of n*", passages, law.to_dict())
 
