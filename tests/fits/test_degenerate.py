@@ -471,8 +471,7 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
         assert [g.runs for g in law.document.grid][1] in (2, 3)
 
 
-@pytest.mark.parametrize("x", ["tokens", "wall_s"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("x", "method"), [("tokens", "surface"), ("wall_s", "paper")])
 def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, method: Any) -> None:
     """Every run has tokens of its own; its intervals are like those in rollouts."""
     table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.003, between=0.01))
