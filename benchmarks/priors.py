@@ -9,9 +9,10 @@ posterior is found under the present priors (`moments`; its mode with the curvat
 
 The weights w are equal for groups of related sweeps. To teach what follows past the runs, each sweep enters
 once for each of the `SHARES`: the model takes the scale and the end of the runs from this share of C, and
-sees all evaluations up to C. One more group, with the priors of `BEFORE`, keeps few sweeps from being sure.
+sees all evaluations up to C. `BEFORE` counts as `PSEUDO` groups, and the rounds stop early: half of the
+groups are of one tiny model, and further rounds only move what the data hardly determine.
 
-``--without`` prints what the other groups teach; `benchmarks.evidence` judges every group with these priors.
+``priors.json`` also has the priors without each group; `benchmarks.evidence` judges every group with those.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from isolaw.fits.surface import estimate, model
 from isolaw.runs import Runs
 
 KEPT = Path(__file__).with_suffix(".json")
-ROUNDS = 8
+ROUNDS, PSEUDO = 4, 3.0
 _SLOPES = ("slope", "slope of n")
 _CEILINGS = ("rise", "A1", "A2")
-# What one more group says, before any sweep: centres and standard deviations.
+# What is assumed before any sweep: centres and standard deviations.
 BEFORE = {
     **dict.fromkeys(("common", "smooth", "walk", "run", "drift", "noise"), (-4.0, 1.5)),
     **dict.fromkeys(("tau", "critical", "rise"), (0.5, 1.5)),
@@ -140,10 +141,10 @@ def using(priors: Mapping[str, tuple[float, float]]) -> Iterator[None]:
 
 
 def maximised(by_group: Mapping[str, list[Moments]]) -> dict[str, tuple[float, float]]:
-    """Return the mean and standard deviation over groups and the group `BEFORE`."""
+    """Return the mean and standard deviation over the groups and `BEFORE`."""
     out = {}
     for name, (centre, deviation) in BEFORE.items():
-        rows = [(centre, deviation**2, 1.0)]
+        rows = [(centre, deviation**2, PSEUDO)]
         for group in by_group.values():
             known = [m[name] for m in group if name in m]
             rows += [(*row, 1 / len(known)) for row in known]
@@ -155,9 +156,7 @@ def maximised(by_group: Mapping[str, list[Moments]]) -> dict[str, tuple[float, f
 
 def learnt(rounds: int = ROUNDS) -> tuple[dict[str, Any], dict[str, list[Moments]]]:
     """Return the priors that all groups teach, and the groups' moments in the last round."""
-    priors = (
-        {k: tuple(v) for k, v in json.loads(KEPT.read_text())["all"].items()} if KEPT.exists() else BEFORE
-    )
+    priors = dict(BEFORE)
     every = list(cases())
     by_group: dict[str, list[Moments]] = {}
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:

@@ -143,7 +143,7 @@ def amount(value: float) -> str:
     >>> amount(148_224), amount(2e6), amount(65_536), amount(1.2e9), amount(320)
     ('148k', '2M', '65.5k', '1.2B', '320')
     """
-    if not 1000 <= abs(value) < 1e15:
+    if not 1000 <= abs(value) < 1e12:
         return number(value)
     short = float(f"{value:.3g}")
     power, letter = next((p, unit) for p, unit in ((9, "B"), (6, "M"), (3, "k")) if abs(short) >= 10**p)

@@ -270,7 +270,7 @@ def test_the_site_in_a_browser(site: Path) -> None:
 def test_the_pictures_show_the_demo_of_the_readme() -> None:
     """`scripts/pictures.py` keeps the headline of the pictures; the demo is compared with README below."""
     made = json.loads((DOCS / "images" / "pictures.json").read_text())
-    assert f"    {made['headline'].removesuffix('.')} (" in (ROOT / "README.md").read_text()
+    assert f"    {made['headline']}\n" in (ROOT / "README.md").read_text()
     for name in made["pictures"]:
         assert f"images/{name}.png" in (DOCS / "report.md").read_text() + (ROOT / "README.md").read_text()
 
@@ -326,7 +326,7 @@ def test_the_demo_prints_what_the_readme_shows(
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shown = re.search(
-        r"^    Simulated runs\. For a budget .*?(?=\n\n)", (ROOT / "README.md").read_text(), re.M | re.S
+        r"^    Simulated runs\. For 6M .*?(?=\n\n)", (ROOT / "README.md").read_text(), re.M | re.S
     )
     assert shown is not None
     readme = [line.removeprefix("    ") for line in shown[0].splitlines()]

@@ -1,9 +1,10 @@
 """Start a command on every machine of a run that isolaw executes under Ray. ::
 
-    run = "python on_ray.py torchrun --nnodes {nodes} … train.py {settings}"   # examples/cluster/trl-ray.toml
+    run = ["python", "on_ray.py", "bash", "-c", "exec torchrun --node-rank=$NODE_RANK … \"$@\"", "trl", …]
 
 isolaw starts this script once, on the first machine, and has reserved a bundle of the placement group
-``ISOLAW_PLACEMENT_GROUP`` on each. All commands end if this script does.
+``ISOLAW_PLACEMENT_GROUP`` on each. A command finds the number of its machine in ``NODE_RANK``. All commands
+end if this script does.
 """
 
 import os
@@ -39,8 +40,8 @@ def main(words: list[str]) -> int:
             place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
             needs = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0)}
             options = there.options(**needs, scheduling_strategy=place)
-            others.append(options.remote(words, os.getcwd(), variables))
-    here = start(words, {})
+            others.append(options.remote(words, os.getcwd(), variables | {"NODE_RANK": str(number)}))
+    here = start(words, {"NODE_RANK": "0"})
     while others:
         ended, others = ray.wait(others, timeout=1)
         for status in ray.get(ended):

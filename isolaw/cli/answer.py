@@ -23,8 +23,7 @@ _OF_A_LAW = {"sources", *shared.QUESTION, "out", "as_json"}
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
-@shared.question_options
-@shared.hold_option()
+@shared.answer_options
 @shared.law_options
 @shared.source_options
 @click.option(

@@ -215,7 +215,7 @@ QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost", "price"
 
 def limits_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a question, except the budget, as keyword arguments of `Law.predict`."""
-    return {name: options[name] for name in QUESTION[1:]} | {"cost": cost_of(options)}
+    return {name: options.get(name) for name in QUESTION[1:]} | {"cost": cost_of(options)}
 
 
 def _once(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
@@ -232,6 +232,7 @@ compute_option = click.option(
     "hours of run time (48h).",
 )  # fmt: skip
 question_options = add_options(compute_option, budget_options, cost_options)
+answer_options = add_options(compute_option, batch_option, cost_options)  # D is of the runs
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",

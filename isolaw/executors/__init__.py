@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw import backends, commands
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
-from isolaw.executors.base import Resources, execute
+from isolaw.executors.base import NOTICE_S, Resources, execute
 from isolaw.executors.waiting import Event, Waiting
 from isolaw.machine import visible_gpus
 from isolaw.registry import traits
@@ -49,8 +49,11 @@ def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
+        step = backends.get(run.backend).estimate(run) if chosen.kind == "slurm" else None
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
-    return Resources(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
+    notice = NOTICE_S + (math.ceil(1.5 * step.step(*run.shape)) if step else 0)
+    gpus = gpus if chosen.gpus is None else chosen.gpus
+    return Resources(chosen.nodes, chosen.cpus or cpus, gpus, notice)
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
@@ -199,7 +202,8 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
     out = {"kind": chosen.kind, **asdict(largest), "runs": limits(chosen, runs).jobs}
-    out["alike"] = len(set(each.values())) == 1
+    del out["notice_s"]
+    out["alike"] = len({(needs.nodes, needs.cpus, needs.gpus) for needs in each.values()}) == 1
     out["options"] = {key: value for key, value in shown.items() if value is not None}
     if chosen.kind == "slurm":
         from isolaw.executors import slurm

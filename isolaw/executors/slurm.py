@@ -44,8 +44,6 @@ from isolaw.store.run import MEETING
 # Seconds between readings of the runs' folders, and between calls of squeue. The last value is for the end of
 # a sweep that was asked to stop, because the user is waiting.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
-# A run is asked to save its state and end this many seconds before its job's time limit.
-_SIGNAL_S = 120
 # Seconds to wait for an answer from SLURM. Submissions can wait for a lock, so they get more time.
 _ANSWER_S, _ACCEPT_S = 30, 60
 _CALLS_S = 1.0  # seconds between looks at the file with the calls of the first task
@@ -93,7 +91,7 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
             f"{folder!r}: found a control character or %; SLURM's scripts accept neither in a path"
         )
     executor = kind(directory.resolve() / "slurm")
-    warning_s = min(_SIGNAL_S, int(30 * chosen.time))
+    warning_s = min(each.notice_s, int(30 * chosen.time))
     if kind is LocalExecutor:
         executor.update_parameters(timeout_min=chosen.time, signal_delay_s=warning_s, setup=chosen.setup)
         return executor

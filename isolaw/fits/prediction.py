@@ -151,6 +151,8 @@ class Prediction(Shown):
             return NextStep("Repeat the failed runs.", why, str(commands.continue_sweep(sweep)))
         if having(self.flags, Code.FLAT):
             return NextStep("Check the metric, or train until it rises.", "The reward never changed.")
+        if having(self.flags, Code.NO_DRAWS):
+            return NextStep("Fit with draws: without them, isolaw cannot tell which run is worth its price.")
         if self.step is not None:
             return with_command(self.step, self.document)
         if a is None:

@@ -9,10 +9,10 @@
 
 Each line that counts to the same total becomes a row, with ``step`` and a column for each key. Values with %
 are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
-lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a
-word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that
-other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p
-and n, and the name of the reward.
+lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A
+key that follows such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a
+prefix. B_p and n that other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the
+user provides missing B_p and n, and the name of the reward.
 """
 
 from __future__ import annotations

@@ -120,11 +120,13 @@ def load(path: str | Path) -> pd.DataFrame:
         return _not_empty(path, _read_jsonl(path, content))
     if start.startswith(b"<"):
         return _not_empty(path, _read_grid(path, tables(content.decode("utf-8-sig", "replace"))))
+    if is_console(content):  # whose text can contain tables, as model output does
+        return read_console(path, content)
     if _PIPES.search(content) and (grids := pipe_tables(content.decode("utf-8-sig", "replace"))):
         return _not_empty(path, _read_grid(path, grids))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
         return _not_empty(path, _read_export(path))
-    return _not_empty(path, (read_console if is_console(content) else _read_csv)(path, content))
+    return _not_empty(path, _read_csv(path, content))
 
 
 def _read_export(path: Path) -> pd.DataFrame:
@@ -248,7 +250,7 @@ def _is_document(start: bytes) -> bool:
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
     if first is not None:
-        return not more.strip() and any(_lists(first, {}, 1))
+        return not more.strip() and (notebook_outputs.is_notebook(first) or any(_lists(first, {}, 1)))
     try:
         return isinstance(orjson.loads(start), dict)
     except ValueError:

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, nearest, unknown
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks, table_segments
@@ -101,7 +101,7 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
 def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
     """Name the trainings in a table with steps, unless the user names its runs."""
     step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step")
-    if step not in frame.columns or "run_id" in how.columns or frame.attrs.get("trainings"):
+    if step not in frame.columns or {"run_id", "rollout"} & {*how.columns} or frame.attrs.get("trainings"):
         return frame
     return by_training(frame, step, name, how.texts)
 
@@ -112,6 +112,8 @@ def _is_of_the_data_model(frame: pd.DataFrame, how: HowToRead) -> bool:
 
 def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
+    frame, how, rollouts = _per_rollout(frame, how, source)
+    notes += rollouts
     columns_of = [str(c) for c in frame.columns if c not in how.texts]
     named = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
     if not named and (accuracy := only_accuracy(frame, columns_of)):
@@ -286,7 +288,10 @@ def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], 
     symbols = {
         ALIASES[symbol]: symbol
         for symbol in ("B_p", "n", "B", "M", "C")
-        if symbol in frame.columns and symbol not in how.texts and ALIASES[symbol] not in there
+        if symbol in frame.columns
+        and symbol not in how.texts
+        and ALIASES[symbol] not in there
+        and frame[symbol].notna().mean() > 0.5  # else it belongs to a few other lines
     }
     text = ", ".join(f"{symbol} for {name}" for name, symbol in symbols.items())
     return symbols, f"isolaw recognised columns by their symbols: {text}"
@@ -324,18 +329,28 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
     repeated = table[table.duplicated(KEY, keep=False)]
     if len(repeated):
         group = repeated[(repeated[KEY] == repeated[KEY].iloc[0]).all(axis=1)]
-        differing = [c for c in unused if group[c].nunique(dropna=False) > 1 and not is_measured(c)]
+        differing = [c for c in unused if group[c].nunique(dropna=False) > 1]
         if differing:
             lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
-            first = differing[0]
+            where = (
+                f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run"
+            )
+            labels = [c for c in differing if not is_measured(c) and _tells_runs_apart(table, c)]
+            if not labels:
+                raise DataError(
+                    f"{where}, and no column distinguishes them. Keep the rows of one run or process. If "
+                    "each row is one rollout, name a column that numbers them, for the mean of a step: "
+                    + option("columns", "rollout", Placeholder("column"))
+                )
+            first = labels[0]
             ways = option("columns", first, first) + " (or "
             ways += option("columns", "seed", first) + " if it is the seed)"
             if _contains_rewards(table[first]):
                 ways += f". If {first} names the metric of each row, use "
                 ways += option("columns", "metric", first)
             raise DataError(
-                f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
-                f"but differ in {', '.join(differing)}. If these are different runs, map it, as in " + ways
+                f"{where}, but differ in {', '.join(labels)}. If these are different runs, map it, as in "
+                + ways
             )
         return []
     per_run = table.groupby("run_id")[unused].nunique(dropna=False) if unused else {}
@@ -344,6 +359,41 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         return []
     names = ", ".join(of_runs)
     return [f"not mapped to a column of its name, although it differs between runs: {names}"]
+
+
+def _tells_runs_apart(table: pd.DataFrame, column: str) -> bool:
+    """Return whether a column has few values, each of which has one row per step."""
+    rows = table.dropna(subset=column)
+    return rows[column].nunique() * 2 <= len(rows) == len(table) and not rows.duplicated([*KEY, column]).any()
+
+
+def _per_rollout(
+    frame: pd.DataFrame, how: HowToRead, source: str
+) -> tuple[pd.DataFrame, HowToRead, list[str]]:
+    """Return the mean of each step if the user names a column ``rollout`` of a table with a row per rollout.
+
+    The rows of a step are its rollouts, B = B_p · n. With a column ``problem``, its values count B_p.
+    """
+    columns = dict(how.columns)
+    rollout, problem = columns.pop("rollout", ""), columns.pop("problem", "")
+    if not rollout:
+        return frame, how, []
+    step = columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
+    if missing := [name for name in (rollout, problem, step) if name and name not in frame.columns]:
+        raise DataError(f"{source}: {unknown('column', missing[0], frame.columns)}")
+    keys = [step, *(name for name in columns.values() if name in frame.columns and name != step)]
+    steps = frame.groupby(keys, sort=False)
+    values = {SPLIT[2]: steps.size()} | ({SPLIT[0]: steps[problem].nunique()} if problem else {})
+    varying = next((name for name, number in values.items() if number.nunique() > 1), "")
+    if varying:
+        least, most = values[varying].min(), values[varying].max()
+        raise DataError(f"{source}: steps have from {least} to {most} rows of rollouts; expected one number")
+    numbers = frame.select_dtypes(["number", "bool"]).columns.difference([*keys, rollout, problem])
+    means = steps[list(numbers)].mean().reset_index()
+    means = means.set_axis(pd.RangeIndex(1, len(means) + 1, name="step's row"))
+    fixed = {name: int(number.iloc[0]) for name, number in values.items()}
+    note = f"each row is one rollout; a step has the mean of its {fixed[SPLIT[2]]:,} rows"
+    return means, how.but(columns=columns, set={**how.set, "": {**how.values, **fixed}}), [note]
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:

@@ -41,7 +41,7 @@ def _framework(name: str) -> str:
     return known[name.lower()]
 
 
-Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
+_Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
 
 
 class CommandOptions(BaseModel):
@@ -66,7 +66,7 @@ class CommandOptions(BaseModel):
     cpus: Count | None = None  # None: `_CORES_PER_GPU` for each GPU, or 1
     gpus: Index = 0  # of a run, on all its machines
     micro_batch: Count | None = None  # rollouts per GPU and pass, for frameworks that require it
-    stop_if: Conditions = ()  # a run fails as soon as one of these conditions holds
+    stop_if: _Conditions = ()  # a run fails as soon as one of these conditions holds
     silent_minutes: Positive = 60.0  # a run fails if its log has no new step for this long
     limit_hours: Positive | None = None  # time limit of a run
 

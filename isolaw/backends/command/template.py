@@ -12,10 +12,11 @@ from isolaw.backends.command.adapters import plain_name
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, nearest
+from isolaw.files import open_file
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _SETTINGS = "{settings}"
-_SCRIPT = 2**20  # larger files are no code
+_SCRIPT = 2**20  # bytes of a file that may be code
 _OURS = ("lr", "lr_scaling")  # recipe keys that determine the lr
 # Keys of the sweep file that describe the run to isolaw. A command cannot get them.
 _DESCRIBE = {
@@ -234,10 +235,11 @@ def unused(spec: RunSpec, options: CommandOptions) -> list[str]:
 
 
 def _content(path: Path) -> str:
-    """Return the text of a file, or an empty string."""
+    """Return the beginning of a file, or an empty string."""
     try:
-        return path.read_text(errors="replace") if path.stat().st_size < _SCRIPT else ""
-    except OSError:
+        with open_file(path) as file:
+            return file.read(_SCRIPT).decode(errors="replace")
+    except (OSError, ValueError):
         return ""
 
 

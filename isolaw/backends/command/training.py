@@ -120,6 +120,7 @@ class _Pace:
         self.began = self.moved = time.monotonic()
         self.notes: list[RunNote] = []  # for the next checkpoint
         self.ending: list[RunNote] = []  # for the last one
+        self._dropped = 0.0  # rollouts that the trainer has generated and not used
         self._trained = 0  # the last step in the log with training values
         self._logged = max(done, 0)  # the last such step that was yielded
         self._apart: collections.Counter[int] = collections.Counter()  # distances between such steps
@@ -167,7 +168,14 @@ class _Pace:
             machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
             if step in trained:
                 self._note_missing(step, final)
+            self._dropped += records[step].get(("train", "dropped_rollouts"), 0.0)
             last_step = step == self.spec.steps
+            if last_step and self._dropped > 0:
+                share = self._dropped / (self._dropped + compute)
+                text = (
+                    f"its trainer dropped {self._dropped:,.0f} rollouts ({share:.0%}), which C does not count"
+                )
+                self.notes.append(RunNote("dropped_rollouts", text, {"rollouts": self._dropped}))
             notes, self.notes = [*self.notes, *(self.ending if last_step else ())], []
             yield Checkpoint(step, compute, rows, keep, final=last_step, machine=machine, notes=notes)
 

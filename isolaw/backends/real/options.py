@@ -38,7 +38,7 @@ def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+_Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
@@ -64,7 +64,7 @@ class RealOptions(BaseModel):
     # exact, math, package.module:function, or a list of these. The first reward decides which responses are
     # correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
-    reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
+    reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
     reward_workers: Count = 2  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of

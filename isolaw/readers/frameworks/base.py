@@ -261,7 +261,7 @@ def updates_a_batch(origin: str) -> int:
     """
     if match := re.match(r"(\d+) \w+ per update .*, (\d+) per batch(?:; .* = (\d+))?$", origin):
         return -(-int(match[2]) // int(match[1])) * int(match[3] or 1)
-    sizes = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", origin)}
+    sizes = {name: int(value) for name, value in re.findall(r"(\w+)(?: in \S+)? = (\d+)", origin)}
     if (iterations := sizes.get("num_iterations", 0)) == 0:
         return 0
     return sizes.get("steps_per_generation", 1) * iterations // sizes.get("gradient_accumulation_steps", 1)

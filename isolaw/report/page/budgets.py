@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from isolaw.evidence import amount
 from isolaw.fits.allocations import FAR, comparable
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
@@ -91,7 +92,7 @@ def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
     instead = nearest.nearest if a is None else None
     return {
         "x": prediction.compute / steps_scale(document),
-        "budget": f"{number(prediction.compute)} {prediction.unit}",
+        "budget": f"{amount(prediction.compute)} {prediction.unit}",
         "n": n,
         "b": b,
         "m": m,

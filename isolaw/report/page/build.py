@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.design.decisions import Decision
+from isolaw.evidence import amount
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import health
@@ -23,7 +24,6 @@ from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
-from isolaw.report.text.numbers import number
 from isolaw.report.text.prediction import backtest_failed, backtest_line
 from isolaw.runs import SYMBOL_OF, Runs
 from isolaw.store.sweep import Kept
@@ -256,7 +256,7 @@ def _facts(study: FittedRuns) -> list[tuple[str, str]]:
         ("seeds", f"{points['seed'].nunique():,}"),
         ("n", _listed(study.levels)),
         ("B_p", _listed(study.batches)),
-        ("largest C", number(int(points["compute"].max()))),
+        ("largest C", amount(int(points["compute"].max()))),
     ]
 
 

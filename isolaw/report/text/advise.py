@@ -8,7 +8,7 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
-from isolaw.design.published import Basis, Leans, Span
+from isolaw.design.published import RECORDED, Basis, Leans, Span
 from isolaw.evidence import amount
 from isolaw.first_sweeps import Advice, FirstSweep
 from isolaw.fits.frontier import TOLERANCE
@@ -61,6 +61,7 @@ def document(advice: Advice, folder: str = "first", again: str | None = None) ->
         f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
         f"rollouts{_known(case)}.",
         _agreement(advice),
+        " ".join(RECORDED),
     ]
     differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [

@@ -31,7 +31,7 @@ _LEFT = 0.05  # of the budget: what is left over is worth a word from here on
 _STATED = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
-    Code.DIVERGED, Code.NO_DRAWS, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
+    Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
     Code.TWO_SEEDS, Code.GRID_EDGE, Code.BATCH_EDGE, Code.EXTRAPOLATION,
 )  # fmt: skip
 
@@ -158,7 +158,7 @@ def gained(prediction: Prediction, bought: Gain | None) -> str:
         within = not prediction.asked and prediction.compute <= reached(law.grid)
         return f"The runs cover this budget: they go to {_most(law)}." if within else ""
     today = bought.today
-    ran = "" if not today.options or today.options[0].measured else ", interpolated"
+    ran = "" if not today.options or today.options[0].measured else ", not measured"
     text = f"Gain over the best at {_most(law)} (n = {today.n}{ran}): {_difference(bought.reward)}."
     if bought.kept is None:
         return text

@@ -230,12 +230,43 @@ def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, 
         assert source["sampling"]["max_completion_tokens"] == 512
 
 
+@pytest.mark.real  # the parsers are installed with it
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["veRL", "OpenRLHF", "TRL"])
+def test_commands_over_two_machines(framework: str, tmp_path: Path) -> None:
+    """Of the shipped sweep files, as they start with two machines; OpenRLHF as the file of veRL says."""
+    name = "trl-slurm.toml" if framework == "TRL" else "verl-slurm.toml"
+    changed = ['command.run=["python3", "-m", "openrlhf.cli.train_ppo_ray", "--actor.num_nodes", "{nodes}"]']
+    changed = ['command.framework="openrlhf"', *changed] if framework == "OpenRLHF" else []
+    spec = SweepSpec.read(ROOT / "examples/cluster" / name, changed)
+    run = engine.resolve_sweep(spec, tmp_path / "out").runs[0]
+    options = CommandOptions.of(run)
+    values = template.values_of(run, options, "/out", nodes=["a", "b"], address="10.0.0.1")
+    words = list(template.command_of(options, values).words)
+    if framework == "TRL":
+        assert "--num_machines=2 --num_processes=16 --machine_rank=$SLURM_NODEID" in " ".join(words)
+        assert "--main_process_ip=10.0.0.1" in " ".join(words)
+        words = ["--bf16", "false", *words[words.index("--num_generations") :]]  # TRL's own; no GPU
+    else:
+        words = words[words.index("-m") + 2 :]
+    (known,) = understood(framework, words)
+    b, n = run.problems_per_batch, run.rollouts_per_problem
+    if framework == "veRL":
+        assert (known("trainer.nnodes"), known("trainer.n_gpus_per_node")) == (2, 8)
+        assert known("trainer.logger") == ["console", "file"]
+    elif framework == "OpenRLHF":
+        assert (known("actor.num_nodes"), known("train.batch_size")) == (2, b * n)
+    else:
+        each = known("per_device_train_batch_size") * known("gradient_accumulation_steps")
+        assert each * 16 == b * n
+
+
 def table() -> str:
     """Return what the adapters set, as a table of the documentation."""
-    lines = ["| framework | version | set in every run | keys of `[recipe]` |", "|---|---|---|---|"]
+    lines = ["| framework | version | keys of `[recipe]` |", "|---|---|---|"]
     for name, adapter in ADAPTERS.items():
-        own, keys = (", ".join(f"`{key}`" for key in part) for part in (adapter.always, adapter.recipe))
-        lines.append(f"| {name} | {CHECKED.get(name, '')} | {own} | {keys} |")
+        keys = ", ".join(f"`{key}`" for key in adapter.recipe)
+        lines.append(f"| {name} | {CHECKED.get(name, '')} | {keys} |")
     return "\n".join(lines)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
@@ -36,6 +38,13 @@ class Math(Reward):
         limit = limit or LIMIT_S
         command = processes.command(f"from {__name__} import serve; serve({limit})")
         self.pool = processes.WorkerPool(command, workers, limit, "math reward")
+        self._early: dict[tuple[str, str], Future[list[Any]]] = {}
+
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Judge a response in the background, so that the next call with it finds the verdict."""
+        pair = problem.answer, response
+        if pair not in self._early:
+            self._early[pair] = self.pool.ask(pair)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -43,8 +52,10 @@ class Math(Reward):
         Raise `RunError` if math-verify cannot read an answer, because no response could then be correct.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
-        distinct = list(dict.fromkeys(pairs))
+        early, self._early = self._early, {}
+        distinct = [pair for pair in dict.fromkeys(pairs) if pair not in early]
         replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
+        replies |= {pair: early[pair].result()[0] for pair in pairs if pair in early}
         for problem, pair in zip(problems, pairs, strict=True):
             if replies[pair] == _UNREADABLE:
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
 def test_the_end_of_a_turn(tokenizer: Any, monkeypatch: Any, template: str, token: str | None) -> None:
     monkeypatch.setattr(tokenizer, "chat_template", template)
     assert end_of_turn(tokenizer) == token
+
+
+def test_an_end_of_turn_that_ends_no_response_is_noted(tmp_path: Path, monkeypatch: Any) -> None:
+    from isolaw.backends import real
+    from isolaw.backends.real.gpu_selftest import make_tokenizer
+
+    own = make_tokenizer()
+    own.chat_template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}"
+    own.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    (note,) = real._turn_notes(str(tmp_path), ())
+    assert 'real.stop_tokens = ["<pad>"] ends them there' in note
+    assert real._turn_notes(str(tmp_path), ("<pad>",)) == ()
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    assert real._turn_notes(str(tmp_path), ()) == ()
 
 
 def test_two_system_messages(thinking: Any) -> None:

@@ -156,6 +156,31 @@ def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved,
     assert worker.tokenizer.decode(worker.prompts["train"][0]) == f"7+{asked}-"
 
 
+def test_responses_are_graded_while_others_are_drawn(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """math-verify takes 7 ms a response, which a step would otherwise spend after its last response."""
+    one = run(real={"reward": "math", "sampler": "vllm"})
+    reward, asked, waited = one.worker.reward._each[0], [], []
+    ask, replies = reward.pool.ask, reward.pool.replies
+    monkeypatch.setattr(reward.pool, "ask", lambda row: asked.append(row) or ask(row))
+    monkeypatch.setattr(reward.pool, "replies", lambda rows: waited.append(rows) or replies(rows))
+    batch = one.generate()
+    assert {*asked} == {
+        (one.worker.problems["train"][problem].answer, text) for problem, text in texts(one, batch)
+    }
+    assert waited == [[]]
+    exact = [
+        float(text.strip() == one.worker.problems["train"][problem].answer)
+        for problem, text in texts(one, batch)
+    ]
+    assert batch.rewards.flatten().tolist() == exact
+
+
+def texts(one: Any, batch: Any) -> list[tuple[int, str]]:
+    """The problem and the text of each response."""
+    decoded = one.worker.tokenizer.batch_decode(batch.rollouts.tokens, skip_special_tokens=True)
+    return [(batch.visited[row // batch.n], text) for row, text in zip(batch.rows, decoded, strict=True)]
+
+
 def test_dynamic_sampling_counts_what_it_discards(train, run) -> None:
     pairs: dict[str, Any] = {"recipe": {"algorithm": "dapo"}, "grid": {"rollouts_per_problem": [2]}}
     curve = train(**pairs, evaluation=EVERY_STEP)
@@ -213,17 +238,20 @@ def test_only_the_first_rollouts_of_a_group_are_trained_on(run) -> None:
 
 
 def test_truncated_responses_have_no_gradient_and_enter_the_advantages(run) -> None:
-    one = run(recipe={"mask_truncated": True, "max_response_tokens": 3})
-    batches, trained = [], []
+    one = run(recipe={"mask_truncated": True})
+    trained: list[Any] = []
     generate, backward = one.generate, one.trainer.backward
-    one.generate = lambda: batches.append(generate()) or batches[-1]
+
+    def cut() -> Any:
+        batch = generate()
+        batch.truncated[:, ::2] = True
+        return batch
+
+    one.generate = cut
     one.trainer.backward = lambda rows, *more, **also: trained.append(rows) or backward(rows, *more, **also)
     one.advance()
-    (batch,), (rows,) = batches, trained
-    cut = batch.truncated.flatten()
-    assert 0 < int(cut.sum()) < len(cut)
-    assert len(rows) == int((~cut).sum())
-    assert all(rows.finished)
+    ((rows,), n) = trained, one.spec.rollouts_per_problem
+    assert len(rows) == one.spec.problems_per_batch * (n // 2)
 
 
 def test_mastered_problems_are_not_asked_again(run) -> None:

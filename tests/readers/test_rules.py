@@ -1,0 +1,223 @@
+"""The rules on records, in every container: one content is the same runs, or raises the same question.
+
+Each container writes records: a step, a reward, a loss, a count of rollouts, and an evaluation at some steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pprint
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolaw.errors import DataError
+from isolaw.readers.found_logs import LogStatus
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
+
+Record = dict[str, Any]
+SET = {"n": 4, "B_p": 8}
+
+
+def records(steps: list[int], shift: float = 0.0, **more: Any) -> list[Record]:
+    return [{"step": s, "mean_reward": round(0.1 * s + shift, 3), "loss": 0.5, **more} for s in steps]
+
+
+def verl(rows: list[Record]) -> tuple[str, str]:
+    names = {"mean_reward": "critic/score/mean", "loss": "actor/pg_loss", "val_acc": "val-core/m/acc/mean@4"}
+    lines = []
+    for row in rows:
+        items = {names.get(key, f"x/{key}"): value for key, value in row.items() if key != "step"}
+        lines.append(" - ".join([f"step:{row['step']}", *(f"{k}:{v}" for k, v in items.items())]))
+    return "run.log", "\n".join(lines) + "\n"
+
+
+def dictionaries(rows: list[Record]) -> tuple[str, str]:
+    names = {"mean_reward": "rollout/reward_mean", "loss": "policy_loss", "val_acc": "eval_m_pass1"}
+    lines = [
+        f"Global step {row['step']}: { ({names.get(k, k): v for k, v in row.items() if k != 'step'}) }"
+        for row in rows
+    ]
+    return "run.log", "Starting\n" + "\n".join(lines) + "\n"
+
+
+def own_console(rows: list[Record]) -> tuple[str, str]:
+    lines = []
+    for row in rows:
+        pairs = " ".join(f"{key}={value}" for key, value in row.items() if key not in ("step", "val_acc"))
+        lines += [f"[step {row['step']}/9] {pairs}"]
+        lines += [f"[eval] step {row['step']}/9 | acc={row['val_acc']}"] if "val_acc" in row else []
+    return "run.log", "Starting\n" + "\n".join(lines) + "\n"
+
+
+def jsonl(rows: list[Record]) -> tuple[str, str]:
+    return "run.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def json_list(rows: list[Record]) -> tuple[str, str]:
+    return "run.json", json.dumps({"records": rows}, indent=1)
+
+
+def _cells(rows: list[Record]) -> tuple[list[str], list[list[Any]]]:
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    return names, [[row.get(name, "") for name in names] for row in rows]
+
+
+def table(rows: list[Record]) -> tuple[str, str]:
+    text = io.StringIO()
+    names, cells = _cells(rows)
+    csv.writer(text).writerows([names, *cells])
+    return "run.csv", text.getvalue()
+
+
+def markdown(rows: list[Record]) -> tuple[str, str]:
+    names, cells = _cells(rows)
+    lines = [names, ["--"] * len(names), *cells]
+    return "run.md", "# Run\n\n" + "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def export(rows: list[Record]) -> tuple[str, str]:
+    names, cells = _cells(rows)
+    header = ["Step", *(f"r - {name}" for name in names if name != "step")]
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([header, *cells])
+    return "run.csv", text.getvalue()
+
+
+def notebook(rows: list[Record]) -> tuple[str, str]:
+    output = {"output_type": "stream", "name": "stdout", "text": own_console(rows)[1]}
+    cell = {"cell_type": "code", "source": "", "outputs": [output]}
+    return "run.ipynb", json.dumps({"nbformat": 4, "cells": [cell]})
+
+
+def notebook_table(rows: list[Record]) -> tuple[str, str]:
+    names, cells = _cells(rows)
+    lines = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in cells]
+    html = f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(lines)}</table>"
+    output = {"output_type": "display_data", "data": {"text/html": html}}
+    return "run.ipynb", json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "outputs": [output]}]})
+
+
+Write = Callable[[list[Record]], tuple[str, str]]
+CONTAINERS: list[Write] = [
+    *(verl, dictionaries, own_console, jsonl, json_list, table, markdown, export, notebook, notebook_table)
+]
+IN_ORDER = [one for one in CONTAINERS if one is not export]  # an export has one row for each step
+every = pytest.mark.parametrize("write", CONTAINERS)
+in_order = pytest.mark.parametrize("write", IN_ORDER)
+
+
+def read(folder: Path, written: tuple[str, str], metric: str = "mean_reward", **values: Any) -> Any:
+    name, text = written
+    (folder / name).write_text(text)
+    return survey([folder / name], HowToRead.of(set=values, metric=metric))
+
+
+def curve(reading: Any, metric: str, eval_set: str) -> dict[int, float]:
+    metric = metric if {metric} & {*reading.runs.points["metric"]} else "reward"  # a framework's name
+    points = reading.runs.points
+    rows = points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
+    return dict(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
+
+
+@every
+def test_a_reward_next_to_a_loss_is_of_training(tmp_path: Path, write: Write) -> None:
+    reading = read(tmp_path, write(records([1, 2, 3, 4])), **SET)
+    assert curve(reading, "mean_reward", "train") == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}
+    assert reading.runs.points["compute"].max() == 128
+
+
+@every
+def test_an_evaluation_is_of_validation(tmp_path: Path, write: Write) -> None:
+    rows = records([1, 2, 3, 4])
+    for row in rows[1::2]:
+        row["val_acc"] = round(row["mean_reward"] / 2, 3)
+    metric = "acc" if write in (own_console, notebook) else "val_acc"
+    reading = read(tmp_path, write(rows), metric, **SET)
+    name = {verl: "avg@4", dictionaries: "pass@1"}.get(write, metric)
+    eval_set = {verl: "m", dictionaries: "m"}.get(write, "validation")
+    assert curve(reading, name, eval_set) == {2: 0.1, 4: 0.2}
+
+
+@in_order
+def test_a_resumed_run_is_one(tmp_path: Path, write: Write) -> None:
+    rows = records([1, 2, 3]) + records([2, 3, 4, 5], shift=0.05)
+    reading = read(tmp_path, write(rows), **SET)
+    assert [own.status for own in reading.candidates] == [LogStatus.READY]
+    assert curve(reading, "mean_reward", "train") == {1: 0.1, 2: 0.25, 3: 0.35, 4: 0.45, 5: 0.55}
+
+
+@in_order
+def test_trainings_in_one_file_are_asked_for_their_seeds(tmp_path: Path, write: Write) -> None:
+    rows = records([1, 2, 3, 4]) + records([1, 2, 3], shift=0.05)
+    found = read(tmp_path, write(rows), **SET).candidates
+    assert [(own.steps, own.needs) for own in found] == [((1, 4), ["seed"]), ((1, 3), ["seed"])]
+    assert [own.run.endswith("#2") for own in found] == [False, True]
+    reading = read(tmp_path, write(rows), **SET, **{"*#2:seed": 1})
+    assert [own.facts["seed"].value for own in reading.ready] == [0, 1]
+
+
+@in_order
+def test_a_run_that_goes_on_from_a_checkpoint_twice_is_no_other_training(
+    tmp_path: Path, write: Write
+) -> None:
+    rows = records([5, 6, 7]) + records([5, 6, 7, 8], shift=0.05)
+    (own,) = read(tmp_path, write(rows), **SET).candidates
+    assert (own.status, own.steps) == (LogStatus.READY, (5, 8))
+
+
+@every
+@pytest.mark.parametrize("counter", ["rollout_count", "n_trajectories", "total_episodes"])
+def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter: str) -> None:
+    rows = records([1, 2, 3, 4])
+    for row in rows:
+        row[counter] = 32 * (row["step"] if counter.startswith("total") else 1)
+    (own,) = read(tmp_path, write(rows), n=4).ready
+    assert own.facts["problems_per_batch"].value == 8
+    assert len(read(tmp_path, write(rows), **SET).ready) == 1
+    other = read(tmp_path, write(rows), n=4, B_p=16)
+    assert not other.ready
+    assert counter in other.candidates[0].message
+    assert "B_p" in other.candidates[0].message
+
+
+@pytest.mark.parametrize("write", [verl, jsonl, json_list, table, markdown])
+def test_settings_above_the_records_are_the_configuration(tmp_path: Path, write: Write) -> None:
+    rows = records([1, 2, 3, 4])
+    name, text = write(rows)
+    settings = {"n": 4, "B_p": 8, "seed": 7}
+    if write is verl:
+        config = {
+            "actor_rollout_ref": {"rollout": {"n": 4}, "actor": {"ppo_epochs": 1}},
+            "data": {"train_batch_size": 8, "seed": 7, "train_files": "/d/a.parquet"},
+            "algorithm": {"adv_estimator": "grpo"}, "trainer": {"nnodes": 1, "n_gpus_per_node": 8},
+        }  # fmt: skip
+        text = pprint.pformat(config) + "\n" + text
+    elif write in (jsonl, json_list):
+        name, text = write([{"event": "config", **settings}, *({"event": "step", **row} for row in rows)])
+    else:
+        name, text = write([row | settings for row in rows])
+    (own,) = read(tmp_path, (name, text)).ready
+    assert (own.facts["rollouts_per_step"].value, own.facts["seed"].value) == (32, 7)
+
+
+@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, own_console, notebook_table])
+def test_what_is_measured_is_no_label_of_runs(tmp_path: Path, write: Write) -> None:
+    """Two processes that write one step each: no loss, time or memory distinguishes them."""
+    rows = records([1, 1, 2, 2, 3, 3])
+    for at, row in enumerate(rows):
+        row |= {"loss": 0.5 + at / 9, "mean_reward": at / 9, "elapsed_time": 1.5 * at, "gpu_mem_gb": 9 + at}
+    try:
+        reading = read(tmp_path, write(rows), **SET)
+    except DataError as error:
+        message = str(error)
+    else:
+        assert not reading.ready
+        message = str(reading.candidates[0].message)
+    for name in ("loss=loss", "mean_reward=mean", "elapsed_time=", "gpu_mem", '"loss"', '"elapsed_time"'):
+        assert name not in message

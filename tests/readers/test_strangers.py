@@ -1,0 +1,292 @@
+"""Logs of people's own trainers and of issue threads: what each of them means, or the question it raises."""
+
+from __future__ import annotations
+
+import json
+import pprint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isolaw
+from isolaw.cli import run
+from isolaw.errors import DataError
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.survey import survey
+
+CASES = Path(__file__).parents[2] / "../shared/data/cases/logs"
+SET = {"n": 4, "B_p": 8}
+
+
+def found(path: Path, metric: str | None = None, **values: Any) -> list[FoundLog]:
+    return survey([path], HowToRead.of(set=values, metric=metric)).candidates
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def lines(form: str, steps: int = 6) -> str:
+    return "".join(form.format(s=s, r=f"0.{s}") + "\n" for s in range(1, steps + 1))
+
+
+# Which set a metric belongs to
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["running_r", "r", "R", "mean_r", "pass_rate", "return", "mean_return", "avg_return", "ep_rew", "solved"],
+)
+@pytest.mark.parametrize("beside", ["loss", "kl", "lr", "grad_norm"])
+def test_what_is_printed_with_a_loss_is_of_training(tmp_path: Path, name: str, beside: str) -> None:
+    path = write(tmp_path, "a.log", lines(f"[step {{s}}/9] {beside}=0.5 {name}={{r}}"))
+    runs = isolaw.read(path, metric=name, set=SET)
+    assert set(runs.points["eval_set"]) == {"train"}
+    assert any(note.startswith(f"{name} is next to {beside}, so isolaw assumes") for note in runs.notes)
+
+
+def test_an_accuracy_on_lines_of_its_own_is_of_an_evaluation(tmp_path: Path) -> None:
+    rows = [{"step": s, "loss": 0.5} for s in range(1, 9)] + [{"step": s, "acc": s / 10} for s in (4, 8)]
+    text = "".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: row["step"]))
+    runs = isolaw.read(write(tmp_path, "a.jsonl", text), set=SET)
+    assert set(runs.points["eval_set"]) == {"validation"}
+    assert "isolaw uses acc, the only accuracy" in runs.notes
+
+
+@pytest.mark.parametrize(
+    "name", ["train/accuracy", "solve_rate", "correct_rate", "success_rate", "win_rate", "pct_correct"]
+)
+def test_an_accuracy_is_no_supervised_training(tmp_path: Path, name: str) -> None:
+    text = "".join(json.dumps({"step": s, "loss": 0.5, "lr": 1e-6, name: s / 10}) + "\n" for s in range(1, 9))
+    (own,) = found(write(tmp_path, "a.jsonl", text), **SET)
+    assert (own.status, list(own.metrics["train"])) == (LogStatus.READY, [name])
+
+
+# Settings
+
+
+def test_a_group_that_feeds_several_updates(tmp_path: Path) -> None:
+    history = [
+        {"step": s, "reward": s / 10, "reward_std": 0.1, "completions/mean_length": 9.0} for s in range(1, 9)
+    ]
+    state = {"global_step": 8, "train_batch_size": 1, "log_history": history}
+    args = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_generations": 8,
+            "generation_batch_size": 8, "steps_per_generation": 8, "num_iterations": 1, "world_size": 1}  # fmt: skip
+    path = write(tmp_path, "trainer_state.json", json.dumps(state))
+    for values in ({"n": 8, "rollouts_per_step": 2}, {"n": 8, "B_p": 1, "updates_per_batch": 4}):
+        (own,) = found(path, **values)
+        assert (own.status, own.facts["problems_per_batch"].value, own.compute) == (
+            LogStatus.READY,
+            1,
+            (2, 16),
+        )
+    write(tmp_path, "args.json", json.dumps(args))
+    (own,) = found(path)
+    assert (own.facts["problems_per_batch"].value, own.facts["updates_per_batch"].value) == (1, 4)
+    assert own.compute == (2, 16)
+    table = write(tmp_path, "t.csv", "step,acc\n" + lines("{s},{r}"))
+    runs = isolaw.read(table, set={"n": 8, "B": 2})
+    assert runs.points["compute"].tolist() == [2, 4, 6, 8, 10, 12]
+
+
+CONFIG = {
+    "actor_rollout_ref": {"rollout": {"n": 16}, "actor": {"ppo_mini_batch_size": 8, "ppo_epochs": 1}},
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+    "data": {"seed": 3, "train_batch_size": 8, "train_files": "/d/train.parquet"},
+    "trainer": {"experiment_name": "a", "nnodes": 1, "total_epochs": 1},
+}
+BAR = "Filtering prompts (num_proc=8):  {i}%|##   | {i}0/1000 [00:00<00:05, 167.00 examples/s]"
+
+
+@pytest.mark.parametrize("between", ["bar", "glued", "glued by another worker", "glued with numbers", "many"])
+def test_a_printed_configuration_with_other_output_inside(tmp_path: Path, between: str) -> None:
+    text = pprint.pformat(CONFIG, width=60).splitlines()
+    for at in (3, 8):
+        if between in ("bar", "many"):
+            text[at:at] = [BAR.format(i=i) for i in range(25 if between == "bar" else 400)]
+    if between.startswith("glued"):
+        at = next(i for i, line in enumerate(text) if "'seed': 3" in line)
+        text[at] += {"glued": BAR.format(i=1), "glued with numbers": "Loading 3 files, 1 of 3"}.get(
+            between, " (WorkerDict pid=7) hello {'a': 1}"
+        )
+    printed = "".join(f"(TaskRunner pid=1) {line}\n" for line in text)
+    steps = lines("(TaskRunner pid=1) step:{s} - critic/score/mean:{r} - actor/grad_norm:0.1")
+    (own,) = found(write(tmp_path, "a.log", printed + steps))
+    shape = [own.facts[name].value for name in ("rollouts_per_problem", "problems_per_batch", "seed")]
+    assert shape == [16, 8, 3]
+    (own,) = found(write(tmp_path, "b.log", printed))
+    assert (own.status, own.message) == (LogStatus.NO_HISTORY, "it has a configuration, but logged no step")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shape", "said"),
+    [
+        ("a.yaml", json.dumps(CONFIG | {"data": {"train_batch_size": 32}}), (32, 16), "4        per batch"),
+        ("a.sh", "python3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n actor_rollout_ref.rollout.n=4\n",
+         (8, 4), "on-policy      not known"),
+        ("b.sh", "accelerate launch --num_processes 2 t.py --num_generations 8 --per_device_train_batch_size 4 "
+         "--gradient_accumulation_steps 4 --num_iterations 2", (2, 8), "2        per batch"),
+        ("c.sh", "python -m openrlhf.cli.train_ppo_ray --rollout_batch_size 128 --micro_rollout_batch_size=16 "
+         "--n_samples_per_prompt 8 --train_batch_size 512", (128, 8), "2        per batch"),
+        ("rl.toml", "[orchestrator]\nbatch_size = 512\ngroup_size = 16\nmax_off_policy_steps = 0", (32, 16),
+         "on-policy      yes"),
+        ("args.json", '{"num_generations": 8, "per_device_train_batch_size": 4, "world_size": 2, '
+         '"gradient_accumulation_steps": 4, "num_iterations": 1}', (4, 8), "1        per batch"),
+    ],
+)  # fmt: skip
+def test_a_configuration_without_a_log(
+    tmp_path: Path, name: str, text: str, shape: tuple[int, int], said: str, capsys: Any
+) -> None:
+    path = write(tmp_path, name, text)
+    (own,) = found(path)
+    assert (own.facts["problems_per_batch"].value, own.n) == shape
+    assert run(["read", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{shape[0] * shape[1]:,} · M after M steps" in printed
+    assert said in printed
+
+
+# Forms
+
+
+PASTED = "Step | Training Loss | reward\n-- | -- | --\n" + lines("{s} | 0.5 | {r}")
+
+
+@pytest.mark.parametrize(
+    "text", [PASTED, "# Run\n\n" + PASTED + "\nend", "".join(f"| {line} |\n" for line in PASTED.splitlines())]
+)
+def test_a_pipe_table(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "README.md", text)
+    for source in (tmp_path, tmp_path / "README.md"):
+        runs = isolaw.read(source, columns={"step": "Step"}, metric="reward", set=SET)
+        assert runs.points["value"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+        assert set(runs.points["eval_set"]) == {"train"}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[step {s}] rewards=[{r}, 0.0, 0.0, {r}] loss=0.1",
+        "[step {s}/9] loss=0.1 rewards: ['{r}', '0.0', '0.0', '{r}']",
+        '{{"step": {s}, "loss": 0.1, "rewards": [{r}, 0.0, 0.0, {r}]}}',
+    ],
+)
+def test_a_list_of_rewards_is_its_mean_and_n(tmp_path: Path, form: str) -> None:
+    path = write(tmp_path, "a.log", lines(form))
+    (own,) = found(path, "rewards", B_p=2)
+    assert (own.n, own.steps, list(own.metrics)) == (4, (1, 6), ["train"])
+    (own,) = found(path, "rewards", n=2)
+    assert own.facts["problems_per_batch"].value == 2
+    with pytest.raises(DataError, match=r"have 4 values, which is neither n = 3 nor a multiple"):
+        isolaw.read(path, metric="rewards", set={"n": 3})
+
+
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_json_nested_by_settings(tmp_path: Path, as_columns: bool) -> None:
+    def curve(n: int) -> Any:
+        rows = [{"step": s, "acc": s * n / 100} for s in range(1, 7)]
+        return {key: [row[key] for row in rows] for key in rows[0]} if as_columns else rows
+
+    document = {f"n={n}": {f"seed_{s}": curve(n) for s in (0, 1)} for n in (4, 8)}
+    path = write(tmp_path, "a.json", json.dumps(document, indent=1))
+    assert [(own.n, own.facts["seed"].value) for own in found(path, B_p=4)] == [
+        (4, 0),
+        (4, 1),
+        (8, 0),
+        (8, 1),
+    ]
+    path = write(tmp_path, "a.json", json.dumps({"base": {"x": curve(4), "y": curve(8)}}, indent=1))
+    assert [own.needs for own in found(path, **SET)] == [["seed"], ["seed"]]
+
+
+def test_rows_that_are_rollouts(tmp_path: Path) -> None:
+    rows = [f"{s},{4 * s + p},{r},{(s + p + r) % 2}" for s in range(1, 6) for p in range(4) for r in range(2)]
+    path = write(tmp_path, "a.csv", "step,prompt,k,reward\n" + "\n".join(rows))
+    with pytest.raises(DataError, match="no column distinguishes them"):
+        isolaw.read(path, metric="reward", set={"n": 2, "B_p": 4})
+    columns = {"rollout": "k", "problem": "prompt"}
+    points = isolaw.read(path, metric="reward", columns=columns).points
+    assert (points["compute"].tolist(), set(points["value"])) == ([8, 16, 24, 32, 40], {0.5})
+
+
+def test_nanochat_and_torchforge(tmp_path: Path) -> None:
+    text = "Total sequences per step: 64\n"
+    for s in range(6):
+        text += f"Step {s} | Pass@1: 0.{s}000, Pass@2: 0.{s}500\n" if s % 2 == 0 else ""
+        text += "".join(
+            f"Step {s}/9 | Example step {k} | Pass 0 | loss: 0.1 | Average reward: 9.0\n" for k in (0, 1)
+        )
+        text += f"Step {s}/9 | Average reward: 0.{s}000 | Average sequence length: 207.56\n"
+    (own,) = found(write(tmp_path, "a.log", text), n=16)
+    assert (own.framework, own.facts["problems_per_batch"].value, own.steps) == ("nanochat", 4, (0, 6))
+    assert own.metrics["validation"] == {"pass@1": 3, "best@2": 3}
+    blocks = lines(
+        "=== [GlobalReduce] - METRICS STEP {s} ===\n  buffer/x/count: 3\n"
+        "  reward/evaluate_response/avg_total_reward: {r}\n==="
+    )
+    (own,) = found(write(tmp_path, "b.log", blocks), **SET)
+    assert (own.framework, own.steps, own.metrics["train"]["reward"]) == ("torchforge", (1, 6), 6)
+
+
+def test_a_log_without_a_reward_is_not_ready_and_two_mounts_are_one_model(tmp_path: Path) -> None:
+    step = "step:{s} - response_length/mean:9.5 - actor/ppo_kl:0.1"
+    (own,) = found(write(tmp_path, "a.log", lines(step)), **SET)
+    assert "it logs no reward and no accuracy" in own.message
+    for mount, n in (("a", 4), ("b", 8)):
+        config = {
+            **CONFIG,
+            "actor_rollout_ref": {"rollout": {"n": n}, "model": {"path": f"/mnt/{mount}/m-4b"}},
+        }
+        text = pprint.pformat(config, width=60) + "\n" + lines(f"step:{{s}} - critic/score/mean:{{r}}{n}")
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        write(tmp_path / "runs", f"{mount}.log", text)
+    runs = survey([tmp_path / "runs"]).together().ready
+    assert {own.facts["model"].value for own in runs} == {"m-4b"}
+    assert len(runs) == 2
+
+
+# Rebuilt inputs of people whose logs were misread
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="needs the rebuilt logs")
+@pytest.mark.parametrize(
+    ("path", "metric", "values", "expected"),
+    [
+        ("blank-cells-of-sparse-validation/run_a.csv", "val/success_rate", SET, (8, 4, (0, 8))),
+        ("called-supervised/solve_rate.log", None, SET, (8, 4, (1, 5))),
+        ("called-supervised/train-acc.jsonl", None, SET, (8, 4, (1, 8))),
+        ("called-supervised/train-solve_rate.jsonl", None, SET, (8, 4, (1, 8))),
+        ("group-size-elsewhere-searchr1/train.log", None, {}, (8, 5, (1, 4))),
+        ("group-size-elsewhere-verlagent/train.log", None, {}, (16, 8, (1, 4))),
+        ("jsonl-config-record/event.jsonl", None, SET, "num_samples_per_prompt says 8"),
+        ("markdown-table/pasted.md", "reward", SET, "step or compute"),
+        ("nanochat-console/rl.log", None, {"n": 16}, (16, 16, (0, 13))),
+        ("own-console/a.log", None, SET, (8, 4, (1, 5))),
+        ("own-console/b.log", "correct", {"B_p": 1}, (1, 4, (1, 5))),
+        ("own-console-list-and-examples/list.log", "rewards", {"B_p": 1}, (1, 4, (1, 6))),
+        ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5, "B_p": 8}, "rollout_count is 20"),
+        ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5}, (4, 5, (1, 12))),
+        ("product-in-log-ignored/metrics.jsonl", None, {"n": 4}, (100, 4, (1, 4))),
+        ("product-in-log-ignored/metrics.jsonl", None, {"n": 16, "B_p": 512}, "400"),
+        ("repeated-steps-jsonl/training_history.jsonl", "mean_reward", SET, "3 runs of one configuration"),
+        ("train-as-validation/own_running_r.log", "running_r", SET, (8, 4, (1, 5))),
+        ("trl-generation-batch-over-several-updates/genbatch", None, {}, (1, 8, (1, 6))),
+        ("trl-generation-batch-over-several-updates/spg", None, {}, (1, 8, (1, 6))),
+        ("unread-frameworks/areal.log", None, {"n": 8}, (128, 8, (1, 3))),
+        ("verl-config-interleaved/bar_25.log", None, {}, (8, 16, (1, 8))),
+        ("verl-config-interleaved/bar_80_no_steps.log", None, {}, "logged no step"),
+    ],
+)  # fmt: skip
+def test_the_rebuilt_logs(path: str, metric: str | None, values: dict[str, int], expected: Any) -> None:
+    own = found(CASES / path, metric, **values)[0]
+    if isinstance(expected, str):
+        assert own.status is not LogStatus.READY
+        assert expected in own.message
+    else:
+        assert (own.status, own.facts["problems_per_batch"].value, own.n, own.steps) == (
+            LogStatus.READY,
+            *expected,
+        )
