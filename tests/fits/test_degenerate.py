@@ -22,7 +22,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.fits.predict import _RISK
+from isolaw.fits.predict import _RISK, _UNMEASURED
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -181,7 +181,8 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         assert prediction.unspent >= 0
         losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to those measured comes first.
-        risked = np.array(losses) + [_RISK * o.beyond for o in prediction.options]
+        penalties = [_RISK * o.beyond + _UNMEASURED * (not o.measured) for o in prediction.options]
+        risked = np.array(losses) + penalties
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
         assert min(losses) >= 0
         assert all(o.probability is None or 0 <= o.probability <= 1 for o in prediction.options)
