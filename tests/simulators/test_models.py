@@ -50,6 +50,7 @@ def steps(name: str, count: int) -> np.ndarray:
     return np.random.default_rng(5).integers(24, size=(count, 6))
 
 
+NIGHT = [pytest.mark.slow, pytest.mark.nightly]
 RECIPES: dict[str, dict[str, Any]] = {
     **{advantage: {"advantage": advantage} for advantage in ADVANTAGES},
     "KL": {"kl": 0.5},
@@ -196,7 +197,9 @@ def plain(make: Callable[[], Reference], update: Update, seed: int) -> np.ndarra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["group_std", "stale", "all"])
+@pytest.mark.parametrize(
+    "recipe", ["all", *(pytest.param(name, marks=NIGHT) for name in ("group_std", "stale"))]
+)
 def test_interference_against_plain_numpy(recipe: str) -> None:
     problems = population(EASY, 0, 24, 10, s=1.5, m=0.3, r=8)
     update = Update(6, 0.05, **RECIPES[recipe])
@@ -206,6 +209,7 @@ def test_interference_against_plain_numpy(recipe: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", [{"sigma2": 1.5 * PRESET.sigma2}, {"c": 0.3}, {"kappa": 0.0}], ids=str)
 def test_the_comparison_would_notice(change: dict[str, float]) -> None:
     problems = population(EASY, 0, 24, 10, s=1.5, m=0.3, r=8)
@@ -218,7 +222,9 @@ def test_the_comparison_would_notice(change: dict[str, float]) -> None:
 BARE = replace(PRESET, q=1.0, sigma2=0.0, rho=0.0, kappa=0.0, c=0.0, r=8)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=NIGHT * (name not in ("all", "decoupled"))) for name in RECIPES]
+)
 def test_with_two_answers_and_no_style_arms_are_interference(recipe: str) -> None:
     """Both are then a Bernoulli logit with shared features, for every recipe."""
     update = Update(6, 0.05, **RECIPES[recipe])
@@ -231,6 +237,7 @@ def test_with_two_answers_and_no_style_arms_are_interference(recipe: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_with_many_answers_their_styles_are_the_noise_and_the_price_of_drift() -> None:
     """K → ∞: arms whose styles are N(0, S) among wrong and N(0, ρ S) among right ones, in the 8 shared and
     200 other directions, move like the population that knows of them only S, ρ and W. Two answers do not,
