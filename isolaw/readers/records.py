@@ -128,7 +128,9 @@ def with_settings(
     for row, place, has in zip(rows, places, stepped, strict=True):
         if has:
             out.append({**settings, **row})
-        elif numbers & row.keys():  # a measurement whose step is missing
+        elif any(
+            is_reward(key) or "loss" in plain(key) for key in numbers & row.keys()
+        ):  # its step is missing
             out.append(row)
         else:
             settings = {**settings, **{key: value for key, value in row.items() if key not in first}}
@@ -212,7 +214,7 @@ def is_measured(column: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Count:
+class StepCount:
     """What a column counts in each step, with the numbers that its values can mean."""
 
     unit: str  # ``rollouts``, ``problems``, ``both`` or ``tokens``, as `isolaw.readers.names.counts`
@@ -233,7 +235,7 @@ class Count:
         return any(abs(each - one) <= _SLACK * one for each in self.a_step for one in accepted)
 
 
-def count_of(name: str, step: Floats, value: Floats) -> Count | None:
+def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
     """Return what a column counts per step: its rise, or the same number in every record; else None.
 
     >>> count_of("total_episodes", np.array([10.0, 20.0]), np.array([320.0, 640.0])).a_step
@@ -253,9 +255,9 @@ def count_of(name: str, step: Floats, value: Floats) -> Count | None:
     passed, rise = float(steps[-1] - steps[0]), float(values[-1] - values[0])
     ends = int(kept[0]), int(kept[-1])
     if rise:  # one that rises as the steps do counts them
-        return None if rise == passed else Count(unit, (rise / passed,), True, *ends)
+        return None if rise == passed else StepCount(unit, (rise / passed,), True, *ends)
     interval = float(np.diff(steps).max())
     if unit == "tokens" or not values[0]:
         return None
     each = (float(values[0]), *([float(values[0]) / interval] if interval > 1 else []))
-    return Count(unit, each, False, *ends)
+    return StepCount(unit, each, False, *ends)

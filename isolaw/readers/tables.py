@@ -255,8 +255,11 @@ def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[How
     """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
     called = LENGTH.partition("{")[0]
     lists = [column for column in map(str, frame.columns) if column.startswith(called)]
-    if not lists or frame[lists[0]].nunique() != 1:
+    rewards = [c for c in map(str, frame.columns) if is_reward(c) and not c.startswith(called)]
+    metric = how.metric or (rewards[0] if len(rewards) == 1 else "")
+    if LENGTH.format(metric) not in lists or frame[LENGTH.format(metric)].nunique() != 1:
         return how, []
+    lists = [LENGTH.format(metric)]
     length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
     known = {*how.names, *frame.columns} & {*SPLIT}
     where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"
