@@ -8,6 +8,7 @@ n*(C), the n that loses least, and rewards at C with intervals (`statement`); so
     isoflop        parabolas in log n at equal budgets and a line through their vertices (`isolaw.fits.rules`)
     half slope     the same, with half of the line's slope beyond the runs
     process        scikit-learn's Gaussian process about a line (`rivals.process`)
+    learnt priors  isolaw with the priors that all other groups teach (`benchmarks.priors`)
 
 Then the rest of the runs judges them (`came`): the mean of each n over the evaluations within a factor of
 1.25 of C, and its standard error over seeds. The reward of an n between measured ones is interpolated
@@ -52,6 +53,7 @@ BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 _WINDOW = 1.25  # evaluations within this factor of C judge
 _TOGETHER = 0.95  # of C: runs that end at the same compute, but for a batch
 _EDGE = 1e-6
+_ENOUGH, _DRAWS = 4, 4000  # n at the smallest comparable C, and draws of the exponent
 _STACKED = 1.4  # markers of the figure that count as single
 _LR, _KL, _SMALLEST, _EVALUATED, _COLLAPSED = 1e-6, 1e-3, 8, 8, 0.1
 _CURVES = ("validation_reward", {"n": "n", "B_p": "B_p", "C": "compute_rollouts"})
@@ -303,17 +305,55 @@ def came(runs: Runs, compute: float, sweep: RealSweep) -> dict[str, Any]:
     return out
 
 
+def tied(measured: dict[str, Any]) -> tuple[int, list[int] | None, float | None]:
+    """Return the best n, all n within two standard errors of a difference of it, and the pooled error."""
+    n = np.array(sorted(map(int, measured)))
+    reward = np.array([measured[str(level)]["reward"] for level in n])
+    errors = [measured[str(level)]["error"] for level in n]
+    if None in errors:
+        return int(n[reward.argmax()]), None, None
+    pooled = float(np.sqrt(np.mean(np.square(errors))))
+    as_good = n[reward >= reward.max() - 2 * np.sqrt(2) * pooled]
+    return int(n[reward.argmax()]), [int(level) for level in as_good], pooled
+
+
+def moved(runs: Runs, sweep: RealSweep, last: float) -> dict[str, Any] | None:
+    """Return the best n at the smallest comparable C and at the largest, and the exponent of n* in C.
+
+    The smallest C is the first at which four n (or all, of three) were evaluated. The exponent is the slope
+    in log-log between both best n. Its interval comes from draws of all rewards with the pooled standard
+    error over seeds, and of n* within half of the distance between measured n. Returns None if the runs span
+    less than a factor of four of C.
+    """
+    begins = sorted(float(c.checkpoints[c.checkpoints > 0][0]) for c in configurations_of(runs, sweep))
+    first = begins[min(_ENOUGH, len(begins)) - 1]
+    if last < 2 * first:
+        return None
+    ends = [came(runs, compute, sweep) for compute in (first, last)]
+    best = [tied(end) for end in ends]
+    span = float(np.log2(last / first))
+    tops, rng = [], np.random.default_rng(0)
+    for end, (*_, error) in zip(ends, best, strict=True):
+        log2 = np.log2([int(n) for n in end])
+        rewards = np.array([own["reward"] for own in end.values()])
+        top = log2[(rewards + (error or 0.0) * rng.normal(size=(_DRAWS, log2.size))).argmax(axis=1)]
+        tops.append(top + np.diff(np.sort(log2)).min() * rng.uniform(-0.5, 0.5, _DRAWS))
+    known = all(error is not None for *_, error in best)
+    return {
+        "compute": [first, last],
+        "best": [top for top, *_ in best],
+        "tied": [as_good for _, as_good, _ in best],
+        "largest": [max(map(int, end)) for end in ends],
+        "exponent": float(np.log2(best[1][0] / best[0][0]) / span),
+        "interval": np.quantile((tops[1] - tops[0]) / span, (0.025, 0.975)).tolist() if known else None,
+    }
+
+
 def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     """Compare the statement about one budget with the outcome."""
     n = np.array(sorted(map(int, measured)))
-    reward = np.array([measured[str(own)]["reward"] for own in n])
-    best = int(n[reward.argmax()])
-    errors = [measured[str(own)]["error"] for own in n]
-    pooled = None if None in errors else float(np.sqrt(np.mean(np.square(errors))))
-    # Within two standard errors of a difference of the best.
-    tied = (
-        None if pooled is None else [int(own) for own in n[reward >= reward.max() - 2 * np.sqrt(2) * pooled]]
-    )
+    reward = np.array([measured[str(level)]["reward"] for level in n])
+    best, as_good, pooled = tied(measured)
 
     def lost(chosen: float | None) -> float | None:
         if chosen is None:
@@ -329,10 +369,10 @@ def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     held = None
     if star["interval"] and star["interval"] != [None, None]:
         low, high = star["interval"]
-        held = any((low or 0) <= own <= (high or np.inf) for own in (tied or [best]))
+        held = any((low or 0) <= own <= (high or np.inf) for own in (as_good or [best]))
     return {
         "best": best,
-        "tied": tied,
+        "tied": as_good,
         "error": pooled,
         "lost": {rule: lost(said["chosen"].get(rule)) for rule in RULES},
         "rewards_inside": sum(inside.values()),
@@ -360,13 +400,34 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
                 {"share": share, "refused": str(error), "input": digest(begin, sweep.reading.get("metric"))}
             )
         else:
-            cuts.append({"share": share, "said": stated["budgets"][0], "input": stated["input"]})
+            said = stated["budgets"][0]
+            said["chosen"]["learnt"] = _learnt(begin, compute, sweep)
+            cuts.append({"share": share, "said": said, "input": stated["input"]})
     for own in cuts:
         if "said" in own and (measured := came(runs, own["said"]["compute"], sweep)):
             own |= {"came": measured, "verdict": judged(own["said"], measured)}
     files = {sweep.file: sha256(sweep.path)}
     files |= {sweep.statement: sha256(DATA / sweep.statement)} if sweep.statement else {}
-    return {"name": sweep.name, "group": sweep.group, "files": files, "compute": compute, "cuts": cuts}
+    return {
+        "name": sweep.name,
+        "group": sweep.group,
+        "axis": varied(sweep.hold),
+        "files": files,
+        "compute": compute,
+        "moved": moved(runs, sweep, compute),
+        "cuts": cuts,
+    }
+
+
+def _learnt(runs: Runs, compute: float, sweep: RealSweep) -> float | None:
+    """Return what isolaw chooses with the priors that the other groups teach."""
+    from benchmarks.priors import KEPT, using  # which reads the sweeps of this module
+
+    taught = json.loads(KEPT.read_text())
+    with using(taught["without"].get(sweep.group, taught["all"])):
+        law = isolaw.fit(runs, sweep.reading.get("metric"), hold=sweep.hold, where=sweep.fixed)
+    allocation = law.predict(compute).allocation
+    return allocation and getattr(allocation, varied(sweep.hold))
 
 
 def sha256(path: Path) -> str:

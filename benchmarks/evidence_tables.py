@@ -11,7 +11,7 @@ from isolaw.report.text.numbers import number
 
 RULES = {
     "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",
-    "half": "half slope", "process": "plain process",
+    "half": "half slope", "process": "plain process", "learnt": "learnt priors",
 }  # fmt: skip
 
 
@@ -69,6 +69,49 @@ def _forecasts(sweep: dict[str, Any]) -> list[str]:
     ]
 
 
+def _end(moved: Mapping[str, Any], i: int) -> str:
+    """Return the best n at one end, and the n that are as good."""
+    best, tied = moved["best"][i], moved["tied"][i]
+    others = [] if tied is None else [str(n) for n in tied if n != best]
+    at_least = "≥ " if best == moved["largest"][i] else ""
+    return at_least + str(best) + (f" ({', '.join(others)})" if others else "")
+
+
+def movements(summary: dict[str, Any]) -> list[str]:
+    """Return the table of the best n at the smallest and the largest comparable C of every sweep."""
+    out = [
+        "| sweep | from C | best n (as good) | to C | best n (as good) | exponent of n\\* in C |",
+        "|---|--:|---|--:|---|---|",
+    ]
+    for sweep in summary["sweeps"]:
+        if sweep["moved"] is not None:
+            own = sweep["moved"]
+            low, high = own["compute"]
+            interval = "" if own["interval"] is None else " ({:.2f} to {:.2f})".format(*own["interval"])
+            cells = [sweep["name"], number(low), _end(own, 0), number(high), _end(own, 1)]
+            out.append("| " + " | ".join([*cells, f"{own['exponent']:.2f}{interval}"]) + " |")
+    return out
+
+
+def sentences(summary: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what the table says, in three sentences; `isolaw advise` prints them."""
+    counted = [s for s in summary["sweeps"] if s["group"] and s["moved"]]
+    groups = sorted({s["group"] for s in counted})
+    means = [float(np.mean([s["moved"]["exponent"] for s in counted if s["group"] == g])) for g in groups]
+    error = float(np.std(means, ddof=1) / np.sqrt(len(means)))
+    up, down = ([s for s in counted if sign * s["moved"]["exponent"] > 0.02] for sign in (1, -1))
+    sure = [s for s in counted if (q := s["moved"]["interval"]) and not q[0] <= 0 <= q[1]]
+    steepest = max(counted, key=lambda s: s["moved"]["exponent"])
+    return (
+        f"In {len(counted)} recorded sweeps ({len(groups)} groups), the best n rose with C in {len(up)}, "
+        f"fell in {len(down)} and stayed in {len(counted) - len(up) - len(down)}.",
+        f"As a power of C, its mean exponent over the groups is {np.mean(means):.2f} ± {error:.2f}, from "
+        f"{min(means):.2f} to {max(means):.2f} (largest: {steepest['group']}).",
+        f"In {len(sure)} of the {sum(s['moved']['interval'] is not None for s in counted)} sweeps with "
+        "several seeds, the 95 % interval of the exponent excludes 0.",
+    )
+
+
 def tables(summary: dict[str, Any]) -> str:
     """Return the page's tables, and the tally."""
     judging = [
@@ -79,6 +122,13 @@ def tables(summary: dict[str, Any]) -> str:
     ]
     shares = sorted({own["share"] for _, own in judging if "share" in own})
     out = [
+        *movements(summary),
+        "",
+        " ".join(sentences(summary)),
+        "",
+        "The next table has the n that isolaw chose, the loss and, in parentheses, the expected loss; n\\* "
+        "only if its interval missed.",
+        "",
         f"| sweep | C | best n | {' | '.join(f'{share:.0%}' for share in shares)} |",
         "|---|--:|--:|" + "---|" * len(shares),
     ]

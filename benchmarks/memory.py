@@ -410,26 +410,14 @@ def summary() -> str:
 
 
 def gpu_summary() -> str:
-    """Return the GPU allocator's peaks against the plan, as a table and a sentence."""
+    """Return how far the GPU allocator's peaks are from the plan."""
     cases = json.loads(GPU_MEASURED.read_text(encoding="utf-8"))
-    lines = ["| model | | planned GiB | measured | reserved | tokens/s |", "|---|---|---|---|---|---|"]
-    for case in cases:
-        how = [f"ZeRO-{case['zero_stage']}"]
-        how += ["KL"] * bool(case.get("kl"))
-        if rank := case.get("lora_rank"):
-            how.append(f"LoRA, rank {rank}")
-        how += ["activations kept"] * (not case.get("gradient_checkpointing", True))
-        own, reserved = (case[key] - case["before"] for key in ("allocated", "reserved"))
-        rate = case["tokens"] / (case["passes_s"] + case["update_s"])
-        sizes = " | ".join(f"{size / 2**30:.1f}" for size in (_planned_for(case), own, reserved))
-        lines.append(f"| {case['model']} | {', '.join(how)} | {sizes} | {rate:,.0f} |")
     errors = [_planned_for(case) / (case["allocated"] - case["before"]) - 1 for case in cases]
-    sentence = (
+    return (
         f"On one H200, planned peaks deviate by {min(errors):+.1%} to {max(errors):+.1%} from the "
         f"allocator's, in {len(cases)} cases in bfloat16 with two micro-batches of {MICRO_BATCH:,} tokens in "
-        f"rows of {ROW:,}:"
+        f"rows of {ROW:,}."
     )
-    return "\n".join([sentence, "", *lines])
 
 
 def _planned_for(case: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """The public names. `isolaw.registry` reads them here, and imports each at first use."""
 
 from isolaw.allocation import Allocation as Allocation
+from isolaw.backends.command.adapters import trainer_overrides as trainer_overrides
 from isolaw.backends.real.export import export as export
 from isolaw.backends.real.rollout.split import split as split
 from isolaw.config import SweepSpec as SweepSpec

@@ -7,11 +7,13 @@ C is the number of rollouts *generated*, B_p (`problems_per_batch`) is the numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
-from isolaw.errors import Issue
+from isolaw.errors import InputError, Issue, shown, wrong_argument
 
 AxisName = Literal["rollouts_per_problem", "problems_per_batch"]
 
@@ -60,13 +62,36 @@ def axis_of(cells: Iterable[Cell]) -> AxisName:
 
 
 BatchShape = tuple[int, int]  # (B_p, n)
+_SYMBOLS = {"B_p": "problems_per_batch", "n": "rollouts_per_problem"}
+
+
+def shape_of(given: BatchShape | str | Mapping[str, int]) -> BatchShape:
+    """Return (B_p, n) of a configuration, given as a pair, as text or as a mapping.
+
+    >>> {shape_of(each) for each in ((128, 8), "B_p=128, n=8", "128x8", {"n": 8, "problems_per_batch": 128})}
+    {(128, 8)}
+    """
+    value: Any = given
+    if isinstance(given, str):
+        pair = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
+        value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given))
+    if isinstance(value, Mapping):
+        names = {_SYMBOLS.get(name, name): number for name, number in value.items()}
+        value = [names.get(name) for name in _SYMBOLS.values()] if len(names) == len(_SYMBOLS) else []
+    try:
+        shape = tuple(int(number) for number in value)
+        if len(shape) == 2 and min(shape) >= 1:
+            return shape
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f'found {shown(given)}; expected B_p and n, e.g. (128, 8), "B_p=128, n=8" or "128x8"')
 
 
 @dataclass(frozen=True, order=True)
 class Allocation:
     """One split of a sampling budget into B_p, n and M, which are positive integers.
 
-    M is 0 if the budget does not pay for a step.
+    M is 0 if the budget does not pay for a step. Raises `InputError` for other values.
 
     >>> Allocation(32, 64, 10).compute
     20480
@@ -77,8 +102,10 @@ class Allocation:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.problems_per_batch < 1 or self.rollouts_per_problem < 1 or self.steps < 0:
-            raise ValueError(f"B_p and n must be at least 1 and M at least 0; found {self}")
+        for name, least in (("problems_per_batch", 1), ("rollouts_per_problem", 1), ("steps", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+                raise wrong_argument(name, value, f"a whole number, at least {least}")
 
     @property
     def batch_rollouts(self) -> int:
@@ -97,7 +124,10 @@ class Allocation:
         >>> Allocation.within(1e6, 32, 512)
         Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=61)
         """
-        steps = int(compute // (problems_per_batch * rollouts_per_problem))
+        batch = cls(problems_per_batch, rollouts_per_problem, 0).batch_rollouts
+        if not isinstance(compute, Real) or isinstance(compute, bool) or not 0 <= compute < math.inf:
+            raise wrong_argument("compute", compute, "a number of rollouts")
+        steps = int(compute // batch) if compute >= batch else 0  # batch can be beyond floats
         return cls(problems_per_batch, rollouts_per_problem, steps)
 
 
@@ -112,7 +142,7 @@ def grid(
     """
     pairs = [(b, n) for b in sorted(set(problems_per_batch)) for n in sorted(set(rollouts_per_problem))]
     kept = [(b, n) for b, n in pairs if b * n <= max_batch_rollouts]
-    return kept, [pair for pair in pairs if pair not in kept]
+    return kept, [(b, n) for b, n in pairs if b * n > max_batch_rollouts]
 
 
 def grid_issues(

@@ -15,10 +15,15 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, Union, cast
 
 from isolaw.errors import InputError, wrong_argument
+from isolaw.files import is_utf8
 from isolaw.step_cost import checked_price, parse_budget
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 
@@ -102,6 +107,8 @@ def _argument(name: str, value: Any, hint: Any) -> Any:
     expected, low, high = _LIMITS.get(name, (_ACCEPTED.get(name) or _words(hint), -math.inf, math.inf))
     if isinstance(value, str | os.PathLike) and _accepts_path(hint):
         check_path(name, value)
+    elif name in ("metric", "eval_set") and isinstance(value, str) and not is_utf8(value):
+        raise wrong_argument(name, value, expected)
     out = _converted(value, hint)
     if out is _WRONG:
         raise wrong_argument(name, value, expected)
@@ -200,7 +207,9 @@ def _of_kind(value: Any, hint: Any) -> Any:
         out = [_converted(item, its) for item, its in zip(value, each, strict=True)]
         return _WRONG if any(item is _WRONG for item in out) else tuple(out)
     if kind is Callable:
-        return value if callable(value) and not isinstance(value, type) else _WRONG
+        return (
+            value if callable(value) and not isinstance(value, type) and _takes(value, inner[0]) else _WRONG
+        )
     if kind is Mapping:
         whole = isinstance(value, Mapping) and all(
             _converted(key, inner[0]) is not _WRONG and _converted(of_key, inner[1]) is not _WRONG
@@ -214,6 +223,32 @@ def _of_kind(value: Any, hint: Any) -> Any:
     if isinstance(kind, type):
         return value if isinstance(value, kind) else _WRONG
     return value
+
+
+def _takes(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Return whether a function can be called with these positional arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a function of another language that does not list its arguments
+        return True
+    return True
+
+
+def numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return an argument as an array of numbers; raise `InputError` if it has other values.
+
+    >>> numbers("correct", ["a"])
+    Traceback (most recent call last):
+    isolaw.errors.InputError: correct: found ['a']; expected a list of numbers
+    """
+    import numpy as np
+
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise wrong_argument(name, values, "a list of numbers") from None
 
 
 def _number(value: Any, kind: type) -> Any:
@@ -249,6 +284,9 @@ def _words(hint: Any) -> str:
         kind = _kind(member)
         if kind is Literal:
             words += typing.get_args(member)
+        elif kind is Callable:
+            count = len(typing.get_args(member)[0])
+            words.append(f"a function of {count} argument{'s' * (count > 1)}")
         elif kind is not types.NoneType:
             words.append(_NAMES.get(kind) or f"{getattr(kind, '__name__', 'another value')}")
     words = list(dict.fromkeys(words))
@@ -266,6 +304,5 @@ _NAMES: dict[Any, str] = {
     Iterable: "a list",
     os.PathLike: "a path",
     Path: "a path",
-    Callable: "a function",
     BinaryIO: "a binary file",
 }

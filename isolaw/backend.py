@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
@@ -133,13 +133,18 @@ class Nodes(Protocol):
     """The machines of a run that spans several machines. The code that uses it runs on the first machine."""
 
     count: int
+    names: Sequence[str]  # of the machines, this one first
     address: str  # address at which the other machines reach this one
+    environment: Mapping[str, str]  # what a command on this machine needs to start others on the rest
 
     def call(self, meeting: dict[str, Any]) -> None:
         """Start the processes on the other machines, as described by the JSON-compatible ``meeting``."""
 
     def dismiss(self) -> None:
         """Release the other machines after the run."""
+
+    def lost(self) -> str:
+        """Return which machines have died, in words; empty if none has."""
 
 
 @dataclass(frozen=True)
@@ -291,8 +296,15 @@ class Backend(Protocol):
         """Return in words what a run does if the user stops the sweep."""
         return "runs save their state at their next step"
 
-    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
-        """Return the backend's knowledge about resolved runs; ``folder`` returns a run's output folder."""
+    def check_here(self, spec: RunSpec) -> list[Issue]:
+        """Return the issues of a resolved spec on this machine, if its runs execute here."""
+        return []
+
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
+        """Return the backend's knowledge about resolved runs, each on a number of ``nodes``.
+
+        ``folder`` returns a run's output folder.
+        """
         return Outlook()
 
     def estimate(self, spec: RunSpec) -> Cost | None:

@@ -137,6 +137,19 @@ def number(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def amount(value: float) -> str:
+    """Return a number of rollouts (or of another unit of a budget) as people write it.
+
+    >>> amount(148_224), amount(2e6), amount(65_536), amount(1.2e9), amount(320)
+    ('148k', '2M', '65.5k', '1.2B', '320')
+    """
+    if not 1000 <= abs(value) < 1e12:
+        return number(value)
+    short = float(f"{value:.3g}")
+    power, letter = next((p, unit) for p, unit in ((9, "B"), (6, "M"), (3, "k")) if abs(short) >= 10**p)
+    return f"{short / 10**power:,.15g}{letter}"
+
+
 def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
     """Return a loss or a difference of rewards as text, with ``digits`` decimals if the tolerance is 0.005.
 

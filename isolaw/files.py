@@ -188,12 +188,14 @@ def check_destination(path: str | Path) -> Path:
     """
     try:
         target = Path(path).resolve()
-        dangling = not target.exists() and os.path.islink(path)  # raises for a name that is too long
+        parts = (Path(path), *Path(path).parents)
+        dangling = [part for part in parts if not part.exists() and part.is_symlink()]
         owner = next((parent for parent in target.parents if _is_taken(parent, target)), None)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
     if dangling:
-        raise DataError(f"{path}: found a link to {target}, which does not exist; expected a file or no link")
+        link = f"{dangling[-1]}: found a link to {dangling[-1].resolve()}, which does not exist"
+        raise DataError(f"{link}; expected a file or no link")
     if owner is not None:
         inside = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
         raise DataError(

@@ -10,9 +10,10 @@ grid  a race over the n around the starting point, each twice the previous one, 
 ===== ================================================================================================
 
 The runs of the grid end at C / 10, the smallest compute from which `isolaw predict` recommends an allocation
-for C. The other runs end at an eighth of this compute, or later if they need more for `_STEPS_OF_LR` steps.
-They use the n in the middle of the grid, or a smaller batch if they would cost more than half of C. All have
-two seeds, which ``isolaw fit --retune lr`` needs to choose the lr on one and judge it on the other.
+for C. The other runs end at a twentieth of this compute, or later if they need more for `_STEPS_OF_LR` steps.
+They use the n in the middle of the grid, or a smaller batch if they would cost more than an eighth of C. The
+sweeps take at most 80 % of C, and the final run gets the rest. All have two seeds, which ``isolaw fit
+--retune lr`` needs to choose the lr on one and judge it on the other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isolaw import commands
+from isolaw.allocation import Allocation
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import Positive
 from isolaw.costs import Cost, read_cost, sweeps
@@ -33,20 +35,24 @@ from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
 from isolaw.design.published import DifficultyKind
 from isolaw.documents.reading import toml_text
 from isolaw.documents.validation import parse_section
-from isolaw.errors import DataError
+from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination
 from isolaw.fits.allocations import FAR, LEAST_STEPS
+from isolaw.fits.predict import seconds_of
 from isolaw.preview import share_of_grid
 from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
-from isolaw.step_cost import Spent
+from isolaw.step_cost import Spent, is_hours
 
 _LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
 _LEAST_LEVELS = 3  # n that a race compares
 _SEEDS = 2
-_SPEND = 0.5  # of the race, as a share of its grid
-_PART = 8  # the lr is searched with runs to this part of the grid's compute
+_MOST_SPENT = 0.8  # of the budget, on the sweeps: the final run needs the rest
+_ROUNDS = 4
+_SPEND = 0.35  # of the race, as a share of its grid
+_AT_LEAST = 3.3  # runs to the target that a race pays for: three are the fewest
+_PART = 20  # the lr is searched with runs to this part of the grid's compute
 _STEPS_OF_LR = 40
 _RUNS_OF_LR = _SEEDS * (5 + 2 * 3)
 # What only the user knows, in the file of a sweep.
@@ -134,6 +140,21 @@ class Advice(StartingPoint, Shown):
 
     sweeps: tuple[FirstSweep, ...]
 
+    @property
+    def rollouts(self) -> int:
+        """The largest number of rollouts that the sweeps take from the budget together."""
+        return sum(sweep.rollouts for sweep in self.sweeps)
+
+    @property
+    def final(self) -> Allocation | None:
+        """The final run that the rest of the budget buys; None without a starting point."""
+        if self.start is None:
+            return None
+        a = self.start.allocation
+        return Allocation.within(
+            self.case.budget - self.rollouts, a.problems_per_batch, a.rollouts_per_problem
+        )
+
     def write(self, directory: str | Path) -> list[Path]:
         """Write the file of each sweep to a directory, and return the paths.
 
@@ -177,7 +198,8 @@ def advise(
     Parameters
     ----------
     budget
-        C in rollouts, e.g. ``"1M"``.
+        C in rollouts, e.g. ``"1M"``, or with ``cost`` in hours, e.g. ``"1344gpuh"``. It pays for the sweeps
+        and for the final run.
     difficulty
         ``easy`` (0.3 to 0.6 of the base model's answers are correct) or ``hard`` (at most 0.0625).
     model_size
@@ -202,14 +224,35 @@ def advise(
     >>> advise(1e9).start is None
     True
     """
+    known = None if cost is None else read_cost(cost)
+    hours = isinstance(budget, str) and is_hours(budget)
     given: dict[str, Any] = {
-        "budget": budget, "difficulty": difficulty, "model_size": model_size, "price": price,
+        "budget": 1e6 if hours else budget, "difficulty": difficulty, "model_size": model_size,
+        "price": price,
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
     }  # fmt: skip
     asked = parse_section(_Asked, given)
-    point = starting_point(Case(**asked.model_dump(include=set(Case.model_fields))))
-    first = _sweeps(point, backend, None if cost is None else read_cost(cost), price)
+    case = Case(**asked.model_dump(include=set(Case.model_fields)))
+    point = starting_point(case)
+    for _ in range(_ROUNDS if hours else 0):  # the hours of a step depend on the batch, and the batch on C
+        shape = _shape(point)
+        seconds = seconds_of(str(budget), known)
+        step = known.step(*shape) if known is not None else None
+        if step is None:
+            raise InputError(f"cost: {known.where if known else ''} has timed steps of one size only")
+        case = case.model_copy(update={"budget": max(int(seconds / step * shape[0] * shape[1]), 1)})
+        point = starting_point(case)
+    first = _sweeps(point, backend, known, price)
+    if sum(sweep.rollouts for sweep in first) > _MOST_SPENT * case.budget:
+        first = ()
     return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, first)
+
+
+def _shape(point: StartingPoint) -> tuple[int, int]:
+    """Return the B_p and n of a starting point, or of the nearest published result."""
+    if point.start is None:
+        return point.least_batch, max(round(point.nearest.n.value), LEAST_N)
+    return point.start.allocation.problems_per_batch, point.start.allocation.rollouts_per_problem
 
 
 def _sweeps(
@@ -219,7 +262,7 @@ def _sweeps(
     case, b = point.case, point.least_batch
     compute, levels = _grid(point, b)
     smaller, n, short = _of_lr(case, b, levels, compute)
-    if levels[0] < LEAST_N or max(_LEAST_LEVELS * compute, _RUNS_OF_LR * short) > case.budget:
+    if levels[0] < LEAST_N or _RUNS_OF_LR * short > case.budget:
         return ()
     common = _common(case, backend)
     lr = _base_lr(backend, common, (smaller, n))
@@ -241,7 +284,7 @@ def _sweeps(
         "grid": {
             "sweep": {"backend": backend, "compute": compute, "seeds": _SEEDS},
             "grid": {"problems_per_batch": [b], "rollouts_per_problem": levels},
-            "design": {"kind": "race", "spend": _SPEND},
+            "design": {"kind": "race", "spend": max(_SPEND, _AT_LEAST / (_SEEDS * len(levels)))},
             "recipe": {"lr": lr},
         },
     }
@@ -251,7 +294,7 @@ def _sweeps(
 def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
     """Return the B_p and the n of the search for the lr, and the compute of its runs."""
     n = levels[(len(levels) - 1) // 2]
-    most = min(case.budget / (2 * _RUNS_OF_LR * _STEPS_OF_LR), case.most / 2)  # rollouts of a step
+    most = min(case.budget / (8 * _RUNS_OF_LR * _STEPS_OF_LR), case.most / 2)  # rollouts of a step
     while b * n > most and (n > 2 * LEAST_N or b > 1):
         b, n = (b, n // 2) if n > 2 * LEAST_N else (b // 2, n)
     return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
@@ -279,10 +322,10 @@ def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
         if (level := int(n * factor)) >= LEAST_N and b * level <= min(case.most, compute // LEAST_STEPS)
     ]
     if len(levels) < _LEAST_LEVELS:
-        middle = max(n, 2 * LEAST_N)
-        while 2 * b * middle > case.most:
-            middle //= 2
-        levels = [middle // 2, middle, 2 * middle]
+        top = max(n, 4 * LEAST_N)
+        while b * top > case.most:
+            top //= 2
+        levels = [top // 4, top // 2, top]
         compute = max(compute, LEAST_STEPS * b * levels[-1])
     return compute, levels
 

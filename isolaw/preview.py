@@ -47,8 +47,8 @@ class Preview:
         """The backend's knowledge about the runs before they execute."""
         store = SweepStore(self.directory.absolute())
         backend = backends.get(self.resolved.spec.sweep.backend)
-        runs = self.resolved.runs
-        return self._on_machines(lambda: backend.outlook(runs, lambda run: store.run(run.run_id).out))
+        runs, nodes = self.resolved.runs, self.resolved.spec.executor.nodes
+        return self._on_machines(lambda: backend.outlook(runs, lambda run: store.run(run.run_id).out, nodes))
 
     @cached_property
     def place(self) -> dict[str, Any]:

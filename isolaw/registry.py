@@ -73,6 +73,10 @@ class Shown:
 
     TEXT: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        if "__repr__" not in cls.__dict__:  # before a dataclass adds its own, which nobody can read
+            cls.__repr__ = Shown.__str__  # type: ignore[method-assign]
+
     def __str__(self) -> str:
         return str(public("summary")(self))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ from isolaw.trackers import mirror
 if TYPE_CHECKING:
     from isolaw.machine import Cards
     from isolaw.runs import Runs
+
+_MOST_RUNS = 20_000  # a stranger's file can ask for billions
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,9 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
             _with_schedule(spec, store, [])
         issues += _issues_before_runs(spec, store)
         raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
+    lengths = [*spec.axes[:2], *spec.grid.recipe_axes.values(), spec.sweep.seeds]
+    if (count := math.prod(map(len, lengths))) > _MOST_RUNS:
+        raise SpecError([Issue("grid", f"found {count:,} runs", accepted=f"at most {_MOST_RUNS:,} runs")])
     pairs, dropped = allocation.grid(*spec.axes)
     if dropped:
         shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)

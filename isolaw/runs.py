@@ -260,7 +260,10 @@ class Runs:
         """
         if isinstance(path, str | Path):
             check_destination(path)
-        pq.write_table(self._arrow(self.rows), path)
+        try:
+            pq.write_table(self._arrow(self.rows), path)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from None
 
     @classmethod
     @checked
@@ -318,6 +321,7 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
         raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
     if len(bad := table.index[size > _HUGE]):
         raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
+    table.loc[size < 1 / _HUGE, "value"] = 0.0  # the square of such a number is 0
     _check_keys(table, where)
     rows = [table[part].sort_values(KEY, kind="stable").reset_index(drop=True) for part in (finite, ends)]
     return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 _NO_SPREAD = 1e-9
+_TIMES = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[x×]\s*", re.IGNORECASE)
 LARGEST_BUDGET = 1e15  # in rollouts
 _NEAR = 2.0  # largest distance from a timed configuration without extrapolation, in doublings
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
@@ -296,19 +297,31 @@ def checked_price(price: float | None) -> float | None:
 
 
 def parse_budget(budget: float | str) -> float | str:
-    """Return a budget in rollouts as a number, and a budget in hours as its text (`parse_hours`).
+    """Return a budget in rollouts as a number, and one in hours or as a multiple of the runs as its text.
 
     Raises `InputError` for any other value, and beyond 1 to `LARGEST_BUDGET` rollouts.
 
-    >>> parse_budget("1M"), parse_budget("2.5e6"), parse_budget("400,000"), parse_budget(" 384gpuh ")
-    (1000000.0, 2500000.0, 400000.0, '384gpuh')
+    >>> parse_budget("1M"), parse_budget("2.5e6"), parse_budget(" 384gpuh "), parse_budget("4x")
+    (1000000.0, 2500000.0, '384gpuh', '4x')
     """
-    if isinstance(budget, str) and is_hours(budget):
+    if isinstance(budget, str) and (is_hours(budget) or _TIMES.fullmatch(budget)):
         return budget.strip()
-    rollouts = parse_rollouts(budget, ", GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
+    rollouts = parse_rollouts(
+        budget, ", a multiple of the runs, e.g. 4x, GPU hours, e.g. 384gpuh, or hours, e.g. 48h"
+    )
     if not 1 <= rollouts <= LARGEST_BUDGET:
         raise InputError(f"compute: found {rollouts:g}; expected a number of rollouts from 1 to 1e15")
     return rollouts
+
+
+def multiplied(budget: float | str, reach: float) -> float | str:
+    """Return a multiple of the compute of the runs (``4x``) in rollouts, and any other budget unchanged.
+
+    >>> multiplied("4x", 5e5), multiplied("48h", 5e5)
+    (2000000.0, '48h')
+    """
+    match = _TIMES.fullmatch(budget) if isinstance(budget, str) else None
+    return budget if match is None else float(match[1]) * reach
 
 
 def parse_rollouts(budget: float | str, or_else: str = "") -> float:

@@ -18,6 +18,8 @@ FEWER = {
         "_CANDIDATES": 32,
         "_ROUNDS": 1,
         "_THETA": 8,
+        "_STARTS": ((-1.0, 0.0),),
+        "_SOON": 5,
         "_LONG": 20,
     },
     "isolaw.fits.surface.slices": {"_STEPS": (0.25, 0.5, 1.0)},

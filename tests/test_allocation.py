@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.allocation import Allocation, grid, grid_issues
+from isolaw.errors import InputError
 
 SIZES = st.integers(1, 4096)
 BUDGETS = st.integers(0, 10**15) | st.floats(0, 1e15)
@@ -28,7 +29,7 @@ def test_whole_batches_leave_nothing(b: int, n: int, steps: int) -> None:
 
 @pytest.mark.parametrize("split", [(0, 8, 1), (8, 0, 1), (8, 8, -1)])
 def test_impossible_split(split: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(InputError, match=r": found (0|-1); expected a whole number, at least"):
         Allocation(*split)
 
 

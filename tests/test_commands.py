@@ -268,14 +268,15 @@ def a_law_in_steps(desk: Desk) -> None:
 
 
 @prints("answer")
-def logs_to_train_more_of(desk: Desk) -> None:
+def logs_whose_reading_is_saved(desk: Desk) -> Run:
     desk.logs()
-    desk.said += str(library.answer("my logs", 9e4, draws=8))
+    desk.run("read", "my logs", "--save")
+    return Run((("<rollouts>", "9e4"),))
 
 
 @prints("spend")
 def a_sweep_that_lacks_nothing(desk: Desk) -> None:
-    desk.patch.setattr("isolaw.report.answer.advice", lambda *_: [])
+    desk.patch.setattr("isolaw.fits.predict.worth_running", lambda *_: None)
     desk.sweep()
     desk.run("answer", "my sweep", "--compute", "30k", "--draws", 8)
 

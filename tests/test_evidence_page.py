@@ -12,7 +12,8 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks import evidence, long_sweep
+from benchmarks import evidence, evidence_tables, long_sweep
+from isolaw.design.published import RECORDED
 from isolaw.fits import ESTIMATOR, SURFACE
 
 STATED = [sweep for sweep in evidence.SWEEPS if sweep.statement]
@@ -28,6 +29,11 @@ def test_the_page_is_of_this_estimator_and_of_these_inputs() -> None:
             assert own["files"][sweep.file] == evidence.sha256(sweep.path)
     page = evidence.DOCS.read_text()
     assert page.split(evidence.BEGIN)[1].split(evidence.END)[0].strip() == evidence.tables(kept).strip()
+
+
+def test_advise_prints_what_the_page_says() -> None:
+    assert evidence_tables.sentences(json.loads(evidence.SUMMARY.read_text())) == RECORDED
+    assert " ".join(RECORDED) in evidence.DOCS.read_text()
 
 
 def test_the_readme_counts_the_intervals_of_the_page() -> None:

@@ -194,5 +194,8 @@ def test_nothing_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
     page.symlink_to("elsewhere.html")
     with pytest.raises(DataError, match="which does not exist"):
         files.check_destination(page)
+    (tmp_path / "figures").symlink_to("gone")
+    with pytest.raises(DataError, match=r"figures: found a link to .*gone, which"):
+        files.check_destination(tmp_path / "figures" / "more" / "page.html")
     (tmp_path / "elsewhere.html").write_text("")
     assert files.check_destination(page) == tmp_path / "elsewhere.html"

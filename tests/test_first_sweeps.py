@@ -23,7 +23,10 @@ COST = {"step": [{"problems_per_batch": 32, "rollouts_per_problem": n, "step_s":
 @pytest.mark.parametrize("limits", [{}, {"max_batch_rollouts": 1024}, {"n_train_problems": 10}])
 def test_every_sweep_is_within_its_limits(limits: dict[str, int]) -> None:
     for budget in BUDGETS:
-        lr, batch, grid = advise(budget, "easy", 7, **limits).sweeps
+        advice = advise(budget, "easy", 7, **limits)
+        lr, batch, grid = advice.sweeps
+        assert advice.rollouts + (advice.final.compute if advice.final else 0) <= budget
+        assert advice.rollouts <= 0.8 * budget
         for sweep in (lr, batch, grid):
             spec = sweep.spec
             sizes = [run.batch_rollouts for run in sweep.runs]
@@ -31,7 +34,6 @@ def test_every_sweep_is_within_its_limits(limits: dict[str, int]) -> None:
             assert max(spec.grid.problems_per_batch) <= limits.get("n_train_problems", 32)
             assert sweep.rollouts < budget
             assert min(run.steps for run in sweep.runs) >= 20
-        assert lr.rollouts + batch.rollouts <= 0.7 * budget
         assert grid.spec.sweep.compute >= budget / 10  # from which a recommendation is made
         levels = grid.spec.grid.rollouts_per_problem
         assert all(after == 2 * before for before, after in pairwise(levels))
@@ -48,7 +50,15 @@ def test_the_lr_are_around_the_papers_and_follow_its_rule() -> None:
     assert {spec.recipe.lr_scaling for spec in (lr, batch, grid)} == {"sqrt"}
     (n,) = lr.grid.rollouts_per_problem
     assert batch.grid.rollouts_per_problem == (n // 2, 2 * n)
-    assert n in grid.grid.rollouts_per_problem
+
+
+def test_a_budget_in_hours_is_a_budget_in_rollouts() -> None:
+    """A week of eight GPUs at 12 rollouts a second."""
+    advice = advise("1344gpuh", "easy", 7, cost="12/s@8")
+    assert advice.case.budget == 12 * 168 * 3600
+    assert advice.sweeps == advise(12 * 168 * 3600, "easy", 7, cost="12/s@8").sweeps
+    with pytest.raises(InputError, match="a budget in hours requires the cost of a step"):
+        advise("1344gpuh")
 
 
 @pytest.mark.parametrize("name", ["lr", "batch", "grid"])

@@ -120,6 +120,61 @@ def test_a_source_that_is_none(source: Any) -> None:
     rejected(isolaw.fit, source)
 
 
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+ODD: dict[str, tuple[Callable[..., Any], str]] = {
+    "a type as B_p": (lambda _: isolaw.Allocation(int, 8, 1), "problems_per_batch: found type"),
+    "half a rollout": (lambda _: isolaw.Allocation(8, 0.5, 1), "rollouts_per_problem: found 0.5"),
+    "truth as M": (lambda _: isolaw.Allocation(8, 8, True), "steps: found True"),
+    "no problems": (lambda _: isolaw.Allocation.within(1e5, 0, 8), "problems_per_batch: found 0"),
+    "a budget as text": (lambda _: isolaw.Allocation.within("1M", 8, 8), "compute: found '1M'"),
+    "NaN rollouts": (lambda _: isolaw.Allocation.within(NAN, 8, 8), "compute: found nan"),
+    "no argument for a stage": (
+        lambda runs: isolaw.answer(runs, 1e5, draws=0, progress=lambda: None),
+        "progress: found function; expected a function of 2 arguments",
+    ),
+    "two for a share": (
+        lambda runs: isolaw.backtest(runs, 1e4, progress=lambda a, b: None),
+        "progress: found function; expected a function of 1 argument",
+    ),
+    "none for an event": (lambda _: isolaw.sweep({}, on_event=lambda: None), "on_event: found function"),
+    "ragged counts": (lambda _: isolaw.dead_groups([1, [2]], 4), "correct: found [1, [2]]"),
+    "two of three": (lambda _: isolaw.dead_groups([1, 2, 3], [4, 4]), "correct and samples: found shapes"),
+    "a pass rate": (lambda _: isolaw.dead_groups([0.5], 4), "dead groups: expected a whole number"),
+    "endless samples": (lambda _: isolaw.dead_groups([1], float("inf")), "dead groups: expected"),
+    "many samples": (lambda _: isolaw.dead_groups([1], 1e15), "dead groups: expected a whole number"),
+    "no sizes": (lambda _: isolaw.dead_groups([1], 4, sizes=[]), "dead groups: found groups of no size"),
+    "no table": (lambda _: isolaw.SizeCurves.from_table(5), "table: found 5"),
+    "a list as x": (lambda _: isolaw.SizeCurves.from_table(pd.DataFrame(), []), "x: found []"),
+    "no data": (lambda _: isolaw.SweepSpec.parse(5), "data: found 5"),
+    "numbers as settings": (lambda _: isolaw.SweepSpec.read(None, [5]), "settings: found [5]"),
+    "a base of no class": (lambda _: isolaw.SweepSpec.read(None, (), 5), "base: found 5"),
+    "a long file": (lambda _: isolaw.SweepSpec.read("x" * 100_000), "path: found a path of 100,000 bytes"),
+    "unshowable": (lambda runs: isolaw.compare_by(runs, "seed", Unshowable()), "base: found a Unshowable"),
+    "a folder": (lambda runs: runs.to_parquet("."), ".: "),
+    "half a surrogate": (lambda runs: runs.metrics("\ud800"), "eval_set: found '\\ud800'"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.usefixtures("no_fit")
+def test_odd_arguments(case: str, runs: Runs) -> None:
+    call, message = ODD[case]
+    assert rejected(call, runs).startswith(message)
+
+
+def test_a_backtest_is_a_result(runs: Runs, law: Law, tmp_path: Path) -> None:
+    message = rejected(isolaw.write_report, runs, law, tmp_path / "a.html", backtest={})
+    assert message.startswith("backtest: found dict; expected to_dict() of")
+
+
+def test_a_batch_beyond_all_numbers() -> None:
+    assert isolaw.Allocation.within(1e6, HUGE, 8).steps == 0
+
+
 @pytest.mark.parametrize(
     "values", [HUGE, [HUGE] * 5, [1, "a"], {1}, [[1, 2], [3]], 1j, "x" * 100_000], ids=brief
 )

@@ -43,6 +43,11 @@ def test_columns_and_dtypes() -> None:
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("value", [5e-324, -1e-320, 1e-200])
+def test_a_value_whose_square_is_zero_is_zero(value: float) -> None:
+    assert (Runs(table().assign(value=value)).points["value"] == 0).all()
+
+
 def test_sorted_by_key_whatever_the_order() -> None:
     both = pd.concat([table(run_id="b"), table(metric="best@4"), table()])
     shuffled = both.sample(frac=1, random_state=0)

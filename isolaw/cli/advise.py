@@ -9,7 +9,7 @@ import click
 from isolaw import commands
 from isolaw.cli.common import json_option, note, print_document
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import ROLLOUTS, Destination, budget_options, cost_of, cost_options
+from isolaw.cli.options import BudgetOption, Destination, budget_options, cost_of, cost_options
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -24,7 +24,10 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 
 
 @click.command(cls=ShortHelp)
-@click.option("--compute", "--budget", "budget", type=ROLLOUTS, required=True, help="Budget C, in rollouts.")
+@click.option(
+    "--compute", "--budget", "budget", type=BudgetOption(hours=True), required=True,
+    help="Budget for the sweeps and the final run: rollouts, or with --cost GPU hours (1344gpuh) or hours.",
+)  # fmt: skip
 @click.option(
     "--difficulty", type=click.Choice(["easy", "hard"]),
     help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",

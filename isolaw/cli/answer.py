@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from isolaw.report.answer import Answer
 
 # Options that apply to a law; all others apply to the runs that a law is fitted to.
-_OF_A_LAW = {"sources", "compute", "cost", "max_batch_rollouts", "out", "as_json"}
+_OF_A_LAW = {"sources", *shared.QUESTION, "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
-@shared.compute_option
-@shared.cost_option
-@shared.batch_option
-@shared.hold_option(None)
+@shared.answer_options
 @shared.law_options
 @shared.source_options
 @click.option(
@@ -47,8 +44,7 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     import isolaw
     from isolaw.report.answer import law_file
 
-    compute = options.pop("compute")
-    limits = {"max_batch_rollouts": options["max_batch_rollouts"], "cost": shared.cost_of(options)}
+    compute, limits = options["compute"], shared.limits_of(options)
     files = _files(out) if out is not None else None
     reading: Reading | None = None
     if len(sources) == 1 and (law := law_file(sources[0])) is not None:
@@ -62,10 +58,7 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
             return _unready(ctx, reading, sources, options["metric"])
         keywords = shared.law_keywords(options)
         with notes_on_failure(reading.runs.notes), stages() as progress:
-            again = str(commands.this(ctx.obj))
-            result = isolaw.answer(
-                reading.runs, compute, again=again, progress=progress, **keywords, **limits
-            )
+            result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
     print_result(result.to_dict(), result.lines())
     if files is not None:
         _keep(result, reading, files, str(commands.this(ctx.obj)))

@@ -29,7 +29,7 @@ _LONGEST = 100_000  # most characters to print of one line
 _EVERY, _SILENCE = 60.0, 300.0
 
 
-def shown(text: str) -> str:
+def shown(text: str, longest: int = _LONGEST) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
     Only a `Wording` keeps its line breaks: any other line break comes from a name or another program. Its
@@ -40,7 +40,7 @@ def shown(text: str) -> str:
     a\u001b[31m\u000a  b
       c: --where lr=0.1
     """
-    return "\n".join(_cut("".join(map(_typed, line))) for line in lines_of(text))
+    return "\n".join(_cut("".join(map(_typed, line)), longest) for line in lines_of(text))
 
 
 def _typed(part: str) -> str:
@@ -59,9 +59,9 @@ def _has(command: click.Command, flag: str) -> bool:
     return any(flag in option.opts for option in command.params)
 
 
-def _cut(line: str) -> str:
-    more = len(line) - _LONGEST
-    return f"{line[:_LONGEST]} … ({more:,} more characters)" if more > 0 else line
+def _cut(line: str, longest: int) -> str:
+    more = len(line) - longest
+    return f"{line[:longest]} … ({more:,} more characters)" if more > 0 else line
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -126,11 +126,11 @@ def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> Non
 
     first, second = sources
     keywords = _of_recipes(options)
-    of_a_table = Path(first).is_dir() != Path(second).is_dir()
+    of_a_table = os.path.isdir(first) != os.path.isdir(second)
     sides = []
     for source in (first, second):
         alone: dict[str, Any] = {}
-        if of_a_table and Path(source).is_dir():  # the columns are for the table; a sweep lacks no value
+        if of_a_table and os.path.isdir(source):  # the columns are for the table; a sweep lacks no value
             alone = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
         runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
         sides.append(_chosen(runs, options["where"]))

@@ -35,7 +35,7 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@shared.hold_option("B_p")
+@shared.hold_option("n")
 @shared.law_options
 @click.option(
     "--method", type=click.Choice(["surface", "paper"]), default="surface",

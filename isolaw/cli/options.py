@@ -44,7 +44,7 @@ class BudgetOption(click.ParamType):  # type: ignore[type-arg]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return the placeholder for a budget in help texts."""
-        return "1e6|1M|384gpuh" if self.hours else "1e6|1M"
+        return "1M|4x|384gpuh" if self.hours else "1e6|1M"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         """Return a budget in rollouts as a number, or a budget in hours as text."""
@@ -170,8 +170,8 @@ budget_options = add_options(
 def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
-        help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw "
-        "doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+        help="Also print hours. SOURCE: rollouts a second and GPUs (12/s@8), runs or logs with times, a "
+        "report of isolaw doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
     )  # fmt: skip
 
 
@@ -183,8 +183,8 @@ def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return add_options(_cost_option(kind), price)
 
 
-cost_option = _cost_option({})
 cost_options = _cost_options({})
+cost_option = _cost_option({})
 further_cost_options = _cost_options({"cls": Further, "group": COSTS})  # listed only by --help-all
 
 
@@ -201,17 +201,21 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     return cost
 
 
-def hold_option(default: str | None) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds ``--hold``.
-
-    If ``default`` is None, the command chooses the value, and n is not accepted, since a page shows n*.
-    """
-    holds = ["B_p", "B", *(["n"] if default else []), "nothing"]
+def hold_option(*more: str) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds ``--hold``, which accepts ``more`` values than pages and answers show."""
     return click.option(
-        "--hold", type=click.Choice(holds), default=default,
-        show_default=None if default else "from how B_p and n vary",
+        "--hold", type=click.Choice(["B_p", "B", *more, "nothing"]), show_default="from how B_p and n vary",
         help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
     )  # fmt: skip
+
+
+# The question that answer, predict and report put to a law, in options with the same names as in Python.
+QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost", "price")
+
+
+def limits_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a question, except the budget, as keyword arguments of `Law.predict`."""
+    return {name: options.get(name) for name in QUESTION[1:]} | {"cost": cost_of(options)}
 
 
 def _once(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
@@ -224,8 +228,11 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[float | st
 
 compute_option = click.option(
     "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
-    help="Budget C in rollouts or, with --cost, in GPU hours (384gpuh) or hours of run time (48h).",
+    help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
+    "hours of run time (48h).",
 )  # fmt: skip
+question_options = add_options(compute_option, budget_options, cost_options)
+answer_options = add_options(compute_option, batch_option, cost_options)  # D is of the runs
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",

@@ -13,11 +13,9 @@ from isolaw.cli.help import ShortHelp
 
 @click.command(cls=ShortHelp)
 @click.argument("law", type=click.Path())
-@shared.compute_option
-@shared.cost_options
-@shared.budget_options
+@shared.question_options
 @json_option
-def predict(law: str, compute: float | str, **options: Any) -> int:
+def predict(law: str, **options: Any) -> int:
     """Recommend an allocation of a budget.
 
     LAW is a file of isolaw fit --out. Beyond ten times the compute that three n reached, isolaw recommends
@@ -25,12 +23,10 @@ def predict(law: str, compute: float | str, **options: Any) -> int:
     one, and exits with 1.
     """
     from isolaw.fits.law import Law
-    from isolaw.report.text.prediction import largest_with_recommendation, prediction_summary
+    from isolaw.report.text.prediction import largest_with_recommendation, prediction_lines
 
-    fitted = Law.load(law)
-    limits = options | {"cost": shared.cost_of(options)}
-    prediction = fitted.predict(compute, **limits)
+    fitted, limits = Law.load(law), shared.limits_of(options)
+    prediction = fitted.predict(options["compute"], **limits)
     nearest = largest_with_recommendation(fitted, prediction, **limits)
-    lines = prediction_summary(prediction, fitted.document, nearest)
-    print_result(prediction.to_dict(), lines)
+    print_result(prediction.to_dict(), prediction_lines(prediction, nearest))
     return 0 if prediction.options else 1

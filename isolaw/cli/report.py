@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
 @shared.batch_option
-@shared.hold_option(None)
+@shared.hold_option()
 @shared.law_options
 @shared.source_options
 @json_option
@@ -52,7 +52,7 @@ def report(
 
     The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without fit options,
     isolaw uses the sweep's law.json if that law was fitted to the same runs. Otherwise it fits the runs as
-    isolaw fit does, with --hold nothing if B_p varies.
+    isolaw fit does.
 
     With --figures, isolaw also draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards
     at one compute. It names those that the runs do not support, with the reason.
@@ -60,7 +60,7 @@ def report(
     from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
-    from isolaw.report.text.prediction import prediction_summary
+    from isolaw.report.text.prediction import prediction_lines
 
     check_replaceable(out)
     chosen = any(name in shared.given(ctx) for name in shared.LAW_NAMES)
@@ -89,7 +89,7 @@ def report(
     lines = []
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
-        lines += prediction_summary(predicted.answer, study.document, predicted.nearest, facts.race)
+        lines += prediction_lines(predicted.answer, predicted.nearest)
     print_result(result, [*lines, *_figure_lines(files), f"Report: {path}"])
     for name, reason in reasons.items():
         note(f"not drawn: {name}: {reason}")

@@ -185,7 +185,10 @@ def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
         return None
     elsewhere = dry_run or spec.executor.kind not in ("inline", "processes")
     if not (traits(spec.sweep.backend).plans_gpus and elsewhere):
-        needs = "--machine requires the backend real, and --dry-run if runs execute on this machine"
+        needs = (
+            "--machine plans GPU memory, which isolaw can do for the backend real, with --dry-run if runs "
+            "execute on this machine; command.gpus sets the GPUs of a command"
+        )
         raise click.UsageError(needs)
     return cards(machine)
 

@@ -113,7 +113,9 @@ Modules = Annotated[
 ]
 Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
 # Defaults of recipe keys that neither the sweep file nor the algorithm sets.
-OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
+OFF: dict[str, Any] = {
+    "zero_variance_filter": False, "mask_truncated": False, "float32_head": False, "staleness": 0,
+}  # fmt: skip
 
 
 class Recipe(Section):
@@ -143,6 +145,7 @@ class Recipe(Section):
     dynamic_sampling: bool | None = None
     no_positive_resampling: Share | None = None
     replacement: bool = False
+    mask_truncated: bool | None = None
     # The loss.
     aggregation: Literal["token", "sequence", "prompt", "fixed_length"] | None = None
     clip_low: Rate | None = None
@@ -150,7 +153,8 @@ class Recipe(Section):
     importance_sampling: Literal["none", "token", "sequence"] | None = None
     importance_cap: Positive | None = None
     kl: Rate | None = None
-    kl_estimator: Literal["k1", "k3"] | None = None
+    kl_estimator: Literal["k1", "k2", "k3"] | None = None
+    kl_clamp: Positive | None = None
     kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
     float32_head: bool | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import create_model
 
+from isolaw.arguments import checked
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.sections import (
     DesignSection,
@@ -72,6 +73,7 @@ class SweepSpec(_AllSections):
         return self.grid.problems_per_batch, self.grid.rollouts_per_problem, self.limits.max_batch_rollouts
 
     @classmethod
+    @checked
     def parse(
         cls, data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]] | None = None
     ) -> SweepSpec:
@@ -92,6 +94,7 @@ class SweepSpec(_AllSections):
             raise SpecError([*error.issues, *more]) from None
 
     @classmethod
+    @checked
     def read(
         cls,
         path: str | Path | None = None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _EVALUATE = "evaluate"
+_RATE = re.compile(r"([0-9]*\.?[0-9]+)/s@([0-9]{1,6})")
 
 
 class _Throughput(Section):
@@ -202,6 +204,7 @@ def read(source: Any) -> Cost:
     source
         one of the following:
 
+        - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
         - a sweep's directory;
         - a report of ``isolaw doctor --gpu`` (``.json``);
         - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
@@ -232,6 +235,11 @@ def read(source: Any) -> Cost:
         return _of_table(source)
     if not isinstance(source, str | os.PathLike):
         return recorded.of_runs(read_runs(source))
+    if match := _RATE.fullmatch(str(source)):
+        rate, gpus = float(match[1]), int(match[2])
+        if not rate:
+            raise InputError(f"cost: found {source}; expected a positive number of rollouts a second")
+        return Cost({"step": StepPart(0.0, 1 / rate)}, 1.0, "rollouts", CostOrigin.TABLE, str(source), gpus)
     check_path("source", source)
     path = Path(source)
     if not path.exists():

@@ -48,7 +48,7 @@ LEAST_SQUARES = "least squares"
 _LEAST = 3  # fewest batch sizes for cross-validation
 _LEAST_CELLS = 6  # fewest configurations with independent B_p and n for the models tail and effects
 APART_S = 5.0  # fewest seconds between two lines of a trainer's log that count; isolaw polls it every 0.25 s
-StepParts = dict[str, StepPart]
+_StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,9 @@ class _Intervals:
         varied = all(np.unique(column).size > 1 for column in cells.T)
         return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
 
-    def fitted(self, tail: bool = False) -> tuple[StepParts, float]:
+    def fitted(self, tail: bool = False) -> tuple[_StepParts, float]:
         """Fit the model line or ``tail``, and return the parts of a step and the seconds of an evaluation."""
-        parts: StepParts = {}
+        parts: _StepParts = {}
         doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
             if name != EVALUATE:
@@ -308,7 +308,7 @@ class _Intervals:
         a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
         return StepPart(float(a), float(b))
 
-    def errors(self, parts: StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
+    def errors(self, parts: _StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
         """Return the (B_p, n) of R runs and their log(measured / predicted seconds).
 
         The arrays have shapes (R, 2) and (R,).
@@ -321,7 +321,7 @@ class _Intervals:
         with np.errstate(divide="ignore"):
             return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
 
-    def effects(self, parts: StepParts, evaluation_s: float) -> StepEffects:
+    def effects(self, parts: _StepParts, evaluation_s: float) -> StepEffects:
         """Return the effect of each configuration: its error under the equation with these parts."""
         of_run, errors = self.errors(parts, evaluation_s)
         places, of_row = np.unique(of_run, axis=0, return_inverse=True)

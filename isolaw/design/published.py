@@ -149,6 +149,14 @@ class Statement:
     leans: Leans
 
 
+# What recorded sweeps say about n*, from docs/evidence.md; a test compares them.
+RECORDED = (
+    "In 13 recorded sweeps (9 groups), the best n rose with C in 5, fell in 3 and stayed in 5.",
+    "As a power of C, its mean exponent over the groups is 0.24 ± 0.17, from -0.23 to 1.37 (largest:"
+    " IsoCompute).",
+    "In 1 of the 9 sweeps with several seeds, the 95 % interval of the exponent excludes 0.",
+)
+
 # Statements come from the abstracts of the publications; the values that a sweep varied come from its data.
 STATEMENTS = (
     Statement(

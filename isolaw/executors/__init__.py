@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw import backends, commands
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
-from isolaw.executors.base import Resources, execute
+from isolaw.executors.base import NOTICE_S, Resources, execute
 from isolaw.executors.waiting import Event, Waiting
 from isolaw.machine import visible_gpus
 from isolaw.registry import traits
@@ -41,14 +41,19 @@ _KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition",
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster must answer within this many seconds.
 _ANSWERS_S = 10.0
+# A run with more GPUs on one machine has probably forgotten executor.nodes.
+_GPUS_OF_A_MACHINE = 8
 
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
+        step = backends.get(run.backend).estimate(run) if chosen.kind == "slurm" else None
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
-    return Resources(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
+    notice = NOTICE_S + (math.ceil(1.5 * step.step(*run.shape)) if step else 0)
+    gpus = gpus if chosen.gpus is None else chosen.gpus
+    return Resources(chosen.nodes, chosen.cpus or cpus, gpus, notice)
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
@@ -91,9 +96,21 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     if chosen.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
         refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
-        each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
-        if processes % chosen.nodes:
-            refuse("nodes", f"a divisor of real.processes and real.samplers ({processes})")
+        backend, each = backends.get(run.backend), resources(chosen, run)
+        needs = backend.needs(run)
+        if traits(run.backend).by_command:
+            if needs.gpus % chosen.nodes:
+                refuse("nodes", f"a divisor of command.gpus ({needs.gpus})")
+            elif chosen.gpus is not None and chosen.nodes * chosen.gpus != needs.gpus:
+                accepted = f"command.gpus / executor.nodes, {needs.gpus // chosen.nodes}"
+                refuse("gpus", f"{accepted}; the command is composed for {needs.gpus} GPUs")
+            elif each.gpus > _GPUS_OF_A_MACHINE and chosen.gpus is None:
+                accepted = f"{math.ceil(needs.gpus / _GPUS_OF_A_MACHINE)} for command.gpus = {needs.gpus}"
+                refuse("nodes", f"{accepted}, or executor.gpus, the GPUs of each machine")
+        elif needs.processes % chosen.nodes:
+            refuse("nodes", f"a divisor of real.processes and real.samplers ({needs.processes})")
+        if not package and chosen.kind != "scripts":
+            out += backend.check_here(run)
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
             refuse("max_gpus", f"at least those of one run ({each.nodes * each.gpus})")
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
@@ -185,7 +202,8 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
     out = {"kind": chosen.kind, **asdict(largest), "runs": limits(chosen, runs).jobs}
-    out["alike"] = len(set(each.values())) == 1
+    del out["notice_s"]
+    out["alike"] = len({(needs.nodes, needs.cpus, needs.gpus) for needs in each.values()}) == 1
     out["options"] = {key: value for key, value in shown.items() if value is not None}
     if chosen.kind == "slurm":
         from isolaw.executors import slurm

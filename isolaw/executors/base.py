@@ -26,13 +26,20 @@ if TYPE_CHECKING:
     from isolaw.executors.waiting import Waiting
 
 
+NOTICE_S = 120  # least time in which a run saves its state
+
+
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one run: the number of machines, and the cores and GPUs on each of them."""
+    """The resources of one run: the number of machines, and the cores and GPUs on each of them.
+
+    A run that has to end is told so ``notice_s`` seconds before, in which it can complete a step.
+    """
 
     nodes: int
     cpus: int
     gpus: int
+    notice_s: int = NOTICE_S
 
 
 class Slots(Protocol):
@@ -93,6 +100,9 @@ def execute(
                 cause = _cause(error)
                 if run.is_asked_to_stop():  # the same signal may have ended its processes
                     yield Event(run_id, "stopped", cause=cause)
+                    return
+                if nodes is not None and (lost := nodes.lost()):
+                    yield Event(run_id, "lost", cause=lost)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause
                     run.fail(cause, traceback.format_exc())

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import children
-from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext
+from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext, RunNote
 from isolaw.errors import RunError
 
 _STARTING_S = 600.0
@@ -219,7 +219,12 @@ class _Connections:
             self._receive()
 
         while "done" not in (report := self._receive()):
-            for name, kind in (("rows", Measurement), ("counts", AnswerCounts), ("responses", Response)):
+            for name, kind in (
+                ("rows", Measurement),
+                ("counts", AnswerCounts),
+                ("responses", Response),
+                ("notes", RunNote),
+            ):
                 report[name] = [kind(**one) for one in report[name]]
             yield Checkpoint(**{**report, "save": save})
             self._send({})

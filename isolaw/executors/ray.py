@@ -160,7 +160,7 @@ class _Ray:
         each, group, options = self.each[run_id], None, {}
         if each.nodes > 1:
             bundle = {"CPU": each.cpus, "GPU": each.gpus}
-            group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD")
+            group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD", name=f"isolaw-{run_id}")
             first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
             options["scheduling_strategy"] = first
         message, spec = self.store.lock_message, run.read_spec().model_dump_json()

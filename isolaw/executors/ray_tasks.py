@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import RunSpec
@@ -25,6 +27,7 @@ from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS
 
 _PIECE_BYTES = 2**24
+_NOTICED_S = 5.0  # time in which Ray notices that a machine has died
 
 
 @ray.remote(max_retries=0, num_returns="streaming")
@@ -37,7 +40,7 @@ def make(
     The first message names the node and the directory of the execution. Events follow and, if the engine must
     write them, files.
     """
-    nodes = _Nodes(group, each) if group is not None else None
+    nodes = _Nodes(group, each, run_id) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
         shared = _sees(directory, lock_message)
@@ -82,9 +85,19 @@ _join = ray.remote(max_retries=0)(launcher.join)
 class _Nodes:
     """The `Nodes` of this executor, which are the bundles of the run's placement group."""
 
-    def __init__(self, group: Any, each: Resources) -> None:
+    def __init__(self, group: Any, each: Resources, run_id: str) -> None:
         self.group, self.each, self.count = group, each, each.nodes
         self.address = ray.util.get_node_ip_address()
+        places = placement_group_table(group)["bundles_to_node_id"]
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        self.ids = [places[number] for number in range(each.nodes)]
+        self.names = [addresses[node] for node in self.ids]
+        here = ray.get_runtime_context()
+        self.environment = {
+            "RAY_ADDRESS": here.gcs_address,
+            "RAY_NAMESPACE": here.namespace,
+            "ISOLAW_PLACEMENT_GROUP": f"isolaw-{run_id}",
+        }
         self.tasks: list[Any] = []
 
     def call(self, meeting: dict[str, Any]) -> None:
@@ -92,6 +105,15 @@ class _Nodes:
             place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
             options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": place}
             self.tasks.append(_join.options(**options).remote(meeting, node))
+
+    def lost(self) -> str:
+        until = time.monotonic() + _NOTICED_S
+        while time.monotonic() < until:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            if dead := [name for name, node in zip(self.names, self.ids, strict=True) if node not in alive]:
+                return f"Ray lost {', '.join(dead)}"
+            time.sleep(0.5)
+        return ""
 
     def dismiss(self) -> None:
         for task in self.tasks:

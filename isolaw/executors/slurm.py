@@ -44,8 +44,6 @@ from isolaw.store.run import MEETING
 # Seconds between readings of the runs' folders, and between calls of squeue. The last value is for the end of
 # a sweep that was asked to stop, because the user is waiting.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
-# A run is asked to save its state and end this many seconds before its job's time limit.
-_SIGNAL_S = 120
 # Seconds to wait for an answer from SLURM. Submissions can wait for a lock, so they get more time.
 _ANSWER_S, _ACCEPT_S = 30, 60
 _CALLS_S = 1.0  # seconds between looks at the file with the calls of the first task
@@ -93,7 +91,7 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
             f"{folder!r}: found a control character or %; SLURM's scripts accept neither in a path"
         )
     executor = kind(directory.resolve() / "slurm")
-    warning_s = min(_SIGNAL_S, int(30 * chosen.time))
+    warning_s = min(each.notice_s, int(30 * chosen.time))
     if kind is LocalExecutor:
         executor.update_parameters(timeout_min=chosen.time, signal_delay_s=warning_s, setup=chosen.setup)
         return executor
@@ -111,7 +109,8 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
         stderr_to_stdout=True,
         setup=list(chosen.setup) or None,
         srun_args=["--kill-on-bad-exit=1"],
-        additional_parameters={"requeue": True, **chosen.sbatch},
+        # One machine's share of memory per core would be too little where a run takes whole machines.
+        additional_parameters={"requeue": True, **({"mem": "0"} if each.nodes > 1 else {}), **chosen.sbatch},
     )
     return executor
 
@@ -293,7 +292,8 @@ class SlurmNodes:
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
-        self.count, self.number = job.num_nodes, job.node
+        self.count, self.number, self.names = job.num_nodes, job.node, job.hostnames
+        self.environment: dict[str, str] = {}  # srun finds the job by SLURM's own variables
         self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
         # A job that SLURM has restarted must ignore the file of its previous attempt.
@@ -306,6 +306,14 @@ class SlurmNodes:
 
     def dismiss(self) -> None:
         self._write(None)
+
+    def lost(self) -> str:
+        with contextlib.suppress(OSError, RunError):
+            words = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(self.names)}", "--format=%N %T")
+            states = dict(line.split() for line in _ask(*words).stdout.splitlines())
+            dead = [node for node, state in states.items() if re.search(r"down|fail|\*", state)]
+            return f"SLURM lost {', '.join(dead)}" if dead else ""
+        return ""
 
     def _write(self, meeting: dict[str, Any] | None) -> None:
         text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})

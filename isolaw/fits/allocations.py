@@ -103,7 +103,7 @@ def within_reach(
         text = (
             f"the runs of {SYMBOL_OF[document.axis]} = {', '.join(map(str, short))} ended before a tenth of "
         )
-        flags.append(Flag(Code.LIMITED, text + "the budget, so isolaw does not compare them"))
+        flags.append(Flag(Code.LIMITED, text + "this budget, so they do not compete"))
     return kept or candidates
 
 
@@ -126,7 +126,7 @@ def affordable(
             f"{document.x.unit}"
         )
     if max(e.step_cost for e in out) < max(e.step_cost for e in grid):
-        text = "larger batches were measured, but they exceed the budget or the cap"
+        text = "some measured batches are too large for this budget or for B_max"
         flags.append(Flag(Code.LIMITED, text))
     sound = [e for e in out if e.key not in {configuration.key for configuration in document.diverged}]
     flags += [Flag(flag.code, _kept(flag, document, sound)) for flag in having(document.flags, Code.DIVERGED)]
@@ -146,7 +146,7 @@ def _kept(flag: Flag, document: LawDocument, sound: Sequence[GridEntry]) -> str:
         kept = "keeps these configurations, since no others were measured, and recommends nothing beyond"
     else:
         kept = "recommends no configuration of which half of the runs diverged, and none beyond such an end"
-    return f"{flag.text}; isolaw {kept}"
+    return f"{flag.text}; isolaw {kept}; a smaller lr may train stably"
 
 
 E = TypeVar("E", GridEntry, CandidateAllocation)

@@ -20,6 +20,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 S = TypeVar("S")
 T = TypeVar("T")
+_MANY = 150  # rows of a matrix from which threads save time
 _lock = threading.Lock()
 _inside = 0  # number of active uses of `one_blas_thread`
 _limits: Any = None
@@ -27,11 +28,14 @@ _limits: Any = None
 _libraries = cache(ThreadpoolController)
 
 
-def each(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+def each(function: Callable[[S], T], items: Iterable[S], rows: int = _MANY) -> list[T]:
     """Apply ``function`` to each item on all cores, and return the results.
 
-    Threads suffice, since NumPy and the kernels release the GIL.
+    Threads suffice, since NumPy and the kernels release the GIL. With matrices of few ``rows``, most of the
+    time is Python's, and threads would only wait for each other.
     """
+    if rows < _MANY:
+        return [function(item) for item in items]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
 

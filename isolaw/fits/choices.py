@@ -8,7 +8,7 @@ import pandas as pd
 
 from isolaw.errors import DataError, Refused
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import Hold, differing, rows_with, select
+from isolaw.fits.selection import Hold, differing, rows_with, select, usual_hold
 from isolaw.metrics import is_accuracy
 from isolaw.runs import Runs
 
@@ -33,7 +33,8 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
     measured = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
     fixed = _fixed(table[table.index.isin(measured)])
     refused: Refused | None = None
-    for hold in sorted(get_args(Hold), key=lambda name: name != "B_p"):
+    usual = usual_hold(runs, fixed)
+    for hold in sorted(get_args(Hold), key=lambda name: name != usual):
         try:
             select(runs, metric, eval_set, hold, fixed)
         except Refused as error:
@@ -42,7 +43,7 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
         except DataError:  # runs still differ in a way that this hold does not fix
             continue
         words += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
-        return [*words, *([] if hold == "B_p" else ["--hold", hold])]
+        return [*words, *([] if hold == usual else ["--hold", hold])]
     raise refused or Refused("the runs differ in more than B_p, n and seed")
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.allocation import Cell
+from isolaw.errors import InputError
 from isolaw.evidence import Quantity
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document.codec import Malformed
@@ -111,7 +113,11 @@ class LawPosterior:
 
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
         """Return the learning curves of one configuration: the estimate, followed by its draws."""
-        parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
+        parameters = self.draws.curves.get((problems_per_batch, rollouts_per_problem))
+        if parameters is None:
+            known = "; ".join(entry.label for entry in self.document.grid)
+            found = Cell(problems_per_batch, rollouts_per_problem).label
+            raise InputError(f"found {found}, of which the law has no run; expected {known}")
         return Curves.from_parameters(self.document.curve, parameters)
 
     def theta(self, name: str) -> NDArray[np.float64] | None:

@@ -88,6 +88,7 @@ class Code(StrEnum):
         "measured configurations do not fit the budget or the cap, or ended before a tenth of it",
     )
     FLAT = "flat", "no measured n is better than another at this budget, or the reward never changed"
+    NO_GAIN = "no_gain", "the predicted reward is higher at a smaller budget"
     UNCERTAIN = (
         "uncertain",
         "even the best choice is expected to lose more than the tolerance (0.005 for an accuracy)",
@@ -116,7 +117,7 @@ class Flag:
     """A reason for care with a result: a code for programs, and a sentence for people."""
 
     code: str  #: a `Code`, or a string that a later version of isolaw wrote
-    text: str  #: the reason in words, without the name that `isolaw.report.text.law.flag` can prepend
+    text: str  #: the reason in words
 
 
 _NO_EVIDENCE = "which are no evidence about a language model"

@@ -14,12 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError
+from isolaw.errors import DataError, InputError, shown
 from isolaw.evidence import COLUMN, Interval, Quantity, number
 from isolaw.files import replacing
+from isolaw.fits.allocations import reached
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws, LawPosterior
@@ -28,7 +31,7 @@ from isolaw.fits.predict import Prediction, predict
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import Shown, public
 from isolaw.runs import SYMBOL_OF
-from isolaw.step_cost import Cost
+from isolaw.step_cost import Cost, multiplied, parse_budget
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +101,66 @@ class Law(Shown, LawPosterior):
         True
         """
         return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
+
+    @checked
+    def rewards(
+        self, *, n: int, compute: float | str, problems_per_batch: int | None = None
+    ) -> NDArray[np.float64]:
+        """Return the reward of a configuration at a budget: the estimate, followed by its draws.
+
+        Draws of two calls belong together, so differences of rewards have smaller intervals than rewards.
+
+        Parameters
+        ----------
+        n, problems_per_batch
+            the configuration; B_p is by default the one that the law holds fixed. With the method ``paper``,
+            it must have runs.
+        compute
+            the budget C in the law's unit, e.g. ``1e6``, ``"1M"`` or ``"4x"``.
+
+        Returns
+        -------
+        array
+            of shape (1 + D,): the estimate and D draws.
+
+        >>> import isolaw
+        >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+        ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+        >>> law = isolaw.fit(runs, draws=20)
+        >>> gain = law.rewards(n=64, compute=4e5) - law.rewards(n=8, compute=4e5)
+        >>> gain.shape, bool(gain[1:].mean() > 0)
+        ((21,), True)
+        """
+        held = self.document.fixed
+        b = problems_per_batch or held.get("problems_per_batch") or held.get("batch_rollouts", 0) // n
+        if not b or n < 1:
+            raise InputError(
+                f"problems_per_batch: found {shown(problems_per_batch)}; the law has several B_p"
+            )
+        asked = parse_budget(multiplied(parse_budget(compute), reached(self.document.grid)))
+        if isinstance(asked, str):
+            raise InputError(f"compute: found {shown(asked)}; expected rollouts, e.g. 1e6 or 1M")
+        budget = np.array([asked])
+        if self.surface is None:
+            return np.asarray(self.curves(int(b), n)(budget)[:, 0])
+        place = np.log2([[float(n)], [float(b)]])
+        return np.asarray(self.surface.drawn().rewards(*place, budget)[:, 0])
+
+    def residuals(self) -> pd.DataFrame:
+        """Return what the law was fitted to, and what it misses: a row for each configuration and bin of C.
+
+        The columns are ``problems_per_batch``, ``rollouts_per_problem``, ``compute``, ``reward``, ``fitted``
+        and ``residual``, the reward minus the fitted one. A law of the method ``paper`` keeps no rewards, so
+        its table is empty.
+        """
+        names = ["problems_per_batch", "rollouts_per_problem", "compute", "reward", "fitted", "residual"]
+        if self.surface is None:
+            return pd.DataFrame(columns=names)
+        seen = self.surface.model.observations
+        fitted = self.surface.rewards(seen.log2_n, seen.log2_b, np.exp(seen.t))[0]
+        counts = (np.round(np.exp2(axis)).astype(np.int64) for axis in (seen.log2_b, seen.log2_n))
+        columns = (*counts, np.exp(seen.t), seen.reward, fitted, seen.reward - fitted)
+        return pd.DataFrame(dict(zip(names, columns, strict=True)))
 
     @checked
     def predictions(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from isolaw.evidence import in_reward, number
+from isolaw.evidence import amount, in_reward
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import NStarPath
@@ -41,23 +41,25 @@ def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale
 def _of_intervals(document: LawDocument) -> Iterator[Flag]:
     resampled, single = document.bootstrap.unit, "; ".join(c.label for c in document.grid if c.runs == 1)
     if resampled == "block":
-        yield Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
+        yield Flag(Code.ONE_SEED, "with one seed per configuration, intervals leave out how seeds differ")
     elif resampled == "lack of fit":
-        text = "isolaw estimates the variation between runs from their scatter about a smooth function of "
-        text += SYMBOL_OF[document.axis]
+        n = SYMBOL_OF[document.axis]
+        text = (
+            f"with one seed per {n}, isolaw takes the scatter of runs about a smooth function of {n} for the "
+        )
+        text += "variation between seeds"
         yield Flag(Code.ONE_SEED, text)
     elif all(c.runs == 2 for c in document.grid):
         n = SYMBOL_OF[document.axis]
-        text = f"intervals rest on one difference between two runs for each {n}, which is little evidence"
+        text = f"with two seeds per {n}, the error bars are rough"
         yield Flag(Code.TWO_SEEDS, text)
     elif single:
-        text = f"one run at {single}; isolaw assumes the same variation as at the other configurations"
+        text = f"one seed at {single}: isolaw assumes that seeds differ there as much as elsewhere"
         yield Flag(Code.LONE_RUNS, text)
     if document.surface is not None and 0 < document.surface.effective < FEW:
         text = (
-            f"only {document.surface.effective:.0f} draws of the model's parameters count, so isolaw widens "
+            f"only {document.surface.effective:.0f} draws describe the runs, so isolaw widens the intervals"
         )
-        text += "the intervals"
         yield Flag(Code.LACK_OF_FIT, text)
 
 
@@ -66,9 +68,8 @@ def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
         text = (
-            f"from {symbol} = {number(at_top.min())} the frontier is at {n} = {path.levels[-1]}, the largest "
-            f"measured {n}, so {n}* is a lower bound"
-            + ("" if document.diverged else f"; add runs with larger {n}")
+            f"above {symbol} = {amount(at_top.min())}, the largest measured {n}, {path.levels[-1]}, is the "
+            f"best: {n}* may be larger"
         )
         yield Flag(Code.GRID_EDGE, text)
     alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
@@ -76,8 +77,7 @@ def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator
         what = f"fewer than three {n} were"
         if document.method == "paper":
             what = f"no neighboring {n} was"
-        where = f"{symbol} = {number(min(alone))} to {number(max(alone))}"
-        text = f"{what} measured at {len(alone)} of {len(document.frontier)} points ({where})"
+        text = f"{what} measured from {symbol} = {amount(min(alone))} to {amount(max(alone))}"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
         yield Flag(Code.NOT_MONOTONE, f"{n}* falls at larger budgets, which a monotone law cannot describe")

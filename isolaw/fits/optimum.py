@@ -21,7 +21,6 @@ from isolaw.runs import SYMBOL_OF
 Ints = NDArray[np.int64]
 _EDGE = 1e-6  # values this close to an end of the grid, in doublings, count as being at the end
 _BEYOND = 0.025  # isolaw flags n* if it is at the grid's end in more than this share of draws
-_WORTH_RUNNING = 0.25  # isolaw suggests n beyond the grid if n* is there in more than this share of draws
 
 
 def optimum(
@@ -165,7 +164,7 @@ def _edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Flag]) -
             f"{n} whose runs did not diverge" if document.diverged else f"measured {n} that fits this budget"
         )
         where = f"measured {n}" if top == largest else fits
-        text = f"the best {n} may be larger than {top:g}, the largest {where}"
+        text = f"the best {n} may be larger than {top:,g}, the largest {where}"
     elif below[0]:
         text = f"the best {n} may be smaller than {bottom:g}, the smallest measured {n}"
     elif top == largest and above.size > 1 and above[1:].mean() > _BEYOND:
@@ -194,27 +193,6 @@ def may_be_outside(cut: Slices) -> bool:
         if at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _BEYOND):
             return True
     return False
-
-
-def to_run_first(cut: Slices, document: LawDocument) -> list[int]:
-    """Return powers of two beyond the measured n, up to the median n* of the draws with n* beyond them.
-
-    The list is empty if few draws have n* beyond the measured n. With ``hold="n"``, it contains
-    values of B_p.
-    """
-    along = cut.log2_b if document.hold == "n" else cut.log2_n
-    measured = [e.level(document.axis) for e in document.grid]
-    best = along[cut.best[:, 0]]
-    best = best[1:] if best.size > 1 else best
-    low, high = math.log2(min(measured)), math.log2(max(measured))
-    out: list[int] = []
-    for outside, edge, sign in ((best > high + _EDGE, high, 1), (best < low - _EDGE, low, -1)):
-        if outside.mean() > _WORTH_RUNNING:
-            middle = abs(float(np.median(best[outside])) - edge)
-            first = math.floor(edge + _EDGE) + 1 if sign > 0 else math.ceil(edge - _EDGE) - 1
-            out += [2 ** (first + sign * i) for i in range(max(round(middle), 1))]
-    least, most = np.exp2([along.min() - _EDGE, along.max() + _EDGE])  # the range within budget and cap
-    return [v for v in out if least <= v <= most]
 
 
 def law_n(law: LawPosterior, budget: int, factor: float) -> Quantity:

@@ -46,17 +46,19 @@ from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import (
     LEAST_CURVES,
+    OF_THE_MACHINE,
     Configuration,
     Hold,
     Selection,
     X,
     select,
+    usual_hold,
     varied,
 )
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.runs import SYMBOL_OF
+from isolaw.runs import SYMBOL_OF, Runs
 from isolaw.source import ReadKeywords, Source
 
 METHODS = ("surface", "paper")
@@ -71,7 +73,7 @@ def fit(
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    hold: Hold = "B_p",
+    hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
@@ -92,7 +94,8 @@ def fit(
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     hold
-        quantity that the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p) or ``nothing``.
+        quantity that the law holds fixed: ``B_p``, ``B`` (= B_p · n), ``n`` (a law of B_p) or ``nothing``. By
+        default B_p if all runs have the same, B if only B is the same, and otherwise nothing.
     where
         use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
@@ -130,6 +133,7 @@ def fit(
     """
     width = _checked(method, curve, records)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
+    hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where, x)
     selection.flags[:0] = flags
     if method == "surface":
@@ -206,11 +210,23 @@ def fit(
         surface=None if surface is None else surface_info(surface),
         tolerance=TOLERANCE * unit_of_reward,
         diverged=selection.diverged,
+        **_machine(fitted),
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale)]
     document = replace(document, flags=tuple(flags))
     parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
+
+
+def _machine(runs: Runs) -> dict[str, Any]:
+    """Return what runs say about their machine: the smallest cap on B_p · n, and their only framework."""
+    known = runs.table()
+    cap, framework = (known[name].dropna() if name in known else [] for name in OF_THE_MACHINE)
+    names = {*framework}
+    return {
+        "max_batch_rollouts": int(min(cap)) if len(cap) else None,
+        "framework": str(names.pop()) if len(names) == 1 else "",
+    }
 
 
 def _checked(method: str, curve: str, records: float | str | None) -> float | None:

@@ -10,8 +10,8 @@ isolaw recommends the affordable configuration with the smallest expected loss. 
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
 the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
-the measured range. Each doubling past the measured range then adds `_RISK` to the loss by which candidates
-are ranked.
+the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
+measured range, and by `_UNMEASURED` for a candidate without runs.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation, Cell
 from isolaw.errors import InputError, Spelled, shown
-from isolaw.evidence import REFUSED, estimated, in_reward, number
+from isolaw.evidence import REFUSED, amount, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -56,18 +56,21 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.optimum import law_n, may_be_outside, optimum, to_run_first
+from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer, worth_running
+from isolaw.fits.optimum import law_n, may_be_outside, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF
-from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, parse_budget, parse_hours
+from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, multiplied, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
 _BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
 _EDGE = 1e-6  # tolerance in comparisons of places, in doublings
+_EARLIER = 6  # smaller budgets to which the predicted reward is compared
 _RISK = 0.002  # penalty of a candidate for each doubling past the measured range, in units of reward
+_UNMEASURED = 0.0005  # penalty of a candidate without runs, since its reward is interpolated
 
 
 def predict(
@@ -79,36 +82,36 @@ def predict(
     price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
-    compute = parse_budget(compute)
+    compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
     asked = compute if isinstance(compute, str) else ""
     seconds = seconds_of(asked, cost) if asked else None
     budget = int(LARGEST_BUDGET if isinstance(compute, str) else compute)
     document = law.document
     flags: list[Flag] = []
-    candidates = affordable(document, budget, max_batch_rollouts, flags)
+    cap = max_batch_rollouts or document.max_batch_rollouts
+    candidates = affordable(document, budget, cap, flags)
     if law.surface is not None:
         diverged = {cell.key for cell in document.diverged}
         candidates += [c for c in between(candidates, document.hold) if c.key not in diverged]
-    outer = [] if law.surface is None else beyond(document, candidates, budget, max_batch_rollouts)
+    outer = [] if law.surface is None else beyond(document, candidates, budget, cap)
     if seconds is not None and cost is not None:
         budget = int(seconds)
         candidates = in_seconds(candidates, cost, seconds, flags)
         with contextlib.suppress(InputError):  # none of the candidates has a known cost
             outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
+    measured = candidates
     if law.surface is not None:
         candidates = within_reach(document, candidates, budget, flags)
         outer = [c for c in outer if in_reach(document, c, budget)]
     farthest = int(max(budget * c.rate for c in candidates))
-    reach = comparable(document.grid)
     factor = times_beyond(farthest, document.grid)
     surface = law.surface and law.surface.drawn()
-    cut = _cut(law, surface, budget, candidates)
-    run_first: list[int] = []
-    outside = surface is not None and factor <= FAR and (factor > 1 or may_be_outside(cut))
-    if outside:
-        candidates += outer
-        cut = _cut(law, surface, budget, candidates)
-        run_first = to_run_first(cut, document)
+    outside = surface is not None and 1 < factor <= FAR
+    cut = _cut(law, surface, budget, candidates + outer if outside else candidates)
+    if surface is not None and factor <= 1 and may_be_outside(cut):
+        outside = True
+        cut = _cut(law, surface, budget, candidates + outer)
+    candidates += outer if outside else []
     flags += _extrapolation(document, farthest, factor)
     constant = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
     of_n: list[Flag] = []
@@ -119,16 +122,35 @@ def predict(
     if factor <= FAR and not constant:
         options = _options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
+    if options and surface is not None and not asked:
+        flags += _falls(surface, document, budget, candidates, options[0])
     rules = {} if asked or not options else document.rules.chosen(budget)
-    most = min(FAR * reach, LARGEST_BUDGET)
+    most = min(FAR * comparable(document.grid), LARGEST_BUDGET)
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
-    if options and cost is not None:
+    unit = "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit
+    purse = Purse(budget, unit, cost, checked_price(price))
+    step: NextStep | None = None
+    if options:
         a = options[0].allocation
-        flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
+        chosen = Cell(a.problems_per_batch, a.rollouts_per_problem)
+        flags += cost_flags(cost, chosen) if cost is not None else []
+        if outside and cap is not None and 2 * chosen.batch_rollouts > cap:
+            flags.append(Flag(Code.LIMITED, f"B_p · n is at most {cap:,} rollouts on your hardware"))
+        best = next(c for c in candidates if c.key == chosen.key)
+        fewer = budget * best.rate * np.array([1 - SHARE, 1.0])
+        fall = (
+            float(-np.subtract(*_rewards(law, [best, best], fewer)[0]))
+            if law.surface or best.measured
+            else 0.0
+        )
+        step = worth_running(cut, document, purse, candidates, a, options[0].expected_loss, fall)
+    elif factor > FAR and not constant:
+        ends = np.full(len(measured), reached(document.grid))
+        step = three_longer(document, purse, measured, _rewards(law, measured, ends)[0])
     return Prediction(
         budget,
-        "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit,
+        unit,
         options,
         n_star,
         b_star,
@@ -139,11 +161,11 @@ def predict(
         flags,
         asked,
         cost,
-        checked_price(price),
+        purse.price,
         (min(n), max(n)),
         (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
         rules,
-        run_first if options else [],
+        step,
         document,
     )
 
@@ -164,22 +186,22 @@ def seconds_of(asked: str, cost: Cost | None) -> float:
 
 def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
     """Return flags for a budget beyond the largest measured compute, or beyond the compute of three n."""
-    diverged = {cell.key for cell in document.diverged}
-    ends = {e.level(document.axis): e.end for e in document.grid if e.key not in diverged}
-    longest = max(e.end for e in document.grid)
+    longest, begun = (
+        max(ends) for ends in zip(*((e.measured[1], e.end) for e in document.grid), strict=True)
+    )
     n, out = SYMBOL_OF[document.axis], []
-    if budget >= _BEYOND * longest:
-        text = f"the budget is {budget / longest:.3g} times the largest measured compute"
+    if budget >= _BEYOND * begun:
+        text = f"this budget is {number(float(f'{budget / longest:.2g}'))}× the longest run"
         out.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
-        text = f"{factor:.3g} times the compute to which three {n} ran ({number(reached(document.grid))})"
-        if factor > FAR:  # otherwise the recommendation names the runs to add
-            short = ", ".join(str(level) for level, end in sorted(ends.items()) if end * INTERVALS < budget)
-            text += f": run {n} = {short} to {number(budget / INTERVALS)} or more"
-        else:
-            text = f"the budget is {text}"
-            if document.method == "paper":
-                text += f", so {n}* is at most a bound"
+        reach = reached(document.grid)
+        unit = "rollouts" if document.x.name == "steps" else document.x.unit
+        text = (
+            f"long extrapolation: fewer than three values of {n} ran past {amount(reach)} {unit}; this "
+            f"budget is {number(float(f'{budget / reach:.2g}'))}× that"
+        )
+        if document.method == "paper" and factor <= FAR:
+            text += f", so {n}* is at most a bound"
         out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
     return out
 
@@ -252,7 +274,7 @@ def _options_of(
     def order(o: Option) -> tuple[float, int, int]:
         # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
         a = o.allocation
-        loss = round(o.expected_loss / unit + _RISK * o.beyond, 12)
+        loss = round(o.expected_loss / unit + _RISK * o.beyond + _UNMEASURED * (not o.measured), 12)
         return loss, a.rollouts_per_problem, a.problems_per_batch
 
     out.sort(key=order)
@@ -269,20 +291,51 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         smallest, largest = batches[0], batches[-1]
         if smallest < largest and (chosen >= largest or chosen <= smallest > 1):
             at, side = (largest, "larg") if chosen >= largest else (smallest, "small")
-            text = f"the best B_p may be {side}er than {at}, the {side}est measured B_p"
+            text = f"the best B_p may be {side}er than {at:,}, the {side}est that ran"
             out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_loss > document.tolerance:
         lost = in_reward(options[0].expected_loss, document.tolerance, 3)
-        text = f"even the best choice is expected to lose {lost}; add seeds"
+        text = f"even the best choice is expected to lose {lost}"
         out.append(Flag(Code.UNCERTAIN, text))
     out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if document.method == "paper":
         out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
         why = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
-        text = f"{why}, so there are no intervals, and the expected loss comes only from the estimate"
+        text = f"{why}, so there are no intervals, no expected loss, and no next run"
         out.append(Flag(Code.NO_DRAWS, text))
     return out
+
+
+def _falls(
+    surface: RewardModel,
+    document: LawDocument,
+    budget: int,
+    candidates: Sequence[CandidateAllocation],
+    best: Option,
+) -> list[Flag]:
+    """Return a flag if a smaller budget, from the compute that three n reached on, has a higher reward."""
+    reach, now = reached(document.grid), best.reward.value
+    if budget <= reach or now is None:
+        return []
+    places = np.array([c.place for c in candidates])
+    earlier = np.geomspace(reach, budget, _EARLIER + 1)[:-1]
+    u, v = (np.tile(axis, earlier.size) for axis in places.T)
+    mean = surface.rewards(u, v, np.repeat(earlier, len(places)))[0].reshape(earlier.size, -1).max(axis=1)
+    at = int(mean.argmax())
+    if mean[at] <= now + document.tolerance / 10:
+        return []
+    fall = in_reward(float(mean[at]) - now, document.tolerance)
+    why = (
+        "rewards of these runs fall late"
+        if having(document.flags, Code.LATE_FALL)
+        else "curves flatten there"
+    )
+    text = (
+        f"more compute is not predicted to help: {document.metric} is {fall} higher at "
+        f"{amount(earlier[at])}, since {why}"
+    )
+    return [Flag(Code.NO_GAIN, text)]
 
 
 def _epochs(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.allocation import Allocation
 from isolaw.evidence import REFUSED, Quantity, Simulated, number
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.flags import Flag, simulated_by
+from isolaw.fits.flags import Code, Flag, having, simulated_by
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.registry import Shown
+from isolaw.fits.next_step import NextStep, failed_runs, sweep_of, with_command
+from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost, Spent
 
 
@@ -76,9 +80,8 @@ class Prediction(Shown):
     compared_batches: tuple[int, int] | None = None
     #: the n that simple rules choose: the best measured one, and IsoFLOP (`isolaw.fits.rules`)
     rules: dict[str, float] = field(default_factory=dict)
-    #: unmeasured n that could be best and should run first; values of B_p if the law holds n fixed
-    run_first: list[int] = field(default_factory=list)
-
+    #: the runs that are worth their price before the final run, if any (`isolaw.fits.next_step`)
+    step: NextStep | None = None
     document: LawDocument | None = field(default=None, compare=False)  #: document of the law behind it
 
     def __repr__(self) -> str:
@@ -137,6 +140,42 @@ class Prediction(Shown):
         known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
         return Spent(known, self.cost, self.price) if known and self.cost else None
 
+    @cached_property
+    def next(self) -> NextStep:
+        """What to do next: failed runs to repeat, runs to add, or the final run, with their command."""
+        assert self.document is not None
+        sweep, a = sweep_of(self.document), self.allocation
+        if sweep and (failed := failed_runs(sweep)):
+            n = ", ".join(map(str, sorted({cell.rollouts_per_problem for cell in failed})))
+            why = f"{len(failed)} runs of the sweep failed (n = {n})."
+            return NextStep("Repeat the failed runs.", why, str(commands.continue_sweep(sweep)))
+        if having(self.flags, Code.FLAT):
+            return NextStep("Check the metric, or train until it rises.", "The reward never changed.")
+        if having(self.flags, Code.NO_DRAWS):
+            return NextStep("Fit with draws: without them, isolaw cannot tell which run is worth its price.")
+        if self.step is not None:
+            return with_command(self.step, self.document)
+        if a is None:
+            return NextStep("Choose a smaller budget.")
+        file, shape = Path(sweep) / "sweep.toml", (a.problems_per_batch, a.rollouts_per_problem)
+        known = sweep and file.is_file() and not self.asked
+        command = str(commands.spend(file, shape, self.compute)) if known else ""
+        what = (
+            "No further run is needed"
+            if self.options[0].expected_loss <= self.tolerance
+            else "No run pays for itself"
+        )
+        return NextStep(f"{what}; spend the budget.", "", command, final=a)
+
+    @property
+    def overrides(self) -> str:
+        """The allocation as settings of the trainer that made the runs; empty without an adapter for it."""
+        a, framework = self.allocation, self.document.framework if self.document else ""
+        if a is None or not framework:
+            return ""
+        words = public("trainer_overrides")(framework, a.problems_per_batch, a.rollouts_per_problem, a.steps)
+        return commands.quoted(words)
+
     @property
     def simulated(self) -> Simulated:
         """Whether a simulator made the runs behind the prediction."""
@@ -167,7 +206,8 @@ class Prediction(Shown):
             "compared_n": None if self.compared is None else list(self.compared),
             "compared_b_p": None if self.compared_batches is None else list(self.compared_batches),
             "rules": self.rules,
-            "run_first": self.run_first,
+            "next": self.next.to_dict(),
+            "overrides": self.overrides or None,
             "options": [
                 option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})
                 for option in self.options

@@ -40,6 +40,10 @@ HELD: dict[str, str] = {
     "n": "rollouts_per_problem",
 }
 LEAST_CURVES = 3
+OF_THE_MACHINE = (
+    "max_batch_rollouts",
+    "framework",
+)  # attributes of runs that are no settings of the training
 LEAST_CHECKPOINTS = 5
 _NAMED = 4
 
@@ -209,11 +213,12 @@ def _diverged(
 
 
 def differing(table: pd.DataFrame) -> list[str]:
-    """Return the columns in which the runs differ, except B_p, n and seed.
+    """Return the columns in which the runs differ, except B_p, n, seed and the limit on B_p · n.
 
     The list is empty for runs of one recipe.
     """
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
+    table = table.drop(columns=[*OF_THE_MACHINE], errors="ignore")
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
@@ -265,6 +270,20 @@ def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table
+
+
+def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
+    """Choose ``hold`` for a law of these runs, from how B_p and n vary among the runs that ``where`` selects.
+
+    The result is ``B_p`` if all runs share B_p, ``B`` if all runs share B = B_p · n, and otherwise
+    ``nothing``.
+    """
+    table, held = runs.table(), full_names(where or {})
+    table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
+    table = rows_with(table, {name: value for name, value in held.items() if name in table})
+    if table["problems_per_batch"].nunique() == 1:
+        return "B_p"
+    return "B" if table["batch_rollouts"].nunique() == 1 else "nothing"
 
 
 def varied(hold: Hold) -> AxisName:
@@ -338,11 +357,11 @@ def _refuse_too_few(
     symbol = SYMBOL_OF[axis]
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
-        where = f" at one {HELD[hold]}" if hold in HELD else ""
+        where = f" at the same {SYMBOL_OF.get(HELD[hold], 'B = B_p · n')}" if hold in HELD else ""
         measured = ", ".join(map(str, levels)) or "none"
         raise Refused(
-            f"{symbol}*(C) needs curves of at least {LEAST_CURVES} different {axis}{where}; found "
-            f"{len(levels)} ({symbol} = {measured}). Add runs with other {symbol}"
+            f"{symbol}*(C) needs at least three values of {symbol}{where}; found {len(levels)} ({symbol} = "
+            f"{measured}). Add runs with other {symbol}"
             + _another(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
@@ -354,8 +373,8 @@ def _refuse_too_few(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
         raise Refused(
-            f"no compute has {LEAST_CURVES} different {symbol} measured ({ranges}). Run the smaller {symbol} "
-            f"for more steps, or evaluate the larger {symbol} earlier"
+            f"no three values of {symbol} were evaluated at the same compute ({ranges}). Train the smaller "
+            f"{symbol} for more steps, or evaluate the larger {symbol} earlier"
         )
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, shown
 from isolaw.files import descriptor, open_file
 
 MB = 1_000_000
@@ -95,7 +95,8 @@ def os_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+        name = shown(str(error.filename or path), str)
+        raise DataError(f"{name}: {error.strerror or error}") from None
 
 
 @contextmanager

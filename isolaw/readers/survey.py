@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
-from isolaw.readers import frameworks
+from isolaw.readers import frameworks, limits
 from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -46,6 +47,8 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     """
     if not sources:
         raise InputError("found no source; expected a directory, a log or a table")
+    for source in sources:
+        check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
     beside = next_to(paths)
     files = [file.under(how) for file in beside]
@@ -224,6 +227,9 @@ class _Collector:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = part.points.drop(columns="wall_s")
         of_run = points.groupby("run_id", sort=False).indices
+        if len(of_run) > limits.MOST_LOGS and not place.sweep:
+            most = f"isolaw reads up to {limits.MOST_LOGS:,} of a table. Keep only the runs of one study"
+            raise DataError(f"{place.path}: {len(of_run):,} runs; {most}")
         self.trainings |= set(of_run) if "training" in part.origins else set()
         for run in _of_table(part, place, given):
             if not all(way.keeps(run.run, run.sources) for way in self.ways):
@@ -283,7 +289,11 @@ class _Collector:
         if ready:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
-            logged = Runs(points, {run.name: run.attributes for run in ready}, source, notes)
+            made = {
+                run.name: run.attributes | ({"framework": run.framework.name} if run.framework else {})
+                for run in ready
+            }
+            logged = Runs(points, made, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
 
 

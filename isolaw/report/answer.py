@@ -15,48 +15,27 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pandas as pd
 
-from isolaw import commands, engine
 from isolaw.arguments import checked
-from isolaw.design import directory
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Interval, Quantity, Simulated
-from isolaw.fits.document.codec import encoded
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
+from isolaw.fits.next_step import NextStep
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Hold
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
-from isolaw.registry import traits
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.text.answer import answer_lines, backtest_failed
-from isolaw.report.text.prediction import largest_with_recommendation
-from isolaw.report.text.runs_to_add import SPEND, advice
-from isolaw.runs import Runs, as_html, full_names
+from isolaw.report.text.prediction import answer_lines, backtest_failed, largest_with_recommendation
+from isolaw.runs import as_html, full_names
 from isolaw.source import ReadKeywords, Source
 from isolaw.step_cost import Cost
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """The next step: the runs to make, the reason, and the command."""
-
-    what: str
-    why: str = ""
-    command: str = ""
-    again: bool = False  #: True if the user runs something first and ``command`` then repeats the question
-
-    def __str__(self) -> str:
-        text = " ".join(part for part in (self.what, self.why) if part)
-        if not self.command:
-            return text
-        return f"{text} Then: {self.command}" if self.again else f"{text.removesuffix('.')}: {self.command}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,9 +48,7 @@ class Answer:
     backtest: Mapping[str, Any] | str  #: the result of `isolaw.backtest`, or the reason why there is none
     gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
-    next: NextStep  #: what to run next
     limits: Mapping[str, Any]  #: the arguments passed to `Law.predict`
-    failed: str = ""  #: how many runs of the sweep failed, and with which n; empty if none failed
 
     @property
     def n(self) -> int | None:
@@ -87,6 +64,11 @@ class Answer:
     def M(self) -> int | None:
         """M, the update steps of the recommended allocation."""
         return self.prediction.M
+
+    @property
+    def next(self) -> NextStep:
+        """What to do next: runs to add, with their price, or the final run."""
+        return self.prediction.next
 
     @property
     def loss(self) -> float | None:
@@ -130,8 +112,7 @@ class Answer:
 
     def lines(self) -> list[str]:
         """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
-        parts = self.prediction, self.law.document, self.backtest, self.gain, self.nearest, self.next
-        return answer_lines(*parts, self.failed)
+        return answer_lines(self.prediction, self.backtest, self.gain, self.nearest)
 
     def __str__(self) -> str:
         return "\n".join(self.simulated.lines(self.lines()))
@@ -142,7 +123,7 @@ class Answer:
         return as_html(str(self).splitlines(), self.table())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-compatible data: the prediction, ``gain``, ``backtest``, ``nearest`` and ``next``."""
+        """Return JSON-compatible data: the prediction, ``gain``, ``backtest`` and ``nearest``."""
         result = self.backtest
         return {
             **self.prediction.to_dict(),
@@ -151,7 +132,6 @@ class Answer:
             "backtest_refused": result if isinstance(result, str) else None,
             "backtest_failed": backtest_failed(result),
             "nearest": self.nearest and self.nearest.to_dict(),
-            "next": encoded(self.next),
         }
 
 
@@ -170,7 +150,6 @@ def answer(
     price: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    again: str | None = None,
     progress: Callable[[str, float], None] = lambda stage, share: None,
     **reading: Unpack[ReadKeywords],
 ) -> Answer:
@@ -186,14 +165,11 @@ def answer(
     hold
         ``B_p``, ``B`` or ``nothing``; by default chosen from how B_p and n vary.
     max_batch_rollouts
-        the hardware limit on B_p · n; by default the limit in the sweep file.
+        the hardware limit on B_p · n; by default the limit of the sweep that made the runs.
     metric, eval_set, where, draws, seed, reading
         as in `isolaw.fit`.
     n_train_problems, cost, price
         as for `Law.predict`.
-    again
-        the command that repeats this call, shown in ``next``; by default built from ``source`` and
-        ``compute``.
     progress
         called with the name of each stage of the work, and the share of the stage that is done.
 
@@ -209,8 +185,7 @@ def answer(
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
     >>> result = isolaw.answer(runs, "500k", draws=10)
     >>> result
-    Simulated runs. For a budget of C = 5e5 rollouts: n = ...
-    Next: ...
+    Simulated runs. For 500k rollouts: n = ...
     >>> result.n * result.B_p * result.M <= 500_000
     True
     """
@@ -227,39 +202,17 @@ def answer(
         law = study.law
     elif metric is not None or eval_set is not None or hold is not None or where or reading:
         raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
-    sweep = _sweep_of(law, study)
-    limits: dict[str, Any] = {"n_train_problems": n_train_problems, "cost": cost, "price": price}
-    store = SweepStore(sweep) if sweep else None
-    limits["max_batch_rollouts"] = max_batch_rollouts or (
-        store.read_spec().limits.max_batch_rollouts if store else None
-    )
+    limits: dict[str, Any] = {
+        "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
+        "price": price,
+    }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
     tested: Mapping[str, Any] | str = "it requires runs, and the source is a law"
     if study is not None:
         tested = study.backtest(seed, partial(progress, "backtesting"))
-    if again is None:
-        known = isinstance(source, str | os.PathLike) and not reading and study is not None
-        again = str(commands.answer([str(source)], compute)) if known else ""
-    race = directory.read(store) if store else ()
-    adds = advice(law.document, prediction, race, limits["max_batch_rollouts"])
-    failed = _failed(sweep)
-    steps = [NextStep(add.what, add.why, add.command(sweep)) for add in adds]
-    if failed:  # the law lacks them, so it cannot tell which others to add
-        steps = [NextStep("Repeat the failed runs.", command=str(commands.continue_sweep(sweep)))]
-    return Answer(
-        prediction,
-        law,
-        study,
-        tested,
-        gain(law, prediction, **limits),
-        largest_with_recommendation(law, prediction, **limits),
-        next((step for step in steps if step.command), None)
-        or next((NextStep(step.what, step.why, again, True) for step in steps), None)
-        or _spend(prediction, sweep),
-        limits,
-        failed,
-    )
+    bought, nearest = gain(law, prediction, **limits), largest_with_recommendation(law, prediction, **limits)
+    return Answer(prediction, law, study, tested, bought, nearest, limits)
 
 
 def _as_law(source: Source | Law) -> Law | None:
@@ -288,36 +241,3 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
     except DataError:  # neither a log nor a sweep
         return law
     return None
-
-
-def _sweep_of(law: Law, study: FittedRuns | None) -> str:
-    """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
-    runs: Runs | None = None if study is None else study.runs
-    source = runs.source if runs is not None else " + ".join(law.document.sources)
-    if not source or not SweepStore(source).exists:
-        return ""
-    return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
-
-
-def _failed(sweep: str) -> str:
-    """Return how many runs of a sweep failed, with their n and the command that shows why, or nothing."""
-    state = engine.status(sweep) if sweep else {"failures": []}
-    if not (failures := state["failures"]):
-        return ""
-    levels = ", ".join(map(str, sorted({failure["rollouts_per_problem"] for failure in failures})))
-    share = f"{len(failures)} of {state['runs']} runs failed (n = {levels})"
-    return f"{share}: {commands.sweep_status(sweep)}"
-
-
-def _spend(prediction: Prediction, sweep: str) -> NextStep:
-    """Return the command that spends the budget, for when no run is missing."""
-    a = prediction.allocation
-    if a is None:
-        return NextStep("Choose a smaller budget.")
-    file = Path(sweep) / "sweep.toml"
-    command = ""
-    if sweep and file.is_file() and not prediction.asked:
-        command = str(
-            commands.spend(file, (a.problems_per_batch, a.rollouts_per_problem), prediction.compute)
-        )
-    return NextStep(SPEND, command=command)

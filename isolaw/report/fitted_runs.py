@@ -18,7 +18,7 @@ from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import Hold, rows_with, select
+from isolaw.fits.selection import rows_with, select
 from isolaw.fits.studies.backtest import backtest
 from isolaw.runs import Runs
 
@@ -51,14 +51,12 @@ class FittedRuns:
     def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> FittedRuns:
         """Fit a law to runs and return both, or the reason why there is no law.
 
-        ``keywords`` are for `isolaw.fit`; if ``hold`` is None, `usual_hold` chooses it.
+        ``keywords`` are for `isolaw.fit`.
         """
         fixed = keywords["where"]
         metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-        hold = keywords["hold"] or usual_hold(runs, fixed)
-        chosen = {"metric": metric, "eval_set": eval_set, "hold": hold}
         try:
-            return cls(runs, metric, eval_set, fit(runs, **{**keywords, **chosen}), fixed=fixed)
+            return cls(runs, metric, eval_set, fit(runs, **keywords), fixed=fixed)
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
 
@@ -188,20 +186,6 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     grouped = near.groupby([*PLACE, "run_id"])["value"].mean().groupby(PLACE)
     table = pd.DataFrame({"runs": grouped.size(), "value": grouped.mean(), "error": grouped.sem()})
     return table.reset_index()
-
-
-def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
-    """Choose ``hold`` for a law of these runs, from how B_p and n vary among the runs that ``where`` selects.
-
-    The result is ``B_p`` if all runs share B_p, ``B`` if all runs share B = B_p · n, and otherwise
-    ``nothing``.
-    """
-    table = runs.table()
-    table = rows_with(table, {name: value for name, value in (where or {}).items() if name in table})
-    if table["problems_per_batch"].nunique() == 1:
-        return "B_p"
-    one_batch = (table["problems_per_batch"] * table["rollouts_per_problem"]).nunique() == 1
-    return "B" if one_batch else "nothing"
 
 
 def is_of(law: Law, runs: Runs) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 from isolaw import engine
 from isolaw.errors import IsolawError
 from isolaw.evidence import Simulated
-from isolaw.report.fitted_runs import usual_hold
 from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
@@ -85,7 +84,7 @@ def law_so_far(directory: Path) -> list[str]:
 
     try:
         runs = SweepStore(directory).collect()
-        document = fit(runs, hold=usual_hold(runs), draws=0).document
+        document = fit(runs, draws=0).document
     except IsolawError as error:
         return [f"There is no law yet: {error}"]
     return ["The law so far, without intervals:", f"  {ends(document)}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 import pandas as pd
 
 from isolaw import commands
-from isolaw.config import RunSpec
+from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Damaged, NoHistory, NotOurs, Wording
 from isolaw.registry import traits
 from isolaw.runs import Runs, after_last_value
@@ -35,6 +36,9 @@ class RecordedSweep(Protocol):
     def run(self, run_id: str) -> RunStore:
         """Return the store of one run."""
 
+    def read_spec(self) -> SweepSpec:
+        """Return the sweep's spec; raise `Damaged` if its file is damaged."""
+
 
 def collect(store: RecordedSweep) -> Runs:
     """Return all recorded checkpoints of a sweep, including checkpoints of unfinished runs.
@@ -49,6 +53,11 @@ def collect(store: RecordedSweep) -> Runs:
     specs, damaged = store.specs()
     notes = [f"isolaw left out {cause}" for cause in damaged.values()]
     noted: dict[str, list[str]] = {}
+    limits: dict[str, Any] = {}
+    with contextlib.suppress(Damaged, NotOurs, OSError):
+        sweep = store.read_spec()
+        if not traits(sweep.sweep.backend).recorded:  # runs without a machine have no limit
+            limits["max_batch_rollouts"] = sweep.limits.max_batch_rollouts
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
@@ -64,7 +73,7 @@ def collect(store: RecordedSweep) -> Runs:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"isolaw left out the per-problem results of run {run_id}: {error}")
-            attributes[run_id] = attributes_of(spec)
+            attributes[run_id] = attributes_of(spec) | limits
             for note in recorded.notes:
                 noted.setdefault(note["code"], []).append(f"run {run_id}: {note['text']}")
             unfinished += not recorded.is_done(spec)
@@ -154,6 +163,8 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
     attributes: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if not traits(spec.backend).recorded and spec.problems.n_train is not None:
         attributes["n_train_problems"] = spec.problems.n_train
+    if framework := spec.options.get("framework", "none") != "none" and spec.options["framework"]:
+        attributes["framework"] = framework
     if "model" in spec.sources:
         attributes["model"] = Path(spec.sources["model"]).name
     return attributes

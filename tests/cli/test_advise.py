@@ -32,7 +32,7 @@ def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
     for budget in ("1M", "1e9"):
         _, stdout, _ = isolaw("advise", "--compute", budget)
         assert stdout.startswith("From published results alone, ")
-        assert "no run of your model" in stdout.splitlines()[3]
+        assert "no run of your model" in stdout.splitlines()[4]
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
         assert list(data)[:4] == ["simulated", "format", "evidence", "own_runs"]
@@ -71,23 +71,24 @@ def test_no_source_no_number(isolaw: Call) -> None:
     assert code == 1
     assert "no n* is known on hard problems" in stdout.splitlines()[0]
     assert "its problems are easy, and yours are hard" in stdout
-    assert "Publications disagree: n* rises with C" in stdout.splitlines()[4]
+    assert "Publications disagree: n* rises with C" in stdout.splitlines()[5]
 
 
-def test_the_answer_is_in_the_first_three_lines(isolaw: Call, tmp_path: Path) -> None:
+def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> None:
     """Where to start and why; which race with its hours and price; how to find its lr first."""
     cost = tmp_path / "cost.toml"
     cost.write_text("[throughput]\nsampled_tokens_per_s = 2e4\ntrained_tokens_per_s = 4e4\n")
     cost.write_text(cost.read_text() + "tokens_per_response = 1000\ngpus = 8\n")
     words = ["advise", "--budget", "1e6", "--difficulty", "easy", "--model-size", "7B"]
     _, stdout, _ = isolaw(*words, "--cost", cost, "--price", "2")
-    first, second, third, fourth, fifth = stdout.splitlines()[:5]
+    first, second, third, total, fourth, fifth = stdout.splitlines()[:6]
     assert "start with n = 64, B_p = 64, M = 244: the sources have n* = 57 (15–246)" in first
     assert "Let a race choose n: n = 16, 32, 64, 128 with B_p = 32 and 2 seeds, up to C = 1e5" in second
     assert "GPU hours" in second
     assert "at 2 per GPU hour" in second
-    assert "5 lr at n = 16 with B_p = 32" in third
-    assert "lr ∝ √B at n = 8 and 32" in third
+    assert "5 lr at n = 4 with B_p = 32" in third
+    assert "lr ∝ √B at n = 2 and 8" in third
+    assert "that remain buy a final run of M = " in total
     assert "easy problems; a model of 7B" in fourth
     assert "It Takes Two" in fifth
     assert "IsoCompute, BroRL" in fifth
@@ -108,10 +109,10 @@ def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
 
 
 def test_mistakes(isolaw: Call) -> None:
-    code, _, stderr = isolaw("advise", "--budget", "-1", "--n-train-problems", "5", "--model-size", "0")
-    assert code == 2
-    assert "budget: found -1" in stderr
-    assert "model_size: found 0" in stderr
+    code, _, stderr = isolaw("advise", "--budget", "-1")
+    assert (code, "found -1; expected a number of rollouts" in stderr) == (2, True)
+    code, _, stderr = isolaw("advise", "--budget", "1e6", "--model-size", "0")
+    assert (code, "model_size: found 0" in stderr) == (2, True)
     code, _, stderr = isolaw("advise", "--budget", "1e6", "--model-size", "7X")
     assert code == 2
     assert "--model-size: found '7X'; expected e.g. 7B or 500M" in stderr

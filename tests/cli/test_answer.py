@@ -31,31 +31,32 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     code, stdout, stderr = isolaw("answer", directory, "--compute", "1M", *FEW, "--out", tmp_path / "kept")
     assert code == 0
     lines = stdout.splitlines()
-    assert len(lines) <= 8
-    n = int(re.match(r"Simulated runs\. For a budget of C = 1e6 rollouts: n = (\d+) rollouts", lines[0])[1])
-    assert re.search(rf"isolaw sweep (--out {directory}|{directory}/sweep\.toml --out) ", lines[-1])
+    assert len(lines) <= 9
+    n = int(re.match(r"Simulated runs\. For 1M rollouts: n = (\d+), ", lines[0])[1])
+    trains = lines[2].startswith("Next: Train ")
+    assert lines[3].startswith(f"  isolaw sweep --out {directory} ") == trains
     law, page = tmp_path / "kept" / "law.json", tmp_path / "kept" / "report.html"
     assert f"Saved the law to {law} and the page to {page}." in stderr
     # One best n at one C: in the text, in JSON, by the law, on the page.
-    cap = ("--max-batch-rollouts", 65536)  # of the sweep's file
-    by_law = json.loads(isolaw("answer", law, "--budget", "1e6", *cap, "--json")[1])
+    by_law = json.loads(isolaw("answer", law, "--budget", "1e6", "--json")[1])
     assert by_law["rollouts_per_problem"] == n
     assert by_law["backtest"] is None
-    assert by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["run_first"]
-    assert f"n\u00a0=\u00a0{n} rollouts" in page.read_text()
+    assert (
+        by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["next"]["runs"]
+    )
+    assert f"n\u00a0=\u00a0{n}, B_p" in page.read_text()
 
 
-def test_failed_runs_are_a_weak_point_to_mend_first(isolaw: Call, directory: Path) -> None:
+def test_failed_runs_are_to_repeat_first(isolaw: Call, directory: Path) -> None:
     failed = sorted((directory / "runs").iterdir())[:2]
     for run in failed:
         (run / "DONE").unlink()
         (run / "FAILED.json").write_text('{"cause": "no memory"}')
     levels = {json.loads((run / "spec.json").read_text())["rollouts_per_problem"] for run in failed}
     code, stdout, _ = isolaw("answer", directory, "--compute", "1M", *FEW)
-    *_, weak, last = stdout.splitlines()
     n = ", ".join(map(str, sorted(levels)))
-    assert weak.startswith(f"Weak points: (1) 2 of 6 runs failed (n = {n}): isolaw status {directory}; (2) ")
-    assert (code, last) == (0, f"Next: Repeat the failed runs: isolaw sweep --out {directory}")
+    step = f"Next: Repeat the failed runs. 2 runs of the sweep failed (n = {n})."
+    assert (code, stdout.splitlines()[2:4]) == (0, [step, f"  isolaw sweep --out {directory}"])
 
 
 def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:

@@ -51,6 +51,10 @@ MISTAKES = {
         SOUND.replace("20000", "20"),
         ["sweep.compute", "found 20", "at least one batch"],
     ),
+    "billions of runs": (
+        SOUND.replace("[4, 16]", str([*range(2, 602)])).replace("[8]", str([*range(1, 3001)])),
+        [":4: [grid]: found 1,800,000 runs; expected at most 20,000 runs"],
+    ),
     "not TOML": (SOUND + "[sweep\n", ["not valid TOML", "line 12"]),
     "a table twice": (SOUND + "[sweep]\n", ["not valid TOML", "line 12"]),
     "JSON": ('{"sweep": {}}', ["not valid TOML", "line 1"]),

@@ -90,18 +90,26 @@ LOOKS = {
     "run-one": ["run-one runs/{run}"],  # it is done
 }  # fmt: skip
 DOORS = """
-import isolaw
-for call in (
-    lambda: isolaw.read("runs"), lambda: isolaw.read("log"), lambda: isolaw.fit("runs", draws=0),
-    lambda: isolaw.answer("runs", 30_000, draws=0), lambda: isolaw.status("named"),
-    lambda: isolaw.load_law("law.json"), lambda: isolaw.dead_groups("log"),
-    lambda: isolaw.advise(1e6, cost="runs"),
-    lambda: isolaw.compare("runs", "log"), lambda: isolaw.check("real"), lambda: isolaw.doctor(),
-):
-    try:
-        call()
-    except Exception:
-        pass
+import json, isolaw
+from isolaw import IsolawError, Law
+doors = {
+    "read": ["runs", "log"], "fit": ["log"], "answer": [("runs", 30_000), ("log", 30_000)],
+    "status": ["named"],
+    "read_cost": ["runs", "log"], "compare": [("runs", "log")], "retune": [("log", "reward", "validation")],
+    "backtest": [("log", 10)], "to_target": ["log"], "compare_by": [("log", "lr")],
+    "compare_shapes": [("log", (8, 4), (8, 8))], "export": [("runs/runs", "exported")],
+    "split": [("model", "problems/train.jsonl", "split")], "paper_figures": [("log", "figures")],
+    "advise": [1e6], "diagnose": [()],
+}
+for name, calls in doors.items():
+    for call in calls:
+        try:
+            getattr(isolaw, name)(*(call if isinstance(call, tuple) else (call,)))
+        except IsolawError:
+            pass
+law = isolaw.fit("runs", draws=0)
+isolaw.write_report("runs", Law.load(law.save("law2.json")), "page.html")
+isolaw.SweepSpec.read("real.toml")
 """
 ALL = """
 import shlex, sys

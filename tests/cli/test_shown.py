@@ -121,6 +121,33 @@ def test_a_terminal_gets_our_own_escapes_only(tmp_path: Path) -> None:
     assert not UNSHOWN.search(text)
 
 
+WORDS = [
+    ["EVIL"],
+    ["--EVIL"],
+    ["fit", "--EVIL"],
+    ["fit", "--draws", "EVIL", "x"],
+    ["fit", "--hold=EVIL", "x"],
+    ["fit", "--where", "EVIL", "x"],
+    ["fit", "EVIL"],
+    ["status", "x", "EVIL"],
+    ["answer", "x", "--compute", "EVIL"],
+    ["advise", "--compute", "1e6", "--difficulty", "EVIL"],
+    ["compare", "EVIL", "EVIL"],
+    ["model-size", "EVIL"],
+    ["run-one", "EVIL"],
+    ["predict", "EVIL", "--compute", "1e6"],
+]
+
+
+@pytest.mark.parametrize("evil", [EVIL, "y" * 200_000], ids=["escapes", "long"])
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_an_argument_is_shown_on_one_line(isolaw: Call, words: list[str], evil: str) -> None:
+    code, out, err = isolaw(*(word.replace("EVIL", evil) for word in words))
+    assert code in (1, 2)
+    assert not UNSHOWN.search(out + err)
+    assert len(out + err) < 2_500
+
+
 def test_a_bare_command_prints_its_help(isolaw: Call) -> None:
     code, out, err = isolaw()
     assert code == 2

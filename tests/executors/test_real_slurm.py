@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -370,3 +371,72 @@ def test_what_no_machine_has_room_for_says_why_it_waits(long, tmp_path: Path) ->
             stop.set()
     (cause,) = causes
     assert re.fullmatch(r"SLURM job \d+ waits: PartitionConfig", cause)
+
+
+TWO = """
+import os, socket, sys, time
+from pathlib import Path
+rank, out = int(os.environ["SLURM_PROCID"]), Path(os.environ["ISOLAW_OUT"])
+assert os.environ["ISOLAW_NODE_LIST"] == "one,two" and os.environ["ISOLAW_NODES"] == "2"
+resume = os.environ["ISOLAW_RESUME"]
+step, port = int(Path(resume).read_text()) if resume else 0, int(sys.argv[1])
+if rank == 0:
+    server = socket.create_server((os.environ["ISOLAW_HEAD_ADDRESS"], port), reuse_port=True)
+    peer, _ = server.accept()
+else:
+    while True:
+        try:
+            peer = socket.create_connection((os.environ["ISOLAW_HEAD_ADDRESS"], port))
+            break
+        except OSError:
+            time.sleep(0.1)
+while step < int(os.environ["ISOLAW_STEPS"]):
+    step += 1
+    peer.sendall(f"{step:4}".encode())
+    assert int(peer.recv(4)) == step  # both trained it
+    time.sleep(0.2)
+    if rank == 0:
+        with (out / "metrics.jsonl").open("a") as log:
+            log.write('{"step": %d, "reward": %f}\\n' % (step, step / 100))
+        if step % 5 == 0:
+            (out / f"step-{step}").write_text(str(step))
+"""
+
+
+def test_a_command_over_two_machines_one_of_which_dies(make, tmp_path: Path, wait_for) -> None:
+    """It starts once, with the names of its machines; after the death it continues from its checkpoint."""
+    (tmp_path / "two.py").write_text(TWO)
+    (port,), out, died = free_ports(1), tmp_path / "out", []
+    spec = SweepSpec.parse(
+        {
+            "sweep": {"backend": "command", "compute": 160, "seeds": 1},
+            "grid": {"problems_per_batch": [2], "rollouts_per_problem": [4]},
+            "command": {
+                "run": ["srun", "--overlap", "--nodes={nodes}", "--ntasks-per-node=1", sys.executable,
+                        str(tmp_path / "two.py"), str(port)],
+                "log": "{out}/metrics.jsonl", "checkpoints": "step-{step}",
+            },
+            "executor": {"kind": "slurm", "nodes": 2, "cpus": 1},
+        }
+    )  # fmt: skip
+
+    def die(_: Event) -> None:
+        if died or not list(out.glob("runs/*/out/0/step-5")):
+            return
+        died.append(True)
+        said("scontrol", "update", "NodeName=two", "State=DOWN", "Reason=dead")
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("SLURMD_NODENAME") == "two":
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        said("scontrol", "update", "NodeName=two", "State=RESUME")
+
+    events = make(spec, out, die)
+    assert [e.kind for e in events if e.kind not in ("checkpoint", "warning")] == ["done"]
+    assert died
+    assert "--nodes=2" in next((out / "slurm").glob("*_submission.sh")).read_text()
+    (commands,) = out.glob("runs/*/out/0/command.sh")
+    assert commands.read_text().count("srun --overlap --nodes=2") == 2
+    table = SweepStore(out).collect().points
+    assert table[["step", "compute"]].values.tolist() == [[step, 8 * step] for step in range(1, 21)]
+    assert table["value"].tolist() == pytest.approx([step / 100 for step in range(1, 21)])

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from isolaw import engine
-from isolaw.config import SweepSpec
-from isolaw.errors import RunError
+from isolaw import backends, engine, executors, preview
+from isolaw.config import ExecutorSection, RunSpec, SweepSpec
+from isolaw.errors import RunError, SpecError
 from isolaw.executors import slurm
 from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
@@ -311,3 +312,59 @@ def test_run_one_refuses_a_link_in_its_folder(isolaw, tiny, tmp_path: Path) -> N
     code, _, err = isolaw("run-one", run)
     assert code == 2
     assert f"{run / 'stop'}: found a symbolic link to {tmp_path / 'mine'}; expected a file" in err
+
+
+def test_a_run_whose_step_is_long_is_told_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else SLURM ends a job in the middle of a step, and what came after its last state is lost."""
+    backend = backends.get("bandit")
+    cost = SimpleNamespace(step=lambda b, n: 1.0 * n)
+    monkeypatch.setattr(type(backend), "estimate", lambda self, spec: cost)
+    run = RunSpec(backend="bandit", problems_per_batch=4, rollouts_per_problem=512, compute=10**6)
+    section = ExecutorSection(kind="slurm", time=60)
+    needs = executors.resources(section, run)
+    assert needs.notice_s == 120 + 768
+    assert "signal=USR2@888" in slurm.script(Path("out"), "0" * 64, section, needs)
+    assert executors.resources(ExecutorSection(kind="ray"), run).notice_s == 120
+
+
+@pytest.mark.parametrize(
+    ("executor", "command", "said"),
+    [
+        ({"nodes": 2}, {"gpus": 16}, ""),
+        ({"nodes": 2, "gpus": 8}, {"gpus": 16}, ""),
+        ({"gpus": 16}, {"gpus": 16}, ""),  # a machine with 16 GPUs
+        ({}, {"gpus": 16}, "executor.nodes: found 1; expected 2 for command.gpus = 16, or executor.gpus"),
+        ({"nodes": 3}, {"gpus": 16}, "executor.nodes: found 3; expected a divisor of command.gpus (16)"),
+        ({"gpus": 4}, {"gpus": 8}, "executor.gpus: found 4; expected command.gpus / executor.nodes, 8"),
+    ],
+)
+def test_the_machines_of_a_command(executor: dict, command: dict, said: str, tmp_path: Path) -> None:
+    """Its program need not be on the login node: `setup` or a container brings it."""
+    spec = SweepSpec.parse(
+        {
+            "sweep": {"backend": "command", "compute": 640, "seeds": 1},
+            "grid": {"problems_per_batch": [4], "rollouts_per_problem": [4]},
+            "command": {"run": ["no-such-program", "{nodes}", "{node_list}"], **command},
+            "executor": {"kind": "slurm", **executor},
+        }
+    )
+    if said:
+        with pytest.raises(SpecError) as caught:
+            engine.resolve_sweep(spec, tmp_path)
+        assert said in str(caught.value)
+        return
+    (run,) = engine.resolve_sweep(spec, tmp_path).runs
+    needs = executors.resources(spec.executor, run)
+    nodes = spec.executor.nodes
+    assert (needs.nodes, needs.cpus, needs.gpus) == (nodes, 128 // nodes, 16 // nodes)
+    script = slurm.script(tmp_path, run.run_id, spec.executor, needs)
+    assert f"--nodes={nodes}" in script
+    assert f"--cpus-per-task={128 // nodes}" in script
+    assert ("--mem=0" in script) == (nodes > 1)
+    shown = run_preview(spec, tmp_path)
+    assert shown["words"] == ["no-such-program", str(nodes), "{node_list}" if nodes > 1 else "localhost"]
+
+
+def run_preview(spec: SweepSpec, out: Path) -> dict:
+    (command,) = preview.Preview(engine.resolve_sweep(spec, out), out).commands
+    return command

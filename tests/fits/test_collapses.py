@@ -92,8 +92,8 @@ def test_a_run_that_never_was_with_the_others_leaves_its_configuration(synthetic
 def test_a_law_is_that_of_runs_that_do_not_collapse(synthetic: Make) -> None:
     """Without its collapsed run the best n is what it was, and the law says which run it was."""
     runs = synthetic(GRID, noise=0.003, between=0.002)
-    steady = isolaw.fit(runs, draws=100)
-    broken = isolaw.fit(collapsing(runs, rollouts_per_problem=[64], seed=[2]), draws=100)
+    steady = isolaw.fit(runs, draws=40)
+    broken = isolaw.fit(collapsing(runs, rollouts_per_problem=[64], seed=[2]), draws=40)
     assert not having(steady.document.flags, Code.COLLAPSED)
     (flag,) = having(broken.document.flags, Code.COLLAPSED)
     assert flag.text.startswith("1 of 12 runs collapsed (B_p = 32, n = 64, seed 2, after C = ")

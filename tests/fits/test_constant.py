@@ -27,7 +27,7 @@ def test_a_constant_reward_has_no_best_n(synthetic: Make, method: Any, level: fl
     assert not having(law.document.flags, Code.ONE_SEED, Code.COPIES)
     prediction = law.predict(2e6)
     assert prediction.n is None
-    assert prediction.run_first == []
+    assert prediction.next.runs == ()
     assert {flag.code for flag in prediction.flags} & {Code.FLAT, Code.GRID_EDGE} == {Code.FLAT}
 
 

@@ -17,8 +17,7 @@ from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Configuration
 from isolaw.fits.studies.recipes import foresee
-from isolaw.report.text.answer import backtest_failed
-from isolaw.report.text.prediction import prediction_summary
+from isolaw.report.text.prediction import backtest_failed
 from isolaw.runs import Runs
 
 BUDGETS = 2e5, 1e6  # within the runs, and beyond them, where the pool predicts
@@ -117,9 +116,9 @@ def test_a_saved_law_keeps_its_tolerance(tmp_path: Path) -> None:
 
 def test_the_text_names_the_tolerance_in_the_metrics_own_unit() -> None:
     found = predicted(100.0, 0.0)[0]
-    text = "\n".join(prediction_summary(found, law(100.0, 0.0).document))
-    assert f"The expected loss is {found.loss:.2f} in score" in text
-    assert "of draws the loss is at most 0.5" in text
+    text = str(found)
+    assert f"Expected loss {found.loss:.2f} in score" in text
+    assert "of draws lose at most 0.5" in text
     assert "0.005" not in text
     assert found.to_dict()["tolerance"] == 0.5
     (flag,) = having(law(100.0, 0.0).document.flags, Code.REWARD_SCALE)

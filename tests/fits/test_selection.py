@@ -11,7 +11,7 @@ import pytest
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, Flag, having
-from isolaw.fits.selection import Configuration, Selection, select
+from isolaw.fits.selection import Configuration, Selection, select, usual_hold
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -131,7 +131,7 @@ def test_names_that_do_not_exist(synthetic: Make) -> None:
 
 def test_two_n_are_too_few(synthetic: Make) -> None:
     with pytest.raises(
-        Refused, match=r"at least 3 different rollouts_per_problem.*2 \(n = 8, 16\).*Add runs"
+        Refused, match=r"at least three values of n at the same B_p; found 2 \(n = 8, 16\).*Add runs"
     ):
         chosen(synthetic([(32, 8), (32, 16)]))
 
@@ -157,7 +157,9 @@ def test_ranges_that_do_not_meet(synthetic: Make) -> None:
     runs = synthetic(
         [(32, n) for n in N], start=lambda b, n: 3e4 * n, compute=lambda b, n: 5e4 * n, zero=False
     )
-    with pytest.raises(Refused, match=r"no compute has 3 different n measured.*Run the smaller n"):
+    with pytest.raises(
+        Refused, match=r"no three values of n were evaluated at the same .*Train the smaller n"
+    ):
         chosen(runs)
 
 
@@ -243,3 +245,16 @@ def test_units_that_do_not_go_together(synthetic: Make) -> None:
         select(runs, "avg@4", "validation", "B_p", x="dollars")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="where B is fixed the law is in steps"):
         select(runs, "avg@4", "validation", "B", x="tokens")
+
+
+@pytest.mark.parametrize(
+    ("places", "hold"),
+    [
+        ([(32, 8), (32, 16)], "B_p"),
+        ([(32, 8), (16, 16)], "B"),
+        ([(32, 8), (16, 8)], "nothing"),
+    ],
+)
+def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
+    assert usual_hold(synthetic(places)) == hold
+    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"

@@ -47,7 +47,7 @@ def in_turn(patch: pytest.MonkeyPatch) -> None:
     """Fits on one thread each: tests go side by side already, and the numbers are the same."""
     from isolaw.fits.surface import estimate
 
-    def each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    def each(function: Callable[[Any], Any], items: Iterable[Any], rows: int) -> list[Any]:
         return list(map(function, items))
 
     patch.setattr(estimate, "each", each)

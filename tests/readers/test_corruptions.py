@@ -231,7 +231,10 @@ CORRUPTIONS = [
         "a folder doubled", "easyr1", r"another log of this run has the same values", copy("n8-seed0", "copy")
     ),
     Corruption(
-        "a file behind itself", "verl", r"another log of this run has the same values", append(f"{N8}.jsonl", f"{N8}.jsonl")
+        "a file behind itself",
+        "verl",
+        r"another log of this run has the same values",
+        append(f"{N8}.jsonl", f"{N8}.jsonl"),
     ),
     Corruption(
         "another run's rows behind a file",
@@ -240,7 +243,10 @@ CORRUPTIONS = [
         append(f"{N8}.jsonl", "math/n8-seed1.jsonl"),
     ),
     Corruption(
-        "steps that restart", "verl", r"2 runs of one configuration and seed", rewrite("n8-seed0.jsonl", again)
+        "steps that restart",
+        "verl",
+        r"2 runs of one configuration and seed",
+        rewrite("n8-seed0.jsonl", again),
     ),
     Corruption(
         "percent in every run", "verl", r"was in percent \(up to", rewrite("*.jsonl", times(ACC, 100))

@@ -574,14 +574,23 @@ def test_a_long_text_column_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_damaged_column_chunk_is_a_message(tmp_path: Path) -> None:
-    """The sizes in it are of another column: Arrow's view of it would end the process."""
+    """A column of another type, or none, in a row group: Arrow's view of it would end the process."""
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": ["x"], "step": [1], "v": [0.5]}), path)
     sound = path.read_bytes()
-    for at in range(sound.rindex(b"schema"), len(sound) - 8):
+    footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    for at in range(footer, footer + 128):
         path.write_bytes(sound[:at] + b"\x22" + sound[at + 1 :])
         with contextlib.suppress(DataError):
             parquet.read_parquet(path)
+
+
+def test_a_table_of_many_runs(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"r{i},32,8,{i},1,0.5\n" for i in range(5_001))
+    path.write_text("run_id,B_p,n,seed,step,avg@4\n" + rows)
+    (table,) = survey([path]).candidates
+    assert table.message.startswith("5,001 runs; isolaw reads up to 5,000 of a table")
 
 
 def test_columns_with_the_same_beginning(tmp_path: Path) -> None:

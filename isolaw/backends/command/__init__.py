@@ -65,23 +65,34 @@ class _CommandBackend(Backend):
         issues += sampling_issues(spec, "the trainer's own configuration decides about evaluations")
         if not Path(options.folder or ".").is_dir():
             issues.append(Issue("command.folder", found=options.folder, accepted="a folder"))
-        elif not issues and not options.shell:
-            words = template.words_of(options)
-            if shutil.which(words[0]) is None and not os.access(options.path(words[0]), os.X_OK):
-                issues.append(Issue("command.run", "no such program", words[0]))
         return issues
+
+    def check_here(self, spec: RunSpec) -> list[Issue]:
+        """Return an issue if this machine lacks the command's program."""
+        options = CommandOptions.of(spec)
+        word = "" if options.shell else template.words_of(options)[0]
+        if not word or shutil.which(word) or os.access(options.path(word), os.X_OK):
+            return []
+        return [Issue("command.run", "no such program", word)]
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """Return notes on the keys of the sweep file that do not reach the trainer."""
+        try:
+            return template.unused(spec, CommandOptions.read(spec))
+        except (SpecError, ValueError):  # `resolve` and `check` report the issues
+            return []
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by its GPUs or, without GPUs, by its cores."""
         options = CommandOptions.of(spec)
         if options.gpus:
             return max(1, len(visible_gpus()) // options.gpus)
-        return max(1, (os.cpu_count() or 1) // options.cpus)
+        return max(1, (os.cpu_count() or 1) // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
         """Return the cores and GPUs of a run: the values of ``command.cpus`` and ``command.gpus``."""
         options = CommandOptions.of(spec)
-        return Needs(options.cpus, options.gpus)
+        return Needs(options.cores, options.gpus)
 
     def when_stopped(self, spec: RunSpec) -> str:
         """Return from where the runs continue, because a trainer saves no state when it ends."""
@@ -89,14 +100,16 @@ class _CommandBackend(Backend):
             return "runs end, and continue from the last checkpoint of the trainer"
         return "runs end, and start again at step 0 because command.checkpoints is not set"
 
-    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
-        """Return the command of each run."""
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
+        """Return the command of each run; the names of several machines are not known yet."""
         from isolaw.backends.command.training import FIRST
 
         shown = []
         for spec in runs:
             options = CommandOptions.of(spec)
-            values = template.values_of(spec, options, str(folder(spec) / FIRST))
+            values = template.values_of(spec, options, str(folder(spec) / FIRST), nodes=["localhost"] * nodes)
+            if nodes > 1:
+                values |= {name: f"{{{name}}}" for name in ("node_list", "head_address")}
             command = template.command_of(options, values)
             shown.append(
                 {

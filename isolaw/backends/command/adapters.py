@@ -8,10 +8,10 @@ tests/backends/command/test_adapters.py shows that the framework's parser accept
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-VERSION = 1  # version of all adapters, part of a run's identity; increase it if the training changes
+VERSION = 2  # version of all adapters, part of a run's identity; increase it if the training changes
 CHECKED = {
     "veRL": "0.9.1",
     "TRL": "1.16.0",
@@ -27,9 +27,14 @@ class Adapter:
     """The settings of a framework; ``{…}`` are placeholders.
 
     Every run gets the settings in ``always``. A new run also gets ``fresh``, and a run that continues from a
-    checkpoint also gets ``resumed``. Settings in ``defaults`` apply only if the command does not set them.
-    ``recipe`` maps recipe keys to settings; a run gets these settings if the sweep file sets the key. A
-    setting with the value ``None`` is a flag.
+    checkpoint also gets ``resumed``. Settings in ``defaults`` apply only if the command does not set them and
+    their placeholders have values. ``recipe`` maps recipe keys to settings; a run gets these settings if the
+    sweep file sets the key. A setting with the value ``None`` is a flag. ``member`` is a list setting and the
+    element that isolaw needs in it; the command can name others.
+
+    ``refused`` maps settings to the values (a regular expression) with which a step is no longer B_p · n
+    rollouts and one update, and the reason. ``unlike`` maps a recipe key to the setting and the values of it
+    under which the framework reads the key's setting differently, and the reason.
     """
 
     style: str  # "key=value" or "--key value"
@@ -38,28 +43,51 @@ class Adapter:
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     fresh: Mapping[str, str | None] = field(default_factory=dict)
     resumed: Mapping[str, str | None] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    member: tuple[str, str] | None = None
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unlike: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    least: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # of recipe keys, and why
     log: str = "output"
     checkpoints: str = ""
     reader: str = ""  # name of the reader of its logs, if it differs from the framework's name
 
-    def settings(self, resumes: bool, recipe: Iterable[str], given: Iterable[str]) -> dict[str, str | None]:
+    def settings(
+        self, resumes: bool, values: Iterable[str], given: Mapping[str, str]
+    ) -> dict[str, str | None]:
         """Return the settings of a run, with placeholders.
 
-        ``recipe`` lists the recipe keys that the sweep sets, and ``given`` the settings in its command.
+        ``values`` lists the placeholders that have values, and ``given`` the settings in the command.
         """
-        known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
-        defaults = {name: value for name, value in self.defaults.items() if name not in {*given}}
-        return {**self.always, **(self.resumed if resumes else self.fresh), **defaults, **known}
+        filled = {f"{{{name}}}" for name in values}
+        known = {name: f"{{{key}}}" for key in values for name in self.recipe.get(key, ())}
+        defaults = {
+            name: value
+            for name, value in self.defaults.items()
+            if plain_name(name) not in given and {*re.findall(r"\{\w+\}", value or "")} <= filled
+        }
+        lists = {}
+        if self.member:
+            name, needed = self.member
+            members = re.findall(r"[\w.-]+", given.get(plain_name(name), "console"))
+            lists[name] = f"[{','.join(dict.fromkeys([*members, needed]))}]"
+        always = {**self.always, **(self.resumed if resumes else self.fresh)}
+        return {**always, **defaults, **lists, **known}
 
-    def given(self, words: Iterable[str]) -> dict[str, str]:
-        """Return the settings that the command sets itself, each with the word that sets it.
+    def given(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the settings that the command sets itself, by `plain_name`, with their values.
 
-        >>> ADAPTERS["TRL"].given(["train.py", "--max_steps=9"]), ADAPTERS["veRL"].given(["+data.seed=1"])
-        ({'max_steps': '--max_steps=9'}, {'data.seed': '+data.seed=1'})
+        >>> ADAPTERS["TRL"].given(["train.py", "--max-steps=9", "--bf16", "true", "--log"])
+        {'max_steps': '9', 'bf16': 'true', 'log': ''}
+        >>> ADAPTERS["veRL"].given(["+data.seed=1"])
+        {'data.seed': '1'}
         """
-        pattern = r"\+*([\w.]+)=.*" if self.style == "key=value" else r"--([\w.-]+)(?:=.*)?"
-        return {match[1]: word for word in words if (match := re.fullmatch(pattern, word, re.S))}
+        pattern = r"\+*([\w.]+)=(.*)" if self.style == "key=value" else r"--([\w.-]+)(?:=(.*))?"
+        out = {}
+        for place, word in enumerate(words):
+            if match := re.fullmatch(pattern, word, re.S):
+                after = words[place + 1] if place + 1 < len(words) else "--"
+                out[plain_name(match[1])] = match[2] or ("" if after.startswith("--") else after)
+        return out
 
     def words(self, settings: Mapping[str, str | None]) -> list[str]:
         """Return settings as command-line words.
@@ -73,6 +101,14 @@ class Adapter:
         return [word for pair in pairs for word in pair]
 
 
+def plain_name(name: str) -> str:
+    """Return a setting's name without its spelling: parsers of options accept ``-`` for ``_``."""
+    return name.lstrip("+").replace("-", "_")
+
+
+_ON = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
+_DISCARDS = "it discards groups, whose rollouts C would not count"
+_SEVERAL = "a step would not be one update on B_p · n rollouts"
 _TRAINER: dict[str, str | None] = {  # settings of Hugging Face's Trainer
     "num_generations": "{n}",
     "per_device_train_batch_size": "{micro_batch}",
@@ -88,8 +124,16 @@ _TRAINER_DEFAULTS: dict[str, str | None] = {
     "save_strategy": "steps",
     "save_steps": "{every}",
     "eval_steps": "{every}",
+    "save_total_limit": "2",
     "num_generations_eval": "2",  # the default n would have to divide the evaluation batch
 }
+_CAP = "there epsilon_high is the cap of the weight, not 1 + ε: pass it in command.run"
+_NOT_CLIPPED = "this loss does not clip the ratio"
+_TRAINER_UNLIKE = {
+    "clip_high": ("loss_type", "cispo", _CAP),
+    "clip_low": ("loss_type", "cispo|sapo|vespo|real", _NOT_CLIPPED),
+}
+_TRAINER_REFUSED = dict.fromkeys(("steps_per_generation", "generation_batch_size"), (".*", _SEVERAL))
 _TRAINER_RECIPE = {
     "lr": ("learning_rate",),
     "warmup_steps": ("warmup_steps",),
@@ -102,6 +146,8 @@ _TRAINER_RECIPE = {
     "top_p": ("top_p",),
     "max_response_tokens": ("max_completion_length",),
 }
+
+_SKYRL_CISPO = ("trainer.algorithm.policy_loss_type", "cispo", "this loss reads trainer.algorithm.cispo")
 
 ADAPTERS: dict[str, Adapter] = {
     "veRL": Adapter(
@@ -117,12 +163,31 @@ ADAPTERS: dict[str, Adapter] = {
             "actor_rollout_ref.actor.data_loader_seed": "{seed}",
             "actor_rollout_ref.rollout.seed": "{seed}",
             "trainer.default_local_dir": "{out}",
-            "trainer.logger": "[console,file]",
+            # The actor that writes the log gets it from Ray, not from this process. The name includes the
+            # step, because veRL's file logger truncates an existing file when it starts.
+            "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH": "{out}/metrics-{done}.jsonl",
         },
         defaults={
             "trainer.save_freq": "{every}",
             "trainer.test_freq": "{every}",
+            "trainer.max_actor_ckpt_to_keep": "2",
+            "trainer.max_critic_ckpt_to_keep": "2",
+            "trainer.nnodes": "{nodes}",
+            "trainer.n_gpus_per_node": "{gpus_per_node}",
         },
+        member=("trainer.logger", "file"),
+        refused={
+            "algorithm.filter_groups.enable": (_ON, _DISCARDS),
+            "trainer.v1.trainer_mode": ("separate_async", "it makes parameter_sync_step updates a step"),
+        },
+        unlike=dict.fromkeys(
+            ("clip_low", "clip_high"),
+            (
+                "actor_rollout_ref.actor.policy_loss.loss_mode",
+                "dppo_.*|sapo|gpg|kl_cov|dro|bypass_mode",
+                "this loss does not clip the ratio to [1 - ε, 1 + ε]",
+            ),
+        ),
         fresh={"trainer.resume_mode": "disable"},
         resumed={"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "{resume}"},
         recipe={
@@ -137,8 +202,6 @@ ADAPTERS: dict[str, Adapter] = {
             "top_p": ("actor_rollout_ref.rollout.top_p",),
             "max_response_tokens": ("data.max_response_length",),
         },
-        # The name includes the step, because veRL's file logger truncates an existing file when it starts.
-        environment={"VERL_FILE_LOGGER_PATH": "{out}/metrics-{done}.jsonl"},
         log="{out}/metrics-*.jsonl",
         checkpoints="{out}/global_step_{step}/data.pt",
     ),
@@ -148,6 +211,8 @@ ADAPTERS: dict[str, Adapter] = {
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
+        refused=_TRAINER_REFUSED,
+        unlike=_TRAINER_UNLIKE,
         log="{out}/checkpoint-*/trainer_state.json",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
     ),
@@ -168,7 +233,9 @@ ADAPTERS: dict[str, Adapter] = {
             "actor.lr_scheduler": "constant",
             "eval.steps": "{every}",
             "ckpt.save_steps": "{every}",
+            "ckpt.max_num": "2",
         },
+        refused={"algo.dynamic_filtering_enable": (_ON, _DISCARDS)},
         resumed={"ckpt.load_enable": None},
         recipe={
             "lr": ("actor.adam.lr",),
@@ -199,7 +266,10 @@ ADAPTERS: dict[str, Adapter] = {
         defaults={
             "trainer.eval_interval": "{every}",
             "trainer.ckpt_interval": "{every}",
+            "trainer.max_ckpts_to_keep": "2",
         },
+        refused={"trainer.algorithm.dynamic_sampling.type": (_ON, _DISCARDS)},
+        unlike=dict.fromkeys(("clip_low", "clip_high"), _SKYRL_CISPO),
         fresh={"trainer.resume_mode": "none"},
         resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
         recipe={
@@ -221,6 +291,8 @@ ADAPTERS: dict[str, Adapter] = {
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
+        refused=_TRAINER_REFUSED | {"dynamic_sample": (_ON, _DISCARDS)},
+        unlike=_TRAINER_UNLIKE,
         log="{out}/logging.jsonl",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
         reader="TRL",
@@ -234,7 +306,14 @@ ADAPTERS: dict[str, Adapter] = {
             "output-dir": "{out}",
             "run.name": "run",
         },
-        defaults={"ckpt.interval": "{every}", "orchestrator.max-off-policy-steps": "0"},
+        defaults={
+            "ckpt.interval": "{every}",
+            "ckpt.keep-last": "2",
+            "orchestrator.max-off-policy-steps": "1",
+        },
+        least={
+            "staleness": (1, "at 0, prime-rl drops rollouts that a new policy overtakes, mostly long ones")
+        },
         resumed={"resume.step": "{done}"},
         recipe={
             "lr": ("trainer.optim.lr",),
@@ -248,3 +327,27 @@ ADAPTERS: dict[str, Adapter] = {
         checkpoints="{out}/run/checkpoints/step_{step}/trainer",
     ),
 }
+
+
+def trainer_overrides(
+    framework: str, problems_per_batch: int, rollouts_per_problem: int, steps: int
+) -> list[str]:
+    """Return the settings of an allocation as words of the trainer's command line; empty without an adapter.
+
+    Trainers that count rollouts per GPU (TRL) get n and M, since the rest depends on the number of GPUs.
+
+    >>> trainer_overrides("veRL", 128, 12, 300)[:2]
+    ['data.train_batch_size=128', 'actor_rollout_ref.rollout.n=12']
+    >>> trainer_overrides("TRL", 128, 12, 300), trainer_overrides("mine", 128, 12, 300)
+    (['--num_generations', '12', '--max_steps', '300'], [])
+    """
+    if (adapter := ADAPTERS.get(framework)) is None:
+        return []
+    values = {
+        "{B_p}": problems_per_batch, "{n}": rollouts_per_problem, "{steps}": steps,
+        "{B}": problems_per_batch * rollouts_per_problem,
+    }  # fmt: skip
+    known = {name: str(values[text]) for name, text in adapter.always.items() if text in values}
+    first = next((name for name, text in adapter.always.items() if text == "{steps}"), "")
+    epochs = [name for name, text in adapter.always.items() if text == "{steps}" and name != first]
+    return adapter.words({name: value for name, value in known.items() if name not in epochs})

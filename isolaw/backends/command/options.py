@@ -20,6 +20,7 @@ from isolaw.readers.frameworks import FRAMEWORKS
 # The keys that affect the training; the other keys affect where it runs, and how isolaw follows it.
 IDENTITY = ("run", "shell", "framework", "evaluation_set")
 NOT_FINITE = "nan"  # condition in ``stop_if`` that holds if any value in the log is NaN or infinite
+_CORES_PER_GPU = 8  # data loaders, samplers and Ray's own processes; GPU machines have 12 to 28
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
@@ -40,7 +41,7 @@ def _framework(name: str) -> str:
     return known[name.lower()]
 
 
-Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
+_Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
 
 
 class CommandOptions(BaseModel):
@@ -62,10 +63,10 @@ class CommandOptions(BaseModel):
     evaluation_set: Text = "validation"  # name of the evaluation set if the log does not name it
     files: Annotated[tuple[Text, ...], BeforeValidator(listed)] = ()  # their content is part of the identity
     folder: Text | None = None  # working directory; None: the directory in which the sweep was started
-    cpus: Count = 1
-    gpus: Index = 0
+    cpus: Count | None = None  # None: `_CORES_PER_GPU` for each GPU, or 1
+    gpus: Index = 0  # of a run, on all its machines
     micro_batch: Count | None = None  # rollouts per GPU and pass, for frameworks that require it
-    stop_if: Conditions = ()  # a run fails as soon as one of these conditions holds
+    stop_if: _Conditions = ()  # a run fails as soon as one of these conditions holds
     silent_minutes: Positive = 60.0  # a run fails if its log has no new step for this long
     limit_hours: Positive | None = None  # time limit of a run
 
@@ -76,6 +77,10 @@ class CommandOptions(BaseModel):
             accepted = "the training command, e.g. 'bash train.sh'"
             raise SpecError([Issue("command.run", "missing", accepted=accepted)])
         section = parse_section(cls, spec.options, prefix="command")
+        if section.framework != "none" and "evaluation_set" in spec.options:
+            message = f"the logs of {section.framework} name their evaluation sets"
+            found = section.evaluation_set
+            raise SpecError([Issue("command.evaluation_set", message, found, "no such key")])
         folder = str(Path(section.folder or ".").absolute())
         return section.model_copy(update={"folder": folder})
 
@@ -89,6 +94,11 @@ class CommandOptions(BaseModel):
             log, checkpoints = out.log or adapter.log, out.checkpoints or adapter.checkpoints
             out = out.model_copy(update={"log": log, "checkpoints": checkpoints})
         return out
+
+    @property
+    def cores(self) -> int:
+        """Number of cores of a run, on all its machines."""
+        return self.cpus or max(1, _CORES_PER_GPU * self.gpus)
 
     @property
     def adapter(self) -> Adapter | None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from isolaw.backends.command.adapters import plain_name
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, nearest
+from isolaw.files import open_file
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _SETTINGS = "{settings}"
-# Recipe keys that determine the lr, or that no trainer accepts.
-_OURS = ("lr", "lr_scaling", "algorithm")
+_SCRIPT = 2**20  # bytes of a file that may be code
+_OURS = ("lr", "lr_scaling")  # recipe keys that determine the lr
+# Keys of the sweep file that describe the run to isolaw. A command cannot get them.
+_DESCRIBE = {
+    "problems": ("difficulty", "n_train", "n_validation"),
+    "evaluation": ("metrics", "samples", "sets"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,17 +48,25 @@ def lr_of(spec: RunSpec) -> float | None:
 
 
 def values_of(
-    spec: RunSpec, options: CommandOptions, out: str, checkpoint: str = "", done: int = 0
+    spec: RunSpec,
+    options: CommandOptions,
+    out: str,
+    checkpoint: str = "",
+    done: int = 0,
+    nodes: Sequence[str] = ("localhost",),
+    address: str = "127.0.0.1",
 ) -> dict[str, str]:
     """Return the values of the placeholders; recipe keys that the sweep does not set have no value.
 
     ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
     ``evaluation.points`` parts. For an extended run, it divides the original horizon instead, so that
     extensions do not change ``every``. In a race, the original horizon is the horizon of the initial, shorter
-    runs. ``micro_batch`` and ``accumulation`` satisfy ``micro_batch · accumulation · max(gpus, 1) = B``.
+    runs. ``nodes`` are the names of the run's machines; the others reach the first one at ``address``, where
+    the command starts. ``micro_batch`` and ``accumulation`` satisfy
+    ``micro_batch · accumulation · devices = B``, where a device is a GPU or, without GPUs, a machine.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
-    micro_batch, accumulation = _passes(spec, options)
+    micro_batch, accumulation = _passes(spec, options, options.gpus or len(nodes))
     values = {
         "B_p": spec.problems_per_batch,
         "n": spec.rollouts_per_problem,
@@ -62,6 +78,12 @@ def values_of(
         "done": done,
         "every": max(1, end // spec.batch_rollouts // spec.evaluation.points),
         "gpus": options.gpus,
+        "cpus": options.cores,
+        "nodes": len(nodes),
+        "node_list": ",".join(nodes),
+        "head_address": address,
+        "gpus_per_node": options.gpus // len(nodes) or None,
+        "algorithm": spec.recipe.algorithm,
         "micro_batch": micro_batch,
         "accumulation": accumulation,
         "lr": lr_of(spec),
@@ -70,12 +92,12 @@ def values_of(
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
-def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
-    """Return the rollouts per GPU and pass, and the number of passes, or None if B has no such split.
+def _passes(spec: RunSpec, options: CommandOptions, devices: int) -> tuple[int | None, int | None]:
+    """Return the rollouts per device and pass, and the number of passes, or None if B has no such split.
 
-    By default, a pass has at most 8 rollouts per GPU.
+    A device is a GPU or, without GPUs, a machine. By default, a pass has at most 8 rollouts per device.
     """
-    share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
+    share, rest = divmod(spec.batch_rollouts, devices)
     if rest:
         return None, None
     size = options.micro_batch or next(
@@ -94,14 +116,8 @@ def command_of(
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
     settings: list[str] = []
     if adapter := options.adapter:
-        recipe = [key for key in adapter.recipe if key in values]
-        settings_of_adapter = adapter.settings(
-            bool(values["resume"]), recipe, adapter.given(words_of(options))
-        )
-        settings = adapter.words(
-            {name: value and fill(value, values) for name, value in settings_of_adapter.items()}
-        )
-        environment |= {name: fill(value, values) for name, value in adapter.environment.items()}
+        of_run = adapter.settings(bool(values["resume"]), values, adapter.given(words_of(options)))
+        settings = adapter.words({name: value and fill(value, values) for name, value in of_run.items()})
     if options.shell:
         assert isinstance(options.run, str)
         line = options.run if _SETTINGS in options.run or not settings else f"{options.run} {_SETTINGS}"
@@ -158,26 +174,73 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
 
 def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[str, str]) -> list[Issue]:
     """Return the issues of settings that the framework's adapter sets itself or cannot express."""
-    if not (adapter := options.adapter):
-        return []
     out = []
-    for name, word in adapter.given(words_of(options)).items():
-        if name in {**adapter.always, **adapter.resumed, **adapter.fresh}:
+    if spec.recipe.lr is None and spec.recipe.lr_scaling != type(spec.recipe)().lr_scaling:
+        message = "without recipe.lr, the trainer's own lr applies to every batch"
+        out.append(Issue("recipe.lr_scaling", message, spec.recipe.lr_scaling, "a recipe.lr"))
+    if not (adapter := options.adapter):
+        return out
+    words = words_of(options)
+    given, chosen = adapter.given(words), spec.recipe.chosen()
+    for name in map(plain_name, {**adapter.always, **adapter.resumed, **adapter.fresh}):
+        if name in given:
             message = f"isolaw sets {name}: leave it out, or pass all options with placeholders such as {{n}}"
-            out.append(Issue("command.run", message, word))
-    text = " ".join(words_of(options))
-    for key in spec.recipe.chosen():
-        if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
+            out.append(Issue("command.run", message, given[name]))
+    for name, (wrong, why) in adapter.refused.items():
+        if name in given and re.fullmatch(wrong, given[name].strip("\"'")):
+            out.append(Issue("command.run", f"leave out {name}: {why}", given[name]))
+    for key in chosen:
+        name, wrong, why = adapter.unlike.get(key, ("", "", ""))
+        if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in " ".join(words):
             message = (
                 f"isolaw knows no {options.framework} option for this key; pass {{{key}}} in command.run"
             )
             out.append(Issue(f"recipe.{key}", message, values[key]))
+        elif name in given and re.fullmatch(wrong, given[name]):
+            out.append(Issue(f"recipe.{key}", f"with {name} = {given[name]}, {why}", values[key]))
+    for key, (least, why) in adapter.least.items():  # `chosen` omits a staleness of 0
+        if (value := getattr(spec.recipe, key)) is not None and value < least:
+            out.append(Issue(f"recipe.{key}", why, value, f"at least {least:g}"))
     if "micro_batch" not in values and any(setting == "{micro_batch}" for setting in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)
         batch = f"B_p = {b}, n = {n}: {b * n} rollouts on {gpus} device{'s' * (gpus > 1)}"
         size = f", in passes of {options.micro_batch}" if options.micro_batch else ""
         out.append(Issue("command.micro_batch", "", batch + size, "sizes that divide B_p · n"))
     return out
+
+
+def unused(spec: RunSpec, options: CommandOptions) -> list[str]:
+    """Return notes on keys of the sweep file that the command does not get, or gets only as a variable."""
+    out = []
+    described = [
+        f"{section}.{key}"
+        for section, keys in _DESCRIBE.items()
+        for key in keys
+        if getattr(getattr(spec, section), key) != type(getattr(spec, section)).model_fields[key].default
+    ]
+    text = " ".join(words_of(options))
+    always = options.adapter.always.values() if options.adapter else ()
+    if options.micro_batch and not any("{micro_batch}" in str(value) for value in (text, *always)):
+        described.append("command.micro_batch")
+    if described:
+        out.append(f"the command does not get {', '.join(described)}; its own configuration decides")
+    if options.adapter is None:
+        code = text + "".join(_content(options.path(name)) for name in options.files)
+        chosen = [key for key in spec.recipe.chosen() if key != "lr_scaling"]
+        hidden = [key for key in chosen if f"{{{key}}}" not in text and f"ISOLAW_{key.upper()}" not in code]
+        if hidden:
+            keys = ", ".join(f"recipe.{key} as ISOLAW_{key.upper()}" for key in hidden)
+            out.append(f"the command gets these keys only as environment variables: {keys}")
+    return out
+
+
+def _content(path: Path) -> str:
+    """Return the beginning of a file, or an empty string."""
+    try:
+        with open_file(path) as file:
+            return file.read(_SCRIPT).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def _text(value: object) -> str:

@@ -25,6 +25,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import IO
@@ -76,7 +77,8 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     ended = out / ENDED
     if ended.exists():
         at = spec.steps
-    values = template.values_of(spec, options, str(out), checkpoint, at)
+    here = (ctx.nodes.names, ctx.nodes.address) if ctx.nodes else ()
+    values = template.values_of(spec, options, str(out), checkpoint, at, *here)
     log = Following(_log(options, out, values), _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log, final=True, whole=at)
@@ -89,7 +91,10 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             )
     if pace.done >= spec.steps:
         return
-    _announce(command := template.command_of(options, values), options, out)
+    command = template.command_of(options, values)
+    if ctx.nodes:
+        command = replace(command, environment={**command.environment, **ctx.nodes.environment})
+    _announce(command, options, out)
     with _Process(command, options, out) as process:
         while process.goes_on(_POLLING_S):
             if ctx.stopping():
@@ -115,6 +120,7 @@ class _Pace:
         self.began = self.moved = time.monotonic()
         self.notes: list[RunNote] = []  # for the next checkpoint
         self.ending: list[RunNote] = []  # for the last one
+        self._dropped = 0.0  # rollouts that the trainer has generated and not used
         self._trained = 0  # the last step in the log with training values
         self._logged = max(done, 0)  # the last such step that was yielded
         self._apart: collections.Counter[int] = collections.Counter()  # distances between such steps
@@ -162,7 +168,14 @@ class _Pace:
             machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
             if step in trained:
                 self._note_missing(step, final)
+            self._dropped += records[step].get(("train", "dropped_rollouts"), 0.0)
             last_step = step == self.spec.steps
+            if last_step and self._dropped > 0:
+                share = self._dropped / (self._dropped + compute)
+                text = (
+                    f"its trainer dropped {self._dropped:,.0f} rollouts ({share:.0%}), which C does not count"
+                )
+                self.notes.append(RunNote("dropped_rollouts", text, {"rollouts": self._dropped}))
             notes, self.notes = [*self.notes, *(self.ending if last_step else ())], []
             yield Checkpoint(step, compute, rows, keep, final=last_step, machine=machine, notes=notes)
 

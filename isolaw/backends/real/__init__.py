@@ -20,7 +20,13 @@ from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths, check_phrase, encode_phrase
+from isolaw.backends.real.rollout.prompts import (
+    Chat,
+    check_lengths,
+    check_phrase,
+    encode_phrase,
+    end_of_turn,
+)
 from isolaw.backends.real.train.memory import planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
@@ -95,6 +101,7 @@ class _Real(Backend):
             for name in options.rewards
             if (file := rewards.file_of(name, options.modules))
         ]
+        code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
         return [*code, *presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
@@ -112,7 +119,10 @@ class _Real(Backend):
             *_evaluation_issues(spec, stored),
             *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
-            *_prompt_issues(str(folder), options.model, longest, phrase, options.chat),
+            *_prompt_issues(
+                str(folder), options.model, longest, phrase, options.chat, options.stop_tokens or ()
+            ),
+            *_answer_issues(str(folder), options.rewards),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
@@ -152,7 +162,7 @@ class _Real(Backend):
         """Return a context in which precision, sampler and placement are chosen for the given machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes, gpu)
 
-    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path]) -> Outlook:
+    def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the memory plans of the runs, or a note on why no plan exists."""
         unknown = planner.note(runs[0]) if runs else None
         return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
@@ -208,6 +218,45 @@ def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
         return ProblemSet.read(folder), ()
     except SpecError as error:
         return None, tuple(error.issues)
+
+
+def _is_chat(spec: RunSpec, options: RealOptions) -> bool:
+    """Return whether prompts are conversations, which the model's chat template ends."""
+    if options.chat != Chat():
+        return True
+    _, stored, _ = _find_set(spec.problems.set)
+    return stored is not None and any(not isinstance(q.prompt, str) for q in stored.parts.get("train", ()))
+
+
+@models.cached(folders=1)
+def _turn_notes(model: str, stop: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a note if the token that ends a turn in the chat template does not end a response."""
+    if not environment.installed("transformers"):
+        return ()
+    try:
+        tokenizer = models.tokenizer(model)
+    except DataError:  # `check` reports it
+        return ()
+    token = end_of_turn(tokenizer)
+    ends = {tokenizer.convert_tokens_to_ids(token)} & models.ends(model) if token else set()
+    if token is None or token in stop or ends:
+        return ()
+    return (
+        f"the chat template ends a turn with {token}, which is no end of sequence of {model}: responses may "
+        f'run to recipe.max_response_tokens. real.stop_tokens = ["{token}"] ends them there',
+    )
+
+
+@models.cached(folders=1)
+def _answer_issues(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
+    stored, _ = _read_set(folder)
+    assert stored is not None
+    return tuple(
+        issue
+        for name in names
+        for part, problems in stored.parts.items()
+        for issue in rewards.answer_issues(name, problems, str(stored.files[part]))
+    )
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
@@ -315,7 +364,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 
 @models.cached(folders=2, maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, longest: int, phrase: str | None, chat: Chat
+    folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
 ) -> tuple[Issue, ...]:
     """Return issues of the prompts or the interruption phrase, given responses of ``longest`` tokens."""
     if not environment.installed("transformers"):
@@ -331,4 +380,9 @@ def _prompt_issues(
     stored, _ = _read_set(folder)
     assert stored is not None
     wrong = chat.issues(tokenizer, "real.chat_template")
+    wrong += [
+        Issue("real.stop_tokens", found=token, accepted="a token of the model's tokenizer")
+        for token in stop
+        if token not in tokenizer.get_vocab()
+    ]
     return (*wrong, *check_lengths(stored, tokenizer, models.context(model), longest, chat=chat))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,6 +27,11 @@ _REFUSED = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
     "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
 }  # fmt: skip
+_EXPERTS = re.compile(r"(?:num|n|moe_num|num_local|n_routed|num_moe|n_shared)_experts|moe_intermediate_size")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 1
 
 
 def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
@@ -108,6 +115,11 @@ def _config_faults(model: Path) -> list[str]:
         faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
     if (why := _REFUSED.get(str(content.get("model_type")))) is not None:
         faults.append(f"model_type: found {content['model_type']}, which has {why}; {INSTEAD}")
+    text = content.get("text_config") or content
+    if isinstance(text, dict) and any(
+        _is_count(value) for key, value in text.items() if _EXPERTS.fullmatch(key)
+    ):
+        faults.append(f"found a mixture of experts, whose weights may not all reach the sampler; {INSTEAD}")
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):
@@ -168,6 +180,17 @@ def context(model: str | Path) -> int:
     if type(tokens) is not int or tokens < 1:
         raise ValueError(f"max_position_embeddings: found {tokens!r}; expected an integer of at least 1")
     return tokens
+
+
+def ends(model: str | Path) -> set[int]:
+    """Return the ids of the tokens that end a sequence, as samplers read them."""
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        with contextlib.suppress(OSError, ValueError), open_file(Path(model) / name) as file:
+            content = json.load(file)
+            value = (content.get("text_config") or content).get("eos_token_id", content.get("eos_token_id"))
+            found |= {one for one in (value if isinstance(value, list) else [value]) if one is not None}
+    return found
 
 
 @cached(folders=1)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
+from isolaw.config.sections import Text, listed
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
@@ -18,7 +19,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
-OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights")
+OPTIONAL_IDENTITY = ("system", "chat_template", "stop_tokens", "reward_weights")
 
 
 def _unless_empty(value: Any) -> Any:
@@ -29,11 +30,15 @@ def _unless_ones(value: Any) -> Any:
     return None if isinstance(value, list | tuple) and all(one == 1 for one in value) else value
 
 
+def _listed(value: Any) -> Any:
+    return None if value in ([], ()) else listed(value) if value is not None else None
+
+
 def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+_Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
@@ -59,7 +64,7 @@ class RealOptions(BaseModel):
     # exact, math, package.module:function, or a list of these. The first reward decides which responses are
     # correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
-    reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
+    reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
     reward_workers: Count = 2  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
@@ -70,6 +75,8 @@ class RealOptions(BaseModel):
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
         None
     )
+    # Tokens that end a response, in addition to the model's own end of sequence.
+    stop_tokens: Annotated[tuple[Text, ...] | None, BeforeValidator(_listed)] = None
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage

@@ -212,6 +212,8 @@ class LawDocument(Flagged):
     tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units
     flags: tuple[Flag, ...] = ()  # "warnings" in the file
     diverged: tuple[Cell, ...] = ()  # configurations of which at least half of the runs diverged
+    max_batch_rollouts: int | None = None  # the cap on B_p · n of the machine that made the runs
+    framework: str = ""  # the trainer that made the runs, if they share one
 
     @property
     def axis(self) -> AxisName:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, Refused, wrong_argument
+from isolaw.arguments import checked, numbers
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
 from isolaw.fits.flags import Code, Flag
@@ -52,7 +52,7 @@ def fit_points(
 
     if x not in ("compute", "steps"):
         raise InputError(f"x: found {x!r}; expected compute or steps")
-    raw, n = _numbers(x, x_values), _numbers("n_star", n_star)
+    raw, n = numbers(x, x_values), numbers("n_star", n_star)
     if raw.shape != n.shape or raw.ndim != 1:
         raise InputError(f"{x} and n_star: found shapes {raw.shape} and {n.shape}; expected one length")
     for name, values in {x: raw, "n_star": n}.items():
@@ -98,10 +98,3 @@ def fit_points(
         flags=tuple(flags),
     )
     return document, result
-
-
-def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise wrong_argument(name, values, "a list of numbers") from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, unknown
+from isolaw.errors import DataError, InputError, shown, unknown
 from isolaw.evidence import Simulated
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.pipeline import DRAWS
@@ -87,14 +87,15 @@ def compare_by(
     named = {str(value): value for value in values}
     if base is None:
         base = _WHOLE if _WHOLE in named else min(values, key=_order, default=_WHOLE)
-    if str(base) not in named or len(values) < 2:
+    text = shown(base, str)
+    if text not in named or len(values) < 2:
         there = ", ".join(named)
-        raise InputError(f"base: found {base}; expected one of two or more values of {by}: {there}")
+        raise InputError(f"base: found {text}; expected one of two or more values of {by}: {there}")
 
     def of(value: Any) -> Runs:
         return source.select(rows_with(table, {by: value}).index)
 
-    base = named[str(base)]
+    base = named[text]
     how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}
     first = of(base)
     comparisons = {

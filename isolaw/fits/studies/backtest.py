@@ -23,12 +23,14 @@ from isolaw.allocation import BatchShape, axis_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
+from isolaw.fits.allocations import FAR, times_beyond
 from isolaw.fits.frontier import TOLERANCE, supported_range
+from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit
 from isolaw.fits.predict import Prediction
 from isolaw.fits.rules import simple_rules
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
@@ -77,7 +79,7 @@ def backtest(
     metric: str | None = None,
     *,
     eval_set: str | None = None,
-    hold: Hold = "B_p",
+    hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     method: Literal["surface", "paper"] = "surface",
     curve: str = "auto",
@@ -108,6 +110,7 @@ def backtest(
     ['IsoFLOP', 'best measured', 'isolaw', 'largest n', 'n = 16']
     """
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
+    hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
@@ -120,7 +123,12 @@ def backtest(
     judged: list[dict[str, _Judged]] = []
     for training, judging in _splits(runs, seeds):
         progress(len(judged) / splits)
+        after = select(judging, metric, eval_set, hold, where).configurations
+        _check_judged(after, budgets)
         small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
+        before = select(small, metric, eval_set, hold, where).configurations
+        if times_beyond(budgets[-1], [grid_entry(c) for c in before]) > FAR:
+            raise _no_allocation(fit_below, budgets)
         try:
             law = fit(
                 small, metric, eval_set=eval_set, hold=hold, where=where, method=method, curve=curve,
@@ -128,9 +136,6 @@ def backtest(
             )  # fmt: skip
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
-        before, after = (
-            select(part, metric, eval_set, hold, where).configurations for part in (small, judging)
-        )
         predictions = [law.predict(float(c)) for c in budgets]
         places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
         surface = estimate(after, 0, bounds=bounds(metric, after))
@@ -144,6 +149,17 @@ def backtest(
         "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
         "rules": {rule: _summary(rule, judged) for rule in judged[0]},
     }
+
+
+def _check_judged(configurations: list[Configuration], budgets: Floats) -> None:
+    """Raise `Refused` unless the judging runs measured enough n at every budget."""
+    n = np.array([c.rollouts_per_problem for c in configurations])
+    covered = np.array([c.covers(budgets) for c in configurations])
+    if min(np.unique(n[reached]).size for reached in covered.T) < LEAST_CURVES:
+        raise Refused(
+            "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
+            "choices; run the smaller n for longer, or choose a smaller fit_below"
+        )
 
 
 def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:
@@ -164,11 +180,15 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
     allocations = [p.allocation for p in predictions]
     chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in allocations if a is not None]
     if len(chosen) < len(allocations):
-        raise Refused(
-            f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
-            f"{number(budgets[-1])}; choose a larger fit_below"
-        )
+        raise _no_allocation(fit_below, budgets)
     return chosen
+
+
+def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
+    return Refused(
+        f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
+        f"{number(budgets[-1])}; choose a larger fit_below"
+    )
 
 
 def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
@@ -205,7 +225,6 @@ def _judge(
     n = np.array([c.rollouts_per_problem for c in configurations])
     between = [np.log2(triple)[::-1] for triple in places["isolaw"] if n.min() < triple[1] < n.max()]
     judge = slices(surface, budgets, more=np.array(between) if between else None)
-    covered = np.array([c.covers(budgets) for c in configurations])
     best = judge.reward[0].max(axis=1)
     star = np.log2([p.n_star.value or np.nan for p in predictions])
     error = star - judge.log2_n[judge.best[0]]
@@ -214,7 +233,7 @@ def _judge(
         loss = np.full(budgets.size, np.nan)
         for x, place in enumerate(chosen):
             at = _where(judge, place)
-            if at is not None and np.unique(n[covered[:, x]]).size >= LEAST_CURVES:
+            if at is not None:
                 loss[x] = best[x] - judge.reward[0, x, at]
         out[name] = _Judged(chosen, loss, error)
     return out
@@ -237,10 +256,7 @@ def _where(judge: Slices, place: BatchShape) -> int | None:
 def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
     loss, ours = (np.array([split[name].loss for split in judged]) for name in (rule, "isolaw"))
     if np.isnan(loss).any():
-        raise Refused(
-            "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
-            "choices; run the smaller n for longer, or choose a smaller fit_below"
-        )
+        raise Refused(f"the runs that judge were not made near the choice of the rule {rule!r}")
     difference = (loss - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].places for split in judged), strict=True)

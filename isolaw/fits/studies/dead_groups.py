@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, expit, gammaln
 
-from isolaw.arguments import checked
+from isolaw.arguments import checked, numbers
 from isolaw.documents.reading import read_bytes
 from isolaw.errors import DataError, InputError
 from isolaw.evidence import Quantity, from_draws
@@ -42,6 +42,7 @@ from isolaw.registry import Shown
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _DRAWS = 1000
+_MOST_SAMPLES = 1_000_000
 _GRID = np.concatenate([[0.0], np.geomspace(1e-4, 0.02, 30)[:-1], np.linspace(0.02, 0.5, 97)])
 _P = np.concatenate([_GRID, 1 - _GRID[-2::-1]])  # pass rates of the linear programs
 _FORMATS = (".jsonl", ".csv", ".parquet")
@@ -107,18 +108,22 @@ def dead_groups(
     >>> [round(each.dead.value, 3) for each in result.sizes]
     [0.833, 0.75]
     """
-    c, k = np.broadcast_arrays(np.asarray(correct), np.asarray(samples))
-    if not c.size or c.ndim != 1 or not (np.all(c == np.round(c)) and np.all(k == np.round(k))):
+    given = numbers("correct", correct), numbers("samples", samples)
+    if not given[0].size or given[0].ndim != 1 or given[1].shape not in ((), given[0].shape):
+        shapes = f"{given[0].shape} and {given[1].shape}"
+        raise InputError(f"correct and samples: found shapes {shapes}; expected one number for each problem")
+    if any(np.any((values != np.round(values)) | (abs(values) > _MOST_SAMPLES)) for values in given):
         raise InputError("dead groups: expected a whole number of correct answers for each problem")
+    c, k = np.broadcast_arrays(*(values.astype(np.int64) for values in given))
     wrong = (k < 1) | (c < 0) | (c > k)
     if wrong.any():
         at = int(wrong.argmax())
         raise InputError(
             f"dead groups: problem {at}: found {c[at]} correct of {k[at]}; expected 0 to samples"
         )
-    if any(n < 2 for n in sizes):
-        raise InputError(f"dead groups: found groups of {min(sizes)}; expected 2 or more")
-    seen, where = np.unique(np.stack([c, k], axis=1).astype(np.int64), axis=0, return_inverse=True)
+    if min(sizes, default=0) < 2:
+        raise InputError(f"dead groups: found groups of {min(sizes, default='no size')}; expected 2 or more")
+    seen, where = np.unique(np.stack([c, k], axis=1), axis=0, return_inverse=True)
     many = np.bincount(where.ravel())
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(c.size, many / c.size, size=_DRAWS).astype(np.float64)
@@ -228,7 +233,7 @@ def _fitted(seen: NDArray[np.int64], weight: Floats) -> Floats:
 
     def loss(theta: Floats) -> float:
         a, b = np.exp(np.clip(theta[:2], -8, 8))
-        zero = expit(theta[2])
+        zero = expit(np.clip(theta[2], -30, 30))
         log = np.log1p(-zero) + choose + betaln(c + a, k - c + b) - betaln(a, b)
         log = np.where(c == 0, np.logaddexp(log, math.log(zero + 1e-300)), log)
         return float(-(weight @ log) + 0.5 * np.sum(((theta - _START) / _WIDE) ** 2))

@@ -71,6 +71,7 @@ class SizeCurves:
     simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, according to the table
 
     @classmethod
+    @checked
     def from_table(
         cls,
         table: pd.DataFrame,

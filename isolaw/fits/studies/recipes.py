@@ -16,7 +16,7 @@ the draws of the recipes are independent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -32,7 +32,14 @@ from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.pipeline import DRAWS
-from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
+from isolaw.fits.selection import (
+    OF_THE_MACHINE,
+    Configuration,
+    Floats,
+    configurations_of,
+    differing,
+    measured_points,
+)
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
 from isolaw.runs import Runs, plain
@@ -273,8 +280,16 @@ def foresee(
 
 def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     difference = Foreseen(second.draws - first.draws, _gravest(first, second))
-    quantities = [estimated(*e) for e in (first, second, difference)]
+    quantities = [_stated(e) for e in (first, second, difference)]
     return TwoRecipes(*(q.through(math.exp) for q in quantities) if name in _LOGARITHMS else quantities)
+
+
+def _stated(estimate: Foreseen) -> Quantity:
+    """Return the quantity, without an interval if every draw is at the same bound of the reward."""
+    quantity = estimated(*estimate)
+    if quantity.interval is not None and quantity.interval[0] == quantity.interval[1]:
+        return replace(quantity, interval=None)
+    return quantity
 
 
 def _gravest(*estimates: Foreseen) -> Status:
@@ -327,7 +342,7 @@ def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
     attributes = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
-    skipped = ("problems_per_batch", "rollouts_per_problem", "seed")
+    skipped = ("problems_per_batch", "rollouts_per_problem", "seed", *OF_THE_MACHINE)
     values = {
         name: (attributes[0].get(name), attributes[1].get(name))
         for name in attributes[0] | attributes[1]

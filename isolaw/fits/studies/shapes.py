@@ -33,12 +33,12 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from isolaw.allocation import BatchShape, Cell
+from isolaw.allocation import BatchShape, Cell, shape_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
-from isolaw.fits.allocations import FAR
+from isolaw.fits.allocations import FAR, reached
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
@@ -50,7 +50,7 @@ from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_secon
 from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
 from isolaw.source import ReadKeywords, Source
-from isolaw.step_cost import Cost, parse_budget
+from isolaw.step_cost import Cost, multiplied, parse_budget
 
 _MOST_RUNS = 16  # limit on the additional runs of a configuration
 _ONE_SIDE, _TWO_SIDES = 1.645, 1.96
@@ -108,8 +108,8 @@ class ShapeComparison(Flagged, Shown):
 @checked
 def compare_shapes(
     runs: Source,
-    a: BatchShape,
-    b: BatchShape,
+    a: BatchShape | str | Mapping[str, int],
+    b: BatchShape | str | Mapping[str, int],
     *,
     compute: float | str | None = None,
     target: float | None = None,
@@ -122,6 +122,8 @@ def compare_shapes(
     **reading: Unpack[ReadKeywords],
 ) -> ShapeComparison:
     """Compare two configurations (B_p, n), given the runs of a source. Neither needs runs of its own.
+
+    A configuration is ``(128, 8)``, ``"B_p=128, n=8"``, ``"128x8"`` or ``{"B_p": 128, "n": 8}``.
 
     Pass either ``compute`` or ``target``. ``compute`` is a budget in rollouts, or with the ``cost`` of a step
     in hours (``"48h"`` of a machine, ``"384gpuh"``). ``target`` is a reward, and is compared in hours if
@@ -148,6 +150,7 @@ def compare_shapes(
         raise InputError(f"compare: found {given}; expected either compute or target")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {shown(target)}; expected a reward")
+    a, b = shape_of(a), shape_of(b)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
@@ -167,7 +170,7 @@ def compare_shapes(
         asked = f"{metric} = {target:g}"
         return ShapeComparison(**common, asked=asked, flags=flags, **_to_target(drawn, target, cost, flags))
     assert compute is not None
-    budget = parse_budget(compute)
+    budget = parse_budget(multiplied(parse_budget(compute), reached(steady)))
     if isinstance(budget, str):
         asked, seconds = budget, seconds_of(budget, cost)
         assert cost is not None  # `seconds_of` raises otherwise

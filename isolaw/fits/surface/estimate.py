@@ -79,7 +79,8 @@ class Surface:
         out = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():
             used = np.unique(self.of_draw) if draws else np.arange(1)
-            for h, (mean, root) in zip(used, each(lambda h: self._given(int(h), at), used), strict=True):
+            given = each(lambda h: self._given(int(h), at), used, max(log2_n.size, self.model.y.size))
+            for h, (mean, root) in zip(used, given, strict=True):
                 rows = np.flatnonzero(self.of_draw == h)
                 out[1 + rows] = mean + z[rows] @ root.T
                 out[0] += mean * (rows.size / draws if draws else 1.0)
@@ -145,7 +146,7 @@ def _mode(model: StructuralModel) -> Floats:
 
     starts = np.zeros((len(_STARTS), centre.size))
     starts[:, [model.names.index("tau"), model.names.index("critical")]] = _STARTS
-    optima = each(lambda z: search(z, _SOON), starts)
+    optima = each(lambda z: search(z, _SOON), starts, model.y.size)
     z = search(min(optima, key=lambda optimum: optimum[0])[1], _LONG)[1]
     # A Newton step removes what remains of the search's path, which differs between processors.
     root = _root(model, z)
@@ -161,7 +162,8 @@ def _root(model: StructuralModel, z: Floats) -> Floats:
     """
     centre, unit = model.prior.T
     beside = z + _STEP * np.concatenate([np.eye(z.size), -np.eye(z.size)])
-    slopes = np.array([s * unit for _, s in each(lambda z: model.loss_and_slope(centre + unit * z), beside)])
+    around = each(lambda z: model.loss_and_slope(centre + unit * z), beside, model.y.size)
+    slopes = np.array([slope * unit for _, slope in around])
     hessian = (slopes[: z.size] - slopes[z.size :]) / (2 * _STEP)
     value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
     return np.asarray((vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T)
@@ -186,7 +188,7 @@ def _posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[Floats,
         z = mean + e @ root.T
         density = -0.5 * (_TAIL + size) * np.log1p(np.sum(e**2, axis=1) / _TAIL)
         density += lgamma((_TAIL + size) / 2) - float(np.linalg.slogdet(root)[1])
-        logs = np.append(logs, -np.array(each(model.loss, centre + unit * z)) - density)
+        logs = np.append(logs, -np.array(each(model.loss, centre + unit * z, model.y.size)) - density)
         drawn = np.vstack([drawn, z])
         weights = _capped(logs)
         effective = 1 / float(weights @ weights)

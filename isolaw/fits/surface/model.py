@@ -37,12 +37,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpotrf, dpotri
-from scipy.special import polygamma
+from scipy.special import expit, polygamma
 
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 from isolaw.fits.surface.observations import Observations, observe
 
-# Centre and standard deviation of each hyperparameter; those of CURVE describe F, the others are logarithms.
+# Centre and standard deviation of each hyperparameter. tau to w describe F; the others are logarithms.
 PRIORS = {
     "tau": (0.0, 1.4),  # log of τ over two thirds of the runs' C
     "kappa": (0.15, 0.3),
@@ -60,16 +60,16 @@ PRIORS = {
     "noise": (-3.9, 1.5),
     "seed": (0.0, 1.0),  # the standard deviation depends on the number of seeds
 }
-CURVE = ("tau", "kappa", "critical", "across", "b", "b_u", "w")
-# Means and standard deviations of the rise to A0 past the best reward so far, of A1 and of A2.
+# Means and standard deviations of the rise to A0 past the best reward so far, of A1, and of A2.
 CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
-SLOPES = 0.15, 0.06  # standard deviations of s0 and s1
+SLOPES = ((0.0, 0.15), (0.0, 0.06))  # means and standard deviations of s0 and s1
 _START, _STEP_0 = 0.3, 0.03  # standard deviation of R0 without evaluations at step 0, and the least with them
 _SMOOTH, _ALIKE = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
 _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a run's drift, persist
 _BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
 _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
+_FAR = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
 
 
@@ -194,7 +194,7 @@ class StructuralModel:
         self.kernels = self._kernels(self.points, self.points)
 
     def _linear(self, first: float) -> tuple[Floats, Floats]:
-        """Return the prior mean and standard deviation of R0 and A0 to A2 (to A5 on a plane)."""
+        """Return the prior mean and standard deviation of R0, A0 to A2 (to A5 on a plane), and s0."""
         at, error = first, _START
         if self.start.reward is not None and self.start.error is not None:
             at = float(self.link.inverse(np.array([self.start.reward]))[0][0])
@@ -202,7 +202,7 @@ class StructuralModel:
         rows = [((at - self.centre) / self.scale, error), *CEILINGS]
         if self.plane:
             rows += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
-        mean, deviation = np.array(rows).T
+        mean, deviation = np.array([*rows, SLOPES[0]]).T
         return mean, deviation
 
     def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
@@ -215,7 +215,7 @@ class StructuralModel:
         dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
         near = np.exp(-np.hypot(du, dv) / _ALIKE)
         walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
-        slopes = a.past[:, None] * b.past * (SLOPES[0] ** 2 + SLOPES[1] ** 2 * near)
+        slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
         return _Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
 
     def named(self, theta: Floats) -> dict[str, float]:
@@ -228,19 +228,46 @@ class StructuralModel:
         across = a.u + p["across"] * a.v
         past = np.logaddexp(0, _LN2 * (across - p["critical"])) - np.logaddexp(0, -_LN2 * p["critical"])
         log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -40, 40))
+        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -_FAR, _FAR))
         w = np.exp(p["w"])
         return np.asarray(-np.expm1(-np.log1p(w * x) / w))
 
+    def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
+        """Return the derivatives of F at Q points with respect to its parameters."""
+        across, b, c, w = (
+            a.u + p["across"] * a.v,
+            np.exp(p["b"] + p["b_u"] * a.u),
+            p["critical"],
+            np.exp(p["w"]),
+        )
+        beyond = expit(_LN2 * (across - c))  # share of a doubling of the batch by which τ grows past c
+        past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
+        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
+        log_x = b * (a.t - log_tau)
+        inside = np.abs(log_x) < _FAR
+        x = np.exp(np.clip(log_x, -_FAR, _FAR))
+        left = np.exp(-np.log1p(w * x) / w)  # 1 − F
+        of_log_x = np.where(inside, left * x / (1 + w * x), 0.0)
+        of_log_tau = -b * of_log_x
+        return {
+            "tau": of_log_tau,
+            "kappa": of_log_tau * (_LN2 * across - past),
+            "critical": of_log_tau * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
+            "across": of_log_tau * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "b": of_log_x * log_x,
+            "b_u": of_log_x * log_x * a.u,
+            "w": left * (x / (1 + w * x) - np.log1p(w * x) / w),
+        }
+
     @staticmethod
     def _design(learnt: Floats, a: _Points) -> Floats:
-        """Return the coefficients of R0 and the A in the reward, of shape (Q, 4 or 7)."""
-        return np.column_stack([1 - learnt, learnt[:, None] * a.terms])
+        """Return the coefficients of R0, the A and s0 in the reward, of shape (Q, 5 or 8)."""
+        return np.column_stack([1 - learnt, learnt[:, None] * a.terms, a.past])
 
     def _variance(self, p: dict[str, float]) -> Floats:
-        """Return the prior variances of R0 and the A, of shape (4,) or (7,)."""
+        """Return the prior variances of R0, the A and s0, of shape (5,) or (8,)."""
         out = self.deviation**2
-        out[2:] *= np.exp(2 * p["ceilings"])
+        out[2:-1] *= np.exp(2 * p["ceilings"])
         return out
 
     def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
@@ -313,7 +340,7 @@ class StructuralModel:
         """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
 
         With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
-        rule needs ∂/∂F once, and the derivatives of F itself, which are central differences.
+        rule needs ∂/∂F once, and the derivatives of F itself.
         """
         p, a, k = self.named(theta), self.points, self.kernels
         learnt = self._learnt(p, a)
@@ -328,20 +355,17 @@ class StructuralModel:
         inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
         both = inward * (learnt[:, None] * learnt)
         slope = {
-            "ceilings": np.vdot(inward @ design[:, 2:], design[:, 2:] * variance[2:]),
+            "ceilings": np.vdot(inward @ design[:, 2:-1], design[:, 2:-1] * variance[2:-1]),
             "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
             "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
             "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
             **{name: np.exp(2 * p[name]) * np.vdot(inward, part) for name, part in self._noise.items()},
         }
-        change = np.column_stack([-np.ones_like(learnt), a.terms])
+        change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
         of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
             change @ self.mean
         )
-        step = 1e-5
-        for name in CURVE:
-            up, down = (self._learnt(p | {name: p[name] + s * step}, a) for s in (1, -1))
-            slope[name] = of_share @ (up - down) / (2 * step)
+        slope |= {name: of_share @ part for name, part in self._learnt_slopes(p, a).items()}
         of_residuals, more = self._of_residuals(p)
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
         total = np.array([slope[name] + more.get(name, 0.0) for name in self.names])

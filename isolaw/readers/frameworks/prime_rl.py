@@ -32,6 +32,8 @@ _NAMES = {
     "progress/total_tokens": "tokens",
     "progress/tokens": "step_tokens",
     "progress/rollouts": "step_rollouts",
+    "scheduler/cancelled_rollouts": "dropped_rollouts",  # too old, or cancelled when a new policy came
+    "batch/cancelled_rollouts": "dropped_rollouts",
 }
 _GROUP_SIZE = re.compile(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)")
 # eval/<env>/[effective/][<agent>/]; evaluations of "all" include failed rollouts.

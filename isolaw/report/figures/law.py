@@ -25,6 +25,7 @@ from isolaw.report.figures.style import (
     ORANGE,
     PALE,
     STYLE,
+    budget_ticks,
     n_colours,
     n_ticks,
     plain,
@@ -148,7 +149,7 @@ def _draw_frontier(axes: Axes, law: Law, runs: Runs | None) -> None:
     )  # fmt: skip
     _draw_recommended(axes, law, of_reward=True)
     axes.legend(frameon=False, loc="lower right")
-    axes.set_xscale("log")
+    budget_ticks(axes)
     axes.set_xlabel(text.axis(document))
     axes.set_ylabel(plain(f"{document.metric} ({document.eval_set})"))
     axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left")
@@ -178,9 +179,11 @@ def _draw_n_star(axes: Axes, law: Law) -> None:
         "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
         textcoords="offset points", color=GREY, fontsize=7,
     )  # fmt: skip
-    axes.set_xscale("log")
+    budget_ticks(axes)
     n_ticks(axes, "y", levels)
-    axes.set_ylim(*n_ends(levels))
+    best = at_the_end(law)
+    shown = None if best is None else best.B_p if document.axis == "problems_per_batch" else best.n
+    axes.set_ylim(*n_ends([*levels.tolist(), *([shown] if shown else [])]))
     axes.set_xlabel(text.axis(document))
     axes.set_ylabel("n*, rollouts per problem")
     axes.set_title(_title(document, "the best n for a budget"), loc="left")

@@ -15,9 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
 from isolaw.errors import DataError
+from isolaw.evidence import amount
 from isolaw.files import check_destination, replacing
 
 STYLE: Any = {
@@ -53,6 +54,14 @@ def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Levels) -> None:
     axis.set_major_locator(FixedLocator([float(n) for n in levels]))
     axis.set_major_formatter(ScalarFormatter())
     axis.set_minor_formatter(NullFormatter())
+
+
+def budget_ticks(axes: Axes) -> None:
+    """Make the x axis, of budgets, logarithmic, with ticks that people read, such as 200k and 5M."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def plain(text: str) -> str:

@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from isolaw import files
 from isolaw.arguments import checked
-from isolaw.errors import DataError
+from isolaw.errors import DataError, wrong_argument
 from isolaw.fits.law import Law
 from isolaw.registry import __version__
 from isolaw.report.document import Document
@@ -75,7 +75,7 @@ def write_report(
     cost, price
         as in `Law.predict`; the page then shows the hours of allocations.
     backtest
-        the result of `isolaw.backtest`, or the reason why there is none.
+        ``to_dict()`` of the result of `isolaw.backtest`, or the reason why there is none.
     reading
         keywords of `isolaw.read`, if ``runs`` is a source.
 
@@ -87,6 +87,8 @@ def write_report(
         ``compute`` is less than one step.
     """
     check_replaceable(path)
+    if not isinstance(backtest, str) and "rules" not in backtest:
+        raise wrong_argument("backtest", backtest, "to_dict() of the result of isolaw.backtest, or a reason")
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, law.document.metric, **reading)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from isolaw.evidence import amount
 from isolaw.fits.allocations import FAR, comparable
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
@@ -87,11 +88,11 @@ def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
     n, b, m = ("–",) * 3
     if a is not None:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
-    loss, stars = text.loss(prediction, document), text.stars(prediction, document)
+    loss, stars, step = text.loss(prediction), text.stars(prediction), prediction.next
     instead = nearest.nearest if a is None else None
     return {
         "x": prediction.compute / steps_scale(document),
-        "budget": f"{number(prediction.compute)} {prediction.unit}",
+        "budget": f"{amount(prediction.compute)} {prediction.unit}",
         "n": n,
         "b": b,
         "m": m,
@@ -104,9 +105,10 @@ def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
         "n_star": stars.get("n*", ""),
         "b_star": stars.get("B_p*", ""),
         "epochs": "" if prediction.epochs is None else number(prediction.epochs),
-        "cost": ""
-        if prediction.cost is None
-        else text.cost_line(prediction, prediction.cost).removeprefix("Cost: "),
+        "rules": text.rules(prediction),
+        "cost": text.cost_line(prediction).removeprefix("Cost: "),
+        "next": str(step),
+        "command": step.command,
         "flags": law_text.notes(prediction.flags),
         "options": [_option(option, prediction.tolerance) for option in prediction.options[1:]],
     }

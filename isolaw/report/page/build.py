@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.design.decisions import Decision
+from isolaw.evidence import amount
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.flags import Code
 from isolaw.fits.health import health
 from isolaw.registry import __version__
 from isolaw.report.document import Table
@@ -24,9 +24,7 @@ from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
-from isolaw.report.text.answer import backtest_failed, backtest_line
-from isolaw.report.text.numbers import number
-from isolaw.report.text.runs_to_add import RunsToAdd, advice
+from isolaw.report.text.prediction import backtest_failed, backtest_line
 from isolaw.runs import SYMBOL_OF, Runs
 from isolaw.store.sweep import Kept
 
@@ -162,7 +160,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         },
         "sections": sections,
         "left_out": [reason for reason in made if isinstance(reason, str)],
-        "advice": _advice(study, facts),
         "how": _how(study, facts, plotly),
         "palette": palette(len(study.levels)),
         "charts": [chart.to_dict() for chart in charts],
@@ -172,7 +169,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
 
 def _warnings(document: LawDocument) -> list[str]:
     """Return the flags of the law, except the saturation flag, which has a line of its own."""
-    return [law_text.flag(flag) for flag in document.flags if flag.code != Code.NO_SATURATION]
+    return law_text.notes(document.flags)
 
 
 def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
@@ -259,7 +256,7 @@ def _facts(study: FittedRuns) -> list[tuple[str, str]]:
         ("seeds", f"{points['seed'].nunique():,}"),
         ("n", _listed(study.levels)),
         ("B_p", _listed(study.batches)),
-        ("largest C", number(int(points["compute"].max()))),
+        ("largest C", amount(int(points["compute"].max()))),
     ]
 
 
@@ -267,15 +264,6 @@ def _listed(values: Sequence[int]) -> str:
     if len(values) > 4:
         return f"{values[0]:,} … {values[-1]:,} ({len(values)})"
     return ", ".join(f"{v:,}" for v in values)
-
-
-def _advice(study: FittedRuns, facts: PageContent) -> list[tuple[RunsToAdd, str]]:
-    if study.document is None:
-        return [(RunsToAdd("Add runs that the fit needs.", study.refused), "")]
-    first = None if facts.budgets is None else facts.budgets.answer
-    return [
-        (addition, addition.command(facts.sweep)) for addition in advice(study.document, first, facts.race)
-    ]
 
 
 def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:

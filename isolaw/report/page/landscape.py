@@ -62,7 +62,7 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
             "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # e.g. 12k
             "y": rounded(shares.index), "z": [rounded(row) for row in shares.to_numpy(np.float64)],
             "colorscale": _SCALE, "zmin": 0, "zmax": round(most, 3),
-            "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
+            "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".1~%"},
             "hovertemplate": "C %{x}, pass@1 %{y:.2f}: %{z:.1%} of problems<extra></extra>",
         }
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def _zero(rows: pd.DataFrame, study: FittedRuns, b: int) -> Chart:
         style = {"color": n_colour(study.levels, n), "width": 1.6}
         hover = f"n = {n:,}, C %{{x:.3s}}: %{{y:.1%}}<extra></extra>"
         data.append(line(mean.index, mean, style, hovertemplate=hover, meta={"n": n}))
-    share = {"title": {"text": "share of problems below 0.02"}, "tickformat": ".0%", "rangemode": "tozero"}
+    share = {"title": {"text": "share of problems below 0.02"}, "tickformat": ".1~%", "rangemode": "tozero"}
     layout = {"xaxis": log_axis("C, rollouts generated", rows["compute"]), "yaxis": share}
     title = "Problems that are (almost) never solved"
     return Chart("zero-pass", title, _zero_caption(rows, b), data, layout, height=320)

@@ -8,7 +8,8 @@ from typing import Any
 
 from isolaw import commands
 from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
-from isolaw.design.published import Basis, Leans, Span
+from isolaw.design.published import RECORDED, Basis, Leans, Span
+from isolaw.evidence import amount
 from isolaw.first_sweeps import Advice, FirstSweep
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
@@ -60,6 +61,7 @@ def document(advice: Advice, folder: str = "first", again: str | None = None) ->
         f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
         f"rollouts{_known(case)}.",
         _agreement(advice),
+        " ".join(RECORDED),
     ]
     differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
@@ -96,6 +98,7 @@ def _data(advice: Advice) -> dict[str, Any]:
         "caveats": list(advice.caveats),
         "statements": [asdict(statement) for statement in advice.statements],
         "unpublished": list(_UNPUBLISHED),
+        "final": advice.final and asdict(advice.final),
         "sweeps": {sweep.name: _sweep_data(sweep) for sweep in advice.sweeps},
     }
 
@@ -117,7 +120,24 @@ def _answer(advice: Advice) -> list[str]:
             "No sweep of three n, each with enough steps to learn, fits into this budget and B_max.",
         ]
     lr, batch, grid = advice.sweeps
-    return [_where(advice), _race(grid, advice.case), _lr(lr, batch, advice.case)]
+    return [
+        _where(advice), _race(grid, advice.case), _lr(lr, batch, advice.case), *_sum(advice),
+    ]  # fmt: skip
+
+
+def _sum(advice: Advice) -> list[str]:
+    """Return what the sweeps take of the budget, and what they leave for the final run."""
+    final, budget = advice.final, advice.case.budget
+    left = amount(budget - advice.rollouts)
+    if final is None:
+        return [
+            f"The sweeps take at most {amount(advice.rollouts)} rollouts; {left} remain for the final run."
+        ]
+    return [
+        f"The sweeps take at most {amount(advice.rollouts)} rollouts; the {left} that remain buy a final run "
+        f"of M = {final.steps:,} steps with n = {final.rollouts_per_problem} and B_p = "
+        f"{final.problems_per_batch}."
+    ]
 
 
 def _where(advice: StartingPoint) -> str:

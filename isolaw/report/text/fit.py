@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from isolaw.fits.law import Law
 from isolaw.report.document import Document, Passage, Table
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import columns, in_reward, number, share
-from isolaw.report.text.prediction import at_the_end, found_at_the_end
-from isolaw.report.text.runs_to_add import next_line
+from isolaw.report.text.numbers import in_reward, number, share
+from isolaw.report.text.prediction import at_the_end, verdict
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -37,17 +36,13 @@ def _frontier(document: LawDocument) -> Table:
 
 
 def law_lines(law: Law) -> list[str]:
-    """Return the lines that `isolaw fit` prints: the recommended n, the law, the next runs, and n*(C)."""
-    document = law.document
-    best, (first, *rest) = at_the_end(law), law_text.law_summary(document)
-    if best is None:
-        return [first, *rest]
-    larger = next_line(best, document, spend="No further run is needed; predict answers for larger budgets.")
-    return [found_at_the_end(best, document), first, larger, *rest]
+    """Return the lines that `isolaw fit` prints: the answer where the runs end, then the law and n*(C)."""
+    best = at_the_end(law)
+    return [*([] if best is None else verdict(best)), *law_text.law_summary(law.document)]
 
 
-def _laws(document: LawDocument) -> list[str]:
-    """Return the compared laws as the lines of a table; empty if no laws were compared."""
+def _laws(document: LawDocument) -> list[Table]:
+    """Return the compared laws as a table; empty if no laws were compared."""
     compared = {name: law for name, law in document.comparison.laws.items() if law.theta}
     if not compared:
         return []
@@ -64,4 +59,4 @@ def _laws(document: LawDocument) -> list[str]:
                 "" if better is None else share(better),
             ]
         )
-    return columns(rows, "<<>>")
+    return [Table.of(rows, "<<>>")]

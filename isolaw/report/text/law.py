@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from isolaw.evidence import Quantity
@@ -16,35 +16,12 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
 
 __all__ = [
-    "axis", "crossovers", "data_line", "ends", "equation", "flag", "form", "form_equation",
+    "axis", "crossovers", "data_line", "ends", "equation", "form", "form_equation",
     "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
     "symbol", "verdict",
 ]  # fmt: skip
 
-# Names printed before the text of a flag; flags that are not listed have no name.
-_FLAG_NAMES: Mapping[str, str] = {
-    str(code): code.replace("_", " ")
-    for code in (
-        Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.LACK_OF_FIT,
-        Code.EXTRAPOLATION, Code.FAR, Code.LIMITED, Code.FLAT, Code.UNCERTAIN, Code.EPOCHS,
-        Code.FEWER_PROBLEMS,
-    )
-} | {
-    Code.ONE_SEED: "one seed per configuration", Code.TWO_SEEDS: "two seeds per configuration",
-    Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
-    Code.NO_LAW: "isolaw fitted no logistic", Code.NO_SATURATION: "isolaw states no saturation level",
-}  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
-
-
-def flag(caution: Flag) -> str:
-    """Return the printed text of a flag.
-
-    >>> flag(Flag(Code.FLAT, "at this budget no measured n is better than another"))
-    'flat: at this budget no measured n is better than another'
-    """
-    name = _FLAG_NAMES.get(caution.code)
-    return f"{name}: {caution.text}" if name else caution.text
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
@@ -54,7 +31,8 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     own.
     """
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
-    return [flag(caution) for caution in flags if caution.code not in own_line]
+    texts = [caution.text for caution in flags if caution.code not in own_line]
+    return [text[:1].upper() + text[1:] if text[1:2].islower() else text for text in texts]
 
 
 def axis(document: LawDocument) -> str:
@@ -140,14 +118,11 @@ def crossovers(document: LawDocument) -> list[str]:
 def saturation(document: LawDocument) -> str:
     """State whether n* levels off; empty if that is not known."""
     q, n = document.params["saturation"], SYMBOL_OF[document.axis]
-    reasons = [caution.text for caution in having(document.flags, Code.NO_SATURATION)[:1]]
-    why = "".join(f"isolaw states no saturation level, since {reason}" for reason in reasons)
     if q.status == "ok":
         return f"{n}* levels off at {q}."
-    if q.status == "refused":
-        return f"{why}." if why else ""
-    level = f"; the level would be {q}" if q.status == "lower_bound" else ""
-    return f"{why or f'{n}* does not level off within the measured {n}'}{level}."
+    level = f"; if it does, at {q}" if q.status == "lower_bound" else ""
+    unknown = q.status == "refused" and not having(document.flags, Code.NO_SATURATION)
+    return "" if unknown else f"No sign yet that {n}* levels off{level}."
 
 
 def law_name(law: str) -> str:
@@ -171,10 +146,7 @@ def verdict(document: LawDocument) -> str:
     if having(document.flags, Code.FLAT):
         return "isolaw prefers no law, since the reward never changed."
     if c.refused == "few_seeds":
-        return (
-            "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest "
-            f"found are {c.seeds}."
-        )
+        return f"Comparing laws needs 3 seeds per configuration; some have {c.seeds}."
     if not c.laws:
         return _verdict_on_curves(document)
     if not document.bootstrap.draws:

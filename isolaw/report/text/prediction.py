@@ -1,83 +1,192 @@
-"""The text of a prediction: the recommendation, its expected loss, n* and the runs to add next."""
+"""The text of a prediction and of an answer: verdict, reason and next step in three lines, then the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
+from isolaw.evidence import amount
 from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.flags import Code, having
-from isolaw.report.document import Document
+from isolaw.report.document import Caution, Document, Passage, Stanza, Table
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, number, share
-from isolaw.report.text.runs_to_add import next_line
+from isolaw.report.text.numbers import in_reward, interval, number, share
 from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import parse_hours
 
 if TYPE_CHECKING:
-    from isolaw.design.decisions import Decision
+    from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.gain import Gain
     from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
-    from isolaw.step_cost import Cost
 
-
-_DIFFERS = 2.0  # factor beyond which the choice of a simple rule is mentioned
+_MOST_WEAK = 3
+_STANDARD_ERRORS = 2.0
+_LEFT = 0.05  # of the budget: what is left over is worth a word from here on
+# Flags that other lines already state.
+_STATED = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+# The flags most likely to change the answer, in order.
+_FIRST = (
+    Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
+    Code.TWO_SEEDS, Code.GRID_EDGE, Code.BATCH_EDGE, Code.EXTRAPOLATION,
+)  # fmt: skip
 
 
 def document(prediction: Prediction) -> Document:
     """Return the document of a prediction."""
-    assert prediction.document is not None
-    lines = prediction_summary(prediction, prediction.document)
-    return Document.of("prediction", lines, prediction.to_dict())
+    return Document.of("prediction", _blocks(prediction), prediction.to_dict())
 
 
 def answer(prediction: Prediction) -> str:
     """Return the recommendation in one sentence, or say that there is none."""
     a = prediction.allocation
     if a is None:
-        return "isolaw recommends no allocation for this budget."
+        return f"isolaw recommends no allocation for {named(prediction)}."
+    left = prediction.unspent or 0
+    rest = f" ({amount(left)} {prediction.unit} left over)" * (left > _LEFT * prediction.compute)
     return (
-        f"For a budget of {_named(prediction)}: "
-        f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
-        f"M = {a.steps:,} steps."
+        f"For {named(prediction)}: n = {a.rollouts_per_problem:,}, B_p = {a.problems_per_batch:,}, "
+        f"M = {a.steps:,} steps{rest}."
     )
 
 
-def loss(prediction: Prediction, document: LawDocument) -> str:
+def loss(prediction: Prediction) -> str:
     """Return the expected loss of the recommendation, or the reason why there is none."""
+    law = _law(prediction)
     if not prediction.options:
-        flat = having(prediction.flags, Code.FLAT)
-        far = having(prediction.flags, Code.FAR) if not flat else []
-        return " ".join(
-            [*(f"{caution.text[0].upper()}{caution.text[1:]}." for caution in flat),
-             *(f"{_named(prediction)} is {caution.text}." for caution in far)]
-        )  # fmt: skip
-    best, symbol = prediction.options[0], SYMBOL_OF[document.axis]
+        flags = having(prediction.flags, Code.FLAT) or having(prediction.flags, Code.FAR)
+        return " ".join(f"{text}." for text in law_text.notes(flags))
+    best, symbol = prediction.options[0], SYMBOL_OF[law.axis]
     among = ""
     if prediction.compared is not None:
-        low, high = prediction.compared
-        among = f"from {number(low)} to {number(high)}" if low < high else f"= {number(low)}"
-        among = f" with {symbol} {among}"
+        among = f" of {symbol} = {_range(prediction.compared)}"
         if prediction.compared_batches is not None:
-            least, most = prediction.compared_batches
-            among += f" and B_p from {number(least)} to {number(most)}"
-    text = (
-        f"The expected loss is {in_reward(best.expected_loss, document.tolerance)} in {document.metric} "
-        f"against the best allocation{among}"
-    )
+            among += f" and B_p = {_range(prediction.compared_batches)}"
+    text = f"Expected loss {in_reward(best.expected_loss, law.tolerance)} in {law.metric} "
+    text += f"against the best{among}"
     if best.probability is not None:
-        text += f"; in {share(best.probability)} of draws the loss is at most {document.tolerance:g}"
+        text += f"; {share(best.probability)} of draws lose at most {law.tolerance:g}"
     if best.measured:
         return f"{text}."
-    n, b = best.allocation.rollouts_per_problem, best.allocation.problems_per_batch
-    if prediction.compared_batches is not None:
-        side = "outside" if best.beyond else "within"
-        return f"{text}. No run has n = {n} at B_p = {b}, which is {side} the measured range."
-    where = f"beyond the measured {symbol}" if best.beyond else f"between measured {symbol}"
-    return f"{text}. No run has {symbol} = {getattr(best.allocation, document.axis)}, which is {where}."
+    side = "outside" if best.beyond else "inside"
+    return f"{text}. No run has this allocation, which is {side} the measured range."
+
+
+def verdict(prediction: Prediction) -> list[str]:
+    """Return three lines: the allocation, how good it is, and the next step.
+
+    Two more are the command of the next step and the settings for the trainer, where they are known.
+    """
+    reward = f" Predicted {_law(prediction).metric}: {prediction.reward}." if prediction.options else ""
+    step, own = prediction.next, prediction.overrides
+    more = [f"  {step.command}"] if step.command else []
+    more += [f"{_law(prediction).framework}: {own}"] if own else []
+    return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {step}", *more]
+
+
+def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) -> list[str]:
+    """Return the `verdict`, and what it rests on.
+
+    If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
+    """
+    return Passage("", _blocks(prediction, nearest)).lines()
+
+
+def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[Stanza]:
+    blocks: list[Stanza] = [*verdict(prediction)]
+    if not prediction.options:
+        if nearest is not None:
+            blocks += [largest_answer(nearest), *_blocks(nearest)[1:]]
+        return blocks
+    blocks += [line for line in (cost_line(prediction), optimum(prediction), rules(prediction)) if line]
+    if len(prediction.options) > 1:
+        law = _law(prediction)
+        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", _others(prediction)]
+    if prediction.epochs is not None:
+        blocks.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
+    return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
+
+
+def _others(prediction: Prediction) -> Table:
+    """Return the other choices as a table."""
+    tolerance, rows = prediction.tolerance, []
+    for other in prediction.options[1:]:
+        a = other.allocation
+        within = None if other.probability is None else share(other.probability)
+        rows.append(
+            {
+                "n": f"{a.rollouts_per_problem:,}", "B_p": f"{a.problems_per_batch:,}", "M": f"{a.steps:,}",
+                "expected loss": in_reward(other.expected_loss, tolerance),
+                f"within {tolerance:g} of the best": within,
+                "hours": costs.short(prediction.spent(other)).removeprefix(", ") or None,
+                "measured": "yes" if other.measured else "no",
+            }
+        )  # fmt: skip
+    return replace(Table.by_column(rows, ">"), indent="  ")
+
+
+def answer_lines(
+    prediction: Prediction, backtest: Mapping[str, Any] | str, bought: Gain | None, nearest: Prediction | None
+) -> list[str]:
+    """Return the `verdict` of an answer and five more lines at most; the arguments are its parts."""
+    first, *rest = verdict(prediction)
+    law = _law(prediction)
+    lines = [f"{first}{_failed(backtest)}", *rest]
+    if prediction.options:
+        lines += [line for line in (cost_line(prediction), gained(prediction, bought)) if line]
+        lines.append(" ".join(filter(None, (optimum(prediction), rules(prediction)))))
+    elif nearest is not None:
+        lines += [largest_answer(nearest), loss(nearest)]
+    lines.append(f"Backtest: {backtest_line(backtest, law.metric)}")
+    stated = _STATED if prediction.options else (*_STATED, Code.FLAT)
+    weak = [flag for flag in prediction.flags if flag.code not in stated]
+    weak.sort(key=lambda flag: _FIRST.index(flag.code) if flag.code in _FIRST else len(_FIRST))
+    if weak:
+        more = f" {len(weak) - _MOST_WEAK} more in the report." if len(weak) > _MOST_WEAK else ""
+        lines.append(f"Weak points: {'. '.join(law_text.notes(weak[:_MOST_WEAK]))}.{more}")
+    return lines
+
+
+def gained(prediction: Prediction, bought: Gain | None) -> str:
+    """Return a sentence about the gain of the budget over the compute of the existing runs."""
+    law = _law(prediction)
+    if bought is None:
+        within = not prediction.asked and prediction.compute <= reached(law.grid)
+        return f"The runs cover this budget: they go to {_most(law)}." if within else ""
+    today = bought.today
+    ran = "" if not today.options or today.options[0].measured else ", not measured"
+    text = f"Gain over the best at {_most(law)} (n = {today.n}{ran}): {_difference(bought.reward)}."
+    if bought.kept is None:
+        return text
+    low, high = bought.kept.interval or (None, None)
+    known = low is not None and low > 0 and high is not None
+    why = "the best n falls between these budgets" if known else "the runs do not show which n is better"
+    kept = f"n = {prediction.n} instead of n = {today.n} is worth {_difference(bought.kept)}"
+    return f"{text} At {named(prediction)}, {kept}: {why}."
+
+
+def _most(law: LawDocument) -> str:
+    unit = "rollouts" if law.x.name == "steps" else law.x.unit
+    return f"{amount(reached(law.grid))} {unit}, the most that three {SYMBOL_OF[law.axis]} were trained to"
+
+
+def _difference(q: Quantity) -> str:
+    ends = "" if q.interval is None else f" ({interval(q.interval)})"
+    return f"{number(round(q.value or 0.0, 4) + 0.0)}{ends}"
+
+
+def _law(prediction: Prediction) -> LawDocument:
+    assert prediction.document is not None
+    return prediction.document
+
+
+def _range(ends: tuple[int, int]) -> str:
+    low, high = (f"{end:,}" for end in ends)
+    return low if low == high else f"{low}–{high}"
 
 
 def predicted(law: Law, budget: float | str, **limits: Any) -> Prediction | None:
@@ -135,10 +244,10 @@ def _round_down(budget: int) -> int:
 
 def largest_answer(prediction: Prediction) -> str:
     """Return the recommendation of `largest_with_recommendation` in one sentence."""
-    return answer(prediction).replace("For a budget of", "The largest budget with a recommendation is")
+    return answer(prediction).replace("For ", "The largest budget with a recommendation is ")
 
 
-def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
+def stars(prediction: Prediction) -> dict[str, str]:
     """Return n* and B_p* at the budget as text, by name, without those that the law holds fixed.
 
     The text of n* is its interval and not its value. n*, which has the highest reward, can differ from the
@@ -154,7 +263,7 @@ def stars(prediction: Prediction, document: LawDocument) -> dict[str, str]:
         else ""
     )
     out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
-    return {f"{name}*": out[f"{name}*"] for name in chosen(document)}
+    return {f"{name}*": out[f"{name}*"] for name in chosen(_law(prediction))}
 
 
 def chosen(document: LawDocument) -> tuple[str, ...]:
@@ -162,94 +271,31 @@ def chosen(document: LawDocument) -> tuple[str, ...]:
     return {"nothing": ("n", "B_p"), "n": ("B_p",)}.get(document.hold, ("n",))
 
 
-def prediction_lines(prediction: Prediction, document: LawDocument) -> list[str]:
-    """Return the allocation with its cost, expected loss and reward, or say why there is none."""
-    if not prediction.options:
-        return [answer(prediction), loss(prediction, document)]
-    return [
-        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
-        *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
-        loss(prediction, document),
-        f"Predicted {document.metric}: {prediction.reward}.{rules(prediction, document)}",
-    ]
-
-
-def rules(prediction: Prediction, document: LawDocument) -> str:
-    """Return a sentence on what simple rules choose if one is more than a doubling away, else nothing."""
-    if prediction.allocation is None:
+def rules(prediction: Prediction) -> str:
+    """Return what simple rules choose, in one sentence; empty without a recommendation or with hours."""
+    if prediction.allocation is None or not prediction.rules:
         return ""
-    recommended = getattr(prediction.allocation, document.axis)
-    if all(max(n / recommended, recommended / n) <= _DIFFERS for n in prediction.rules.values()):
-        return ""
-    names = {"best_measured": "the best measured one", "isoflop": "IsoFLOP profiles"}
+    names = {"best_measured": "best measured", "isoflop": "IsoFLOP profiles"}
     choices = [f"{number(round(n))} ({names[rule]})" for rule, n in prediction.rules.items()]
-    return f" Simple rules choose {SYMBOL_OF[document.axis]} = {' and '.join(choices)}."
+    return f"Simple rules choose {SYMBOL_OF[_law(prediction).axis]} = {' and '.join(choices)}."
 
 
-def optimum(prediction: Prediction, document: LawDocument) -> str:
+def optimum(prediction: Prediction) -> str:
     """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
-    parts = ", and ".join(
-        f"{name}, the {name.removesuffix('*')} with the highest reward, is {text}"
-        for name, text in stars(prediction, document).items()
-    )
-    return f"{parts}." if parts else ""
+    parts = " and ".join(f"{name} {text}" for name, text in stars(prediction).items())
+    return f"Highest reward at {parts}." if parts else ""
 
 
-def found_at_the_end(prediction: Prediction, document: LawDocument) -> str:
-    """Return one line with the recommendation at the largest compute that three n reached, and its loss."""
-    if not prediction.options:
-        return loss(prediction, document)
-    a, lost = prediction.options[0].allocation, prediction.options[0].expected_loss
-    return (
-        f"At {_named(prediction)}, the largest compute that three {SYMBOL_OF[document.axis]} reached, "
-        f"isolaw recommends n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}. "
-        f"The expected loss is {in_reward(lost, document.tolerance)} in {document.metric}."
-    )
-
-
-def prediction_summary(
-    prediction: Prediction,
-    document: LawDocument,
-    nearest: Prediction | None = None,
-    race: Sequence[Decision] = (),
-) -> list[str]:
-    """Return the lines of a recommendation, with the runs to add next.
-
-    If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
-    ``race`` contains the decisions that chose the runs, if any.
-    """
-    if not prediction.options:
-        lines = prediction_lines(prediction, document)
-        if nearest is not None:
-            lines.append(f"{largest_answer(nearest).partition(': ')[0]}:")
-            lines += [f"  {line}" for line in prediction_summary(nearest, document)[:-1]]
-        return [*lines, next_line(prediction, document, race)]
-    lines = [*prediction_lines(prediction, document), optimum(prediction, document)]
-    if len(prediction.options) > 1:
-        lines.append(f"Other choices with an expected loss of at most {document.tolerance:g}:")
-    for other in prediction.options[1:]:
-        b = other.allocation
-        where = "" if other.measured else " (not measured)"
-        text = f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}{where}: "
-        text += f"expected loss {in_reward(other.expected_loss, document.tolerance)}"
-        if other.probability is not None:
-            text += f", within {document.tolerance:g} of the best in {share(other.probability)} of draws"
-        lines.append(text + costs.short(prediction.spent(other)))
-    if prediction.epochs is not None:
-        lines.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
-    lines += [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
-    return [*lines, next_line(prediction, document, race)]
-
-
-def cost_line(prediction: Prediction, cost: Cost) -> str:
-    """Return the cost of the recommended allocation; empty without a recommendation."""
-    if not prediction.options:
+def cost_line(prediction: Prediction) -> str:
+    """Return the cost of the recommended allocation; empty without a recommendation or a cost."""
+    if not prediction.options or prediction.cost is None:
         return ""
-    return costs.spent(prediction.spent(prediction.options[0]), cost)
+    return costs.spent(prediction.spent(prediction.options[0]), prediction.cost)
 
 
-def _named(prediction: Prediction) -> str:
-    return prediction.asked or f"C = {number(prediction.compute)} {prediction.unit}"
+def named(prediction: Prediction) -> str:
+    """Return the budget as text, such as ``6M rollouts`` or ``384gpuh``."""
+    return prediction.asked or f"{amount(prediction.compute)} {prediction.unit}"
 
 
 def _hours(prediction: Prediction) -> str:
@@ -257,3 +303,45 @@ def _hours(prediction: Prediction) -> str:
     hours, of_gpus = parse_hours(prediction.asked)
     digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
     return f"{digits}{'gpuh' if of_gpus else 'h'}"
+
+
+def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the result of the simple rule with the lowest mean loss."""
+    others = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
+    return min(others.items(), key=lambda other: other[1]["mean_loss"])
+
+
+def backtest_failed(result: Mapping[str, Any] | str) -> bool:
+    """Return whether a simple rule beat isolaw's choices by more than the tolerance and the noise."""
+    if isinstance(result, str):
+        return False
+    against = _best_rule(result)[1]["against_isolaw"]
+    return bool(
+        -against["difference"]
+        > max(result["tolerance"], _STANDARD_ERRORS * (against["standard_error"] or 0.0))
+    )
+
+
+def _failed(result: Mapping[str, Any] | str) -> str:
+    if not backtest_failed(result) or isinstance(result, str):
+        return ""
+    rule = _best_rule(result)[0]
+    return f" Do not rely on it: in the backtest of these runs, the simple rule {rule!r} did better."
+
+
+def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
+    """Return a backtest in one sentence, or the reason why there is none."""
+    if isinstance(result, str):
+        return f"none; {result.rstrip('.')}."
+
+    def lost(rule: str) -> str:
+        return in_reward(result["rules"][rule]["mean_loss"], result["tolerance"])
+
+    judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
+    others = [f"{lost(rule)} ({rule})" for rule in result["rules"] if rule != "isolaw"]
+    listed = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+    return (
+        f"fitted up to {amount(result['fit_below'])}, isolaw's choices for up to "
+        f"{amount(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}; simple rules lost "
+        f"{listed}."
+    )

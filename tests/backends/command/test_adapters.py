@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from isolaw import engine
 from isolaw.backends.command import BACKEND, template
 from isolaw.backends.command.adapters import ADAPTERS, CHECKED
 from isolaw.backends.command.options import CommandOptions
-from isolaw.config import RunSpec, SweepSpec
+from isolaw.config import Recipe, RunSpec, SweepSpec
 from isolaw.errors import SpecError
+from tests.backends.keys import KEYS
 
 TRAINERS = Path(sys.prefix) / "trainers"  # make trainers
 ROOT = Path(__file__).parents[3]
@@ -73,6 +75,7 @@ _TRAINER = {  # of Hugging Face's Trainer
     "num_iterations": 1,
     "max_steps": 50,
     "save_steps": 10,
+    "save_total_limit": 2,
     "seed": 7,
     "learning_rate": 3e-6,
     "temperature": 0.7,
@@ -95,6 +98,12 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "data.max_response_length": 99,
         "trainer.default_local_dir": "/out",
         "trainer.resume_mode": "disable",
+        "trainer.logger": ["console", "file"],
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.max_critic_ckpt_to_keep": 2,
+        "trainer.nnodes": 1,
+        # What Ray gives to the actor that writes the log.
+        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH": "/out/metrics-0.jsonl",
     },
     "TRL": _TRAINER
     | {"generation_batch_size": 96, "steps_per_generation": 12, "resume_from_checkpoint": None},
@@ -105,6 +114,7 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "train.max_epochs": 1,
         "train.seed": 7,
         "ckpt.save_steps": 10,
+        "ckpt.max_num": 2,
         "actor.adam.lr": 3e-6,
         "actor.lr_scheduler": "constant",
         "rollout.temperature": 0.7,
@@ -118,6 +128,7 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "generator.n_samples_per_prompt": 8,
         "trainer.max_training_steps": 50,
         "trainer.ckpt_interval": 10,
+        "trainer.max_ckpts_to_keep": 2,
         "trainer.seed": 7,
         "trainer.policy.optimizer_config.lr": 3e-6,
         "trainer.policy.optimizer_config.scheduler": "constant_with_warmup",
@@ -132,9 +143,10 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "orchestrator.group_size": 8,
         "max_steps": 50,
         "ckpt.interval": 10,
+        "ckpt.keep_last": 2,
         "output_dir": "/out",
         "run.name": "run",
-        "orchestrator.max_off_policy_steps": 0,
+        "orchestrator.max_off_policy_steps": 1,
         "trainer.optim.lr": 3e-6,
         "trainer.scheduler.type": "constant",
         "orchestrator.train.sampling.temperature": 0.7,
@@ -218,12 +230,43 @@ def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, 
         assert source["sampling"]["max_completion_tokens"] == 512
 
 
+@pytest.mark.real  # the parsers are installed with it
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["veRL", "OpenRLHF", "TRL"])
+def test_commands_over_two_machines(framework: str, tmp_path: Path) -> None:
+    """Of the shipped sweep files, as they start with two machines; OpenRLHF as the file of veRL says."""
+    name = "trl-slurm.toml" if framework == "TRL" else "verl-slurm.toml"
+    changed = ['command.run=["python3", "-m", "openrlhf.cli.train_ppo_ray", "--actor.num_nodes", "{nodes}"]']
+    changed = ['command.framework="openrlhf"', *changed] if framework == "OpenRLHF" else []
+    spec = SweepSpec.read(ROOT / "examples/cluster" / name, changed)
+    run = engine.resolve_sweep(spec, tmp_path / "out").runs[0]
+    options = CommandOptions.of(run)
+    values = template.values_of(run, options, "/out", nodes=["a", "b"], address="10.0.0.1")
+    words = list(template.command_of(options, values).words)
+    if framework == "TRL":
+        assert "--num_machines=2 --num_processes=16 --machine_rank=$SLURM_NODEID" in " ".join(words)
+        assert "--main_process_ip=10.0.0.1" in " ".join(words)
+        words = ["--bf16", "false", *words[words.index("--num_generations") :]]  # TRL's own; no GPU
+    else:
+        words = words[words.index("-m") + 2 :]
+    (known,) = understood(framework, words)
+    b, n = run.problems_per_batch, run.rollouts_per_problem
+    if framework == "veRL":
+        assert (known("trainer.nnodes"), known("trainer.n_gpus_per_node")) == (2, 8)
+        assert known("trainer.logger") == ["console", "file"]
+    elif framework == "OpenRLHF":
+        assert (known("actor.num_nodes"), known("train.batch_size")) == (2, b * n)
+    else:
+        each = known("per_device_train_batch_size") * known("gradient_accumulation_steps")
+        assert each * 16 == b * n
+
+
 def table() -> str:
     """Return what the adapters set, as a table of the documentation."""
-    lines = ["| framework | version | set in every run | keys of `[recipe]` |", "|---|---|---|---|"]
+    lines = ["| framework | version | keys of `[recipe]` |", "|---|---|---|"]
     for name, adapter in ADAPTERS.items():
-        own, keys = (", ".join(f"`{key}`" for key in part) for part in (adapter.always, adapter.recipe))
-        lines.append(f"| {name} | {CHECKED.get(name, '')} | {own} | {keys} |")
+        keys = ", ".join(f"`{key}`" for key in adapter.recipe)
+        lines.append(f"| {name} | {CHECKED.get(name, '')} | {keys} |")
     return "\n".join(lines)
 
 
@@ -245,7 +288,7 @@ def test_every_setting_has_a_value(framework: str) -> None:
     said = command(spec, "/out/step-20", 20)
     assert not any("{" in word for word in said.words)
     assert not any("{" in value for value in said.environment.values())
-    names = adapter.settings(True, [], [])
+    names = adapter.settings(True, [], {})
     assert len({*names}) == len(names)
     assert "{n}" in adapter.always.values()
 
@@ -272,6 +315,32 @@ def test_a_setting_of_the_commands_own_stays() -> None:
     ("more", "message"),
     [
         ({"run": f"{sys.executable} train.py --num_generations=4"}, "isolaw sets num_generations"),
+        ({"run": f"{sys.executable} train.py --num-generations 4"}, "isolaw sets num_generations"),
+        ({"run": f"{sys.executable} train.py --steps_per_generation 4"}, "leave out steps_per_generation"),
+        (
+            {"recipe": {"clip_high": 0.2}, "run": f"{sys.executable} train.py --loss_type cispo"},
+            "epsilon_high is the cap of the weight, not 1 + ε",
+        ),
+        ({"recipe": {"algorithm": "cispo"}}, "no TRL option for this key; pass {algorithm} in command.run"),
+        ({"recipe": {"lr_scaling": "constant"}}, "the trainer's own lr applies to every batch"),
+        (
+            {"framework": "verl", "run": f"{sys.executable} x trainer.v1.trainer_mode=separate_async"},
+            "parameter_sync_step updates a step",
+        ),
+        (
+            {"framework": "verl", "run": f"{sys.executable} x algorithm.filter_groups.enable=True"},
+            "it discards groups",
+        ),
+        (
+            {
+                "framework": "skyrl",
+                "run": f"{sys.executable} x trainer.algorithm.policy_loss_type=cispo",
+                "recipe": {"clip_low": 0.1},
+            },
+            "this loss reads trainer.algorithm.cispo",
+        ),
+        ({"framework": "prime-rl", "recipe": {"staleness": 0}}, "drops rollouts"),
+        ({"framework": "trl", "evaluation_set": "aime"}, "name their evaluation sets"),
         ({"recipe": {"staleness": 3}}, "no TRL option for this key; pass {staleness} in command.run"),
         ({"recipe": {"minibatches": 2}}, "no TRL option for this key; pass {minibatches} in"),
         ({"run": f"{sys.executable} x{{settings}}"}, "{settings}"),
@@ -287,9 +356,59 @@ def test_what_cannot_be_said_is_refused(more: dict[str, Any], message: str, monk
     assert message in str(caught.value)
 
 
+def test_a_tracker_of_the_users_own_stays() -> None:
+    line = f"{sys.executable} train.py trainer.logger=['console','wandb'] trainer.project_name=mine"
+    assert "trainer.logger=[console,wandb,file]" in settings(resolved(framework="verl", run=line))
+
+
+@pytest.mark.parametrize("framework", ["none", *ADAPTERS])
+def test_every_key_of_the_recipe_reaches_the_trainer_or_is_named(framework: str) -> None:
+    """Otherwise a sweep over this key would compare equal trainings under different names."""
+    spec, lost = resolved(framework=framework), []
+    options = CommandOptions.of(spec)
+    for key, values in KEYS.items():
+        composed, named = [], []
+        for value in values:
+            run = spec.model_copy(update={"recipe": Recipe(**{"lr": 1e-6, key: value})})
+            issues, notes = template.issues_of(run, options), template.unused(run, options)
+            named.append(
+                any(f"recipe.{key}" in str(one).split() for one in [*notes, *issues])
+                or any(one.where == f"recipe.{key}" for one in issues)
+            )
+            invocation = command(run)
+            # A framework reads no variable of isolaw's; a script in none gets the scaled lr as one.
+            composed.append((invocation.words, framework == "none" and invocation.environment["ISOLAW_LR"]))
+        if composed[0] == composed[1] and not any(named):
+            lost.append(key)
+    assert {*KEYS} == {*Recipe.model_fields}
+    assert not lost
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"recipe": {"kl": 0.1}}, "recipe.kl as ISOLAW_KL"),
+        ({"recipe": {"kl": 0.1}, "run": f"{sys.executable} t {{n}} --kl {{kl}}"}, ""),
+        ({"micro_batch": 4}, "command.micro_batch"),
+        ({"micro_batch": 4, "framework": "trl"}, ""),
+    ],
+)
+def test_keys_that_the_command_does_not_get_are_noted(more: dict[str, Any], said: str) -> None:
+    spec = resolved(**more)
+    notes = " ".join(template.unused(spec, CommandOptions.of(spec)))
+    assert (said in notes) if said else not notes
+
+
+def test_every_key_of_the_section_is_used() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "isolaw/backends/command").glob("*.py"))
+    assert [
+        key for key in CommandOptions.model_fields if not re.search(rf"(options|self)\.{key}\b", code)
+    ] == []
+
+
 def test_another_version_of_the_tables_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     before = resolved(framework="trl").run_id
-    monkeypatch.setattr("isolaw.backends.command.adapters.VERSION", 2)
+    monkeypatch.setattr("isolaw.backends.command.adapters.VERSION", 1)
     assert resolved(framework="trl").run_id != before
     assert resolved(framework="trl", run=f"{sys.executable} train.py {{n}}").content == {}
 

@@ -60,6 +60,13 @@ def test_a_sweep_has_the_values_of_the_logs(sweep_of: Callable[..., Any], tmp_pa
         assert dict(own[own["metric"] == "reward"][["step", "value"]].values) == logged
 
 
+def test_dropped_rollouts_are_counted_in_a_note(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    """As prime-rl drops those that have become too old; C counts those that were trained on."""
+    engine.sweep(sweep_of("logs=dict(dropped_rollouts=2)", **SIMPLE), tmp_path / "s")
+    (note,) = engine.status(tmp_path / "s")["run_notes"]
+    assert note["text"] == "its trainer dropped 40 rollouts (20%), which C does not count"
+
+
 def test_the_last_evaluation_may_take_long(
     sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

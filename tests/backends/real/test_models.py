@@ -86,6 +86,17 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
                 "gpt_oss": "attention with sinks",
             }.items()
         ),
+        *(
+            (
+                f'{{"max_position_embeddings": 8, "model_type": "{kind}", "{key}": 8}}',
+                "found a mixture of experts, whose weights may not all reach the sampler; backend = ",
+            )
+            for kind, key in (
+                ("qwen3_moe", "num_experts"),
+                ("mixtral", "num_local_experts"),
+                ("deepseek_v3", "n_routed_experts"),
+            )
+        ),
     ],
 )
 def test_configs(folder: Path, config: str, told: str) -> None:

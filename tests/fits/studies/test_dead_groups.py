@@ -21,13 +21,16 @@ TRUTHS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "many unsolvable": lambda rng, size: np.where(rng.random(size) < 0.3, 0.0, rng.beta(1, 2, size)),
     "two kinds": lambda rng, size: np.where(rng.random(size) < 0.5, 0.1, 0.9),  # no beta distribution
 }
+NIGHT = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def share(p: np.ndarray, n: int) -> float:
     return float(np.mean(p**n + (1 - p) ** n))
 
 
-@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize(
+    "name", ["many unsolvable", *(pytest.param(name, marks=NIGHT) for name in ("easy", "two kinds"))]
+)
 def test_intervals_hold_the_truth_below_and_above_the_samples(name: str) -> None:
     sizes, repetitions = (2, 8, 16, 32, 128), 40
     rng = np.random.default_rng(0)

@@ -150,7 +150,7 @@ def test_an_independent_fit_agrees(seed: int) -> None:
     N0=st.floats(0.5, 100.0),
     pivot=st.floats(-1.0, 2.5),
 )
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 def test_exact_curves_return_their_law(K_max: float, N0: float, pivot: float) -> None:
     law = fit(synthetic(K_max, N0, pivot=pivot))
     assert law.K_max.value == pytest.approx(K_max, rel=1e-5)
@@ -163,7 +163,7 @@ def test_exact_curves_return_their_law(K_max: float, N0: float, pivot: float) ->
 
 
 @given(scale=st.floats(1e-3, 1e9), stretch=st.floats(1e-3, 1e12))
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 8)
 def test_units(scale: float, stretch: float) -> None:
     table = synthetic(problems=500)
     law = fit(table)
@@ -399,7 +399,7 @@ def test_messages_name_the_table() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 def test_anything_else_is_a_law_or_a_refusal(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=5, unique=True))
     runs = data.draw(st.integers(1, 3))

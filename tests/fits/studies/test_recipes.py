@@ -99,6 +99,8 @@ def test_pairing_takes_out_what_the_seeds_share(synthetic: Make) -> None:
     assert widths[0] < 0.2 * widths[1]
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_coverage_of_the_difference(synthetic: Make) -> None:
     """Runs differ in their ceilings and by their noise; 95 % intervals of the differences hold the truth."""
     held = {"A": 0, "B": 0, "C_mid": 0, "end": 0}

@@ -134,6 +134,8 @@ def test_the_order_of_configurations_does_not_matter(measured: Measured) -> None
     np.testing.assert_allclose(one.rewards(*at)[0], other.rewards(*at)[0], atol=0.005)
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_draws_of_the_parameters_are_those_of_a_long_chain(measured: Measured) -> None:
     """Means and spreads of θ agree with emcee's, which knows neither the proposal nor its weights."""
     import emcee

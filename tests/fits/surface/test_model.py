@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from isolaw.fits.selection import Configuration
-from isolaw.fits.surface.model import CURVE, Link, Start, StructuralModel, model_of
+from isolaw.fits.surface.model import Link, Start, StructuralModel, model_of
 
 Measured = Callable[..., list[Configuration]]
 GRIDS: dict[str, Any] = {
@@ -44,7 +44,7 @@ def test_the_gradient_is_that_of_differences(model: StructuralModel, rng: int) -
 def test_names_are_those_that_the_runs_involve(model: StructuralModel) -> None:
     several = np.ptp(model.observations.log2_b) > 0
     assert ("across" in model.names) == several
-    assert set(CURVE) - {"across"} <= set(model.names)
+    assert {"tau", "kappa", "critical", "b", "b_u", "w"} <= set(model.names)
 
 
 def learnt(model: StructuralModel, compute: Any, **of_theta: float) -> Any:

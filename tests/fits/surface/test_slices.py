@@ -34,7 +34,7 @@ def joint(measured: Measured) -> Surface:
     return surface_at(measured, [(b, n) for b in (8, 16, 32) for n in (8, 32, 128) if b * n <= 2048])
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.data())
 def test_the_grid(measured: Measured, data: st.DataObject) -> None:
     """Every measured place, nothing outside the n, the B_p and the batches that were measured."""

@@ -19,9 +19,10 @@ from shared_laws import SharedLaws
 
 import isolaw
 from isolaw.errors import DataError, InputError
+from isolaw.evidence import amount
 from isolaw.report.figures.law import frontier_figure, law_figure
 from isolaw.report.figures.series import fitted_curves
-from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of, usual_hold
+from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of
 from isolaw.report.page import PageContent, as_script, check_replaceable, law_charts, render, tables, write
 from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
@@ -70,7 +71,7 @@ def data(text: str) -> Any:
 
 
 def study(runs: Runs, **options: Any) -> FittedRuns:
-    law = isolaw.fit(runs, hold=usual_hold(runs), **({"draws": 8} | options))
+    law = isolaw.fit(runs, **({"draws": 8} | options))
     return FittedRuns(runs, "avg@4", "validation", law)
 
 
@@ -221,13 +222,12 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
     # Text: of predict, of answer and of fit.
-    assert f": n = {n} rollouts for each of B_p = {asked.B_p} problems" in str(asked)
+    assert f": n = {n:,}, B_p = {asked.B_p:,}, M = " in str(asked)
     assert isolaw.answer(law, 2e6).n == n
-    reached = f"At C = {numbers.number(today.compute)} rollouts, the largest compute that three n reached"
-    assert law.summary().startswith(f"{reached}, isolaw recommends n = {m}, B_p = {today.B_p}. ")
+    assert law.summary().startswith(f"For {amount(today.compute)} rollouts: n = {m:,}, B_p = {today.B_p:,}, ")
     # The page: its headline, its marks, the labels of its charts, and its table.
     page = render(own, PageContent(found, "not asked for"))
-    assert f"n\u00a0=\u00a0{n} rollouts for each of" in re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1]
+    assert f"n\u00a0=\u00a0{n:,}, B_p\u00a0=\u00a0" in re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1]
     drawn = data(page)
     stop = drawn["budgets"][drawn["first"]]
     assert stop["best"].split(",")[0] == f"n = {n}"
@@ -361,12 +361,6 @@ def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
     assert float(cells[3].split()[0]) == pytest.approx(last["value"].mean(), abs=6e-4)
 
 
-def test_advice_is_a_command_for_a_sweep(synthetic: Make) -> None:
-    own = study(synthetic([(32, n) for n in LEVELS], seeds=1))
-    page = render(own, facts(own, sweep="runs/my sweep"))
-    assert "isolaw sweep --out &#39;runs/my sweep&#39; --set sweep.seeds=3" in page
-
-
 # Budgets
 
 
@@ -391,7 +385,7 @@ def test_the_slider_says_what_the_law_predicts(joint: FittedRuns) -> None:
         assert prediction.to_dict() == expected.to_dict()
         said = shown(prediction, joint.law, own)
         assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
-        assert said["flags"] == [law_text.flag(flag) for flag in expected.flags]
+        assert said["flags"] == law_text.notes(expected.flags)
 
 
 def test_the_slider_opens_with_the_budget_asked_for(joint: FittedRuns) -> None:
@@ -419,14 +413,13 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     assert found.answer.options == []
     assert found.nearest is not None
     said = shown(found.answer, own.law, found)
-    large = [said[name] for name in ("answer", "n", "b", "m", "spoken")]
-    assert not re.search(r"\d", " ".join(large))
+    assert [said[name] for name in ("n", "b", "m", "spoken")] == [*"–––", "no recommendation"]
     assert all(said[name] == "" for name in ("reward", "n_star", "b_star", "best", "epochs"))
     page = render(own, PageContent(found, "not asked for"))
-    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for this budget."
+    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for 30M rollouts."
     assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
-    assert "run n = 8, 32, 128, 512 to 1e7 or more" in page
-    assert "The largest budget with a recommendation is C\u00a0=\u00a01e7 rollouts: n\u00a0=\u00a0" in page
+    assert said["next"].startswith("Train n = 32, 128, 512 at B_p = 32 to ")
+    assert "The largest budget with a recommendation is 10M rollouts: n\u00a0=\u00a0" in page
 
 
 def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthetic: Make) -> None:
@@ -548,22 +541,9 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
     assert not is_of(law, synthetic([(16, n) for n in LEVELS]))
 
 
-@pytest.mark.parametrize(
-    ("places", "hold"),
-    [
-        ([(32, 8), (32, 16)], "B_p"),
-        ([(32, 8), (16, 16)], "B"),
-        ([(32, 8), (16, 8)], "nothing"),
-    ],
-)
-def test_the_usual_hold(synthetic: Make, places: Any, hold: str) -> None:
-    assert usual_hold(synthetic(places)) == hold
-    assert usual_hold(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "B_p"
-
-
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS] + [(64, 2048)])
-    own = FittedRuns(runs, "avg@4", "validation", isolaw.fit(runs, draws=0))
+    own = FittedRuns(runs, "avg@4", "validation", isolaw.fit(runs, hold="B_p", draws=0))
     page = render(own, facts(own))
     assert re.findall(r'data-key="(.)" data-value="(\d+)"', page) == [("n", str(n)) for n in LEVELS]
     assert "--n4: #" in page  # the scale is that of all n

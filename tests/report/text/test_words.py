@@ -18,7 +18,7 @@ from isolaw.fits.studies.backtest import backtest
 from isolaw.report.figures.series import law_line
 from isolaw.report.page import law_charts, tables
 from isolaw.report.text import law as law_text
-from isolaw.report.text import numbers, runs_to_add, studies
+from isolaw.report.text import numbers, studies
 from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
@@ -103,7 +103,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
         "n = 512 overtakes n = 128",
     ]
     assert all("(95 % " in line for line in overtakes)
-    level = "n* does not level off within the measured n; the level would be 512, perhaps more"
+    level = "No sign yet that n* levels off; if it does, at 512, perhaps more"
     assert any(line.startswith(level) for line in rest)
 
 
@@ -181,18 +181,14 @@ def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     assert tables.laws(document).rows[1][-1].text == ""
 
 
-UNSTATED = (
-    "isolaw prefers no law, since a comparison needs 3 seeds of every configuration, and the fewest found "
-    "are 2."
-)
+UNSTATED = "Comparing laws needs 3 seeds per configuration; some have 2."
 
 
 def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), draws=60)
     document = law.document
-    told = [*law_text.law_summary(document), *prediction_text.prediction_summary(law.predict(1e6), document)]
-    (line,) = [own for own in told if own.startswith("isolaw prefers ")]
-    assert line == UNSTATED
+    told = [*law_text.law_summary(document), *prediction_text.prediction_lines(law.predict(1e6))]
+    assert UNSTATED in told
     for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
         assert not any(claim in own for own in told)
     assert law_text.equation(document) == ""
@@ -210,14 +206,14 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
         (
             "lower_bound",
             None,
-            "n* does not level off within the measured n; the level would be 64, perhaps more.",
+            "No sign yet that n* levels off; if it does, at 64, perhaps more.",
         ),
         (
             "lower_bound",
             "no draws",
-            "isolaw states no saturation level, since no draws; the level would be 64, perhaps more.",
+            "No sign yet that n* levels off; if it does, at 64, perhaps more.",
         ),
-        ("refused", "it falls", "isolaw states no saturation level, since it falls."),
+        ("refused", "it falls", "No sign yet that n* levels off."),
     ],
 )
 def test_only_a_level_that_is_known_is_one(rising: Law, status: Any, why: str | None, text: str) -> None:
@@ -249,32 +245,26 @@ def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
 def test_summary_of_a_prediction(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
     prediction = law.predict(3e6)
-    a = prediction.allocation
-    lines = prediction_text.prediction_summary(prediction, law.document)
-    assert lines[0] == (
-        f"For a budget of C = 3e6 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
-        f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
-    )
-    best = prediction.options[0]
+    a, best = prediction.allocation, prediction.options[0]
+    lines = prediction_text.prediction_lines(prediction)
+    assert lines[0] == f"For 3M rollouts: n = {a.rollouts_per_problem:,}, B_p = 32, M = {a.steps:,} steps."
     assert lines[1].startswith(
-        f"The expected loss is {best.expected_loss:.4f} in avg@4 against the best allocation with n from 2 "
-        f"to 2,048; in {numbers.share(best.probability)} of draws the loss is at most 0.005."
+        f"Expected loss {best.expected_loss:.4f} in avg@4 against the best of n = 2–2,048; "
+        f"{numbers.share(best.probability)} of draws lose at most 0.005."
     )
-    where = "beyond the measured n" if best.beyond else "between measured n"
-    unmeasured = f" No run has n = {a.rollouts_per_problem}, which is {where}."
-    assert lines[1].endswith(unmeasured) == (not best.measured)
-    assert lines[2] == f"Predicted avg@4: {best.reward}.{prediction_text.rules(prediction, law.document)}"
-    assert lines[3] == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}."
-    assert lines[-1] == runs_to_add.next_line(prediction, law.document)
+    assert ("No run has this allocation" in lines[1]) == (not best.measured)
+    assert lines[1].endswith(f" Predicted avg@4: {best.reward}.")
+    assert lines[2] == f"Next: {prediction.next}"
+    assert f"Highest reward at n* {law_text.star(prediction.n_star)}." in lines
+    assert any(line.startswith("Simple rules choose n = ") for line in lines)
     for other in prediction.options[1:]:
         (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
         assert f"expected loss {other.expected_loss:.4f}" in line
         assert f"in {numbers.share(other.probability)} of draws" in line
         assert ("(not measured)" in line) == (not other.measured)
     assert any(line.startswith("The allocation makes ") for line in lines)
-    assert [line for line in lines if line.startswith("Caution: ")] == [
-        f"Caution: {law_text.flag(flag)}." for flag in prediction.flags
-    ]
+    cautions = [line.removeprefix("Caution: ") for line in lines if line.startswith("Caution: ")]
+    assert cautions == [f"{note}." for note in law_text.notes(prediction.flags)]
 
 
 @pytest.mark.parametrize(
@@ -285,47 +275,38 @@ def test_where_reward_is_highest(synthetic: Make, hold: str, places: Any) -> Non
     """B_p* only where the hold leaves it open; no text but the recommendation names one n."""
     law = fit(synthetic, places, hold=hold, noise=0.003)
     prediction = law.predict(1e6)
-    line = prediction_text.optimum(prediction, law.document)
-    b_star = f", and B_p*, the B_p with the highest reward, is {law_text.star(prediction.b_star)}"
-    joint = b_star if hold == "nothing" else ""
-    assert line == f"n*, the n with the highest reward, is {law_text.star(prediction.n_star)}{joint}."
-
-
-def test_what_to_run_first_is_said(rising: Law) -> None:
-    prediction = replace(rising.predict(6e6), run_first=[1024, 2048])
-    assert runs_to_add.run_first(prediction, rising.document) == (
-        "Run n = 1024, 2048 first, to C = 9.99e5 rollouts each: the best n may be beyond the measured n."
-    )
-    assert runs_to_add.run_first(replace(prediction, run_first=[]), rising.document) == ""
+    line = prediction_text.optimum(prediction)
+    joint = f" and B_p* {law_text.star(prediction.b_star)}" if hold == "nothing" else ""
+    assert line == f"Highest reward at n* {law_text.star(prediction.n_star)}{joint}."
 
 
 def test_between_three_and_ten_times_n_star_of_the_paper_is_a_bound(synthetic: Make) -> None:
     rising = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), method="paper", draws=20)
     prediction = rising.predict(6e6)
-    lines = prediction_text.prediction_summary(prediction, rising.document)
+    lines = prediction_text.prediction_lines(prediction)
     bound = replace(prediction, n_star=Quantity(512.0, (128.0, None), "lower_bound"))
-    assert prediction_text.stars(bound, rising.document) == {
+    assert prediction_text.stars(bound) == {
         "n*": "at least 128 (95 % bound), which is only a bound so far beyond the runs"
     }
     unknown = replace(prediction, n_star=Quantity(512.0, None, "not_identified"))
-    assert prediction_text.stars(unknown, rising.document) == {"n*": "not known"}
-    assert any(own.startswith("Caution: censored: ") for own in lines)
+    assert prediction_text.stars(unknown) == {"n*": "not known"}
+    assert any(own.startswith("Caution: Long extrapolation: ") for own in lines)
 
 
 def test_beyond_ten_times_nothing_is_recommended(rising: Law) -> None:
     far = rising.predict(3e7)
     nearest = prediction_text.largest_with_recommendation(rising, far)
-    first, why, head, *rest = prediction_text.prediction_summary(far, rising.document, nearest)
-    assert first == "isolaw recommends no allocation for this budget."
-    assert why.startswith("C = 3e7 rollouts is 30 times the compute to which three n ran (9.99e5): ")
-    assert why.endswith(": run n = 8, 32, 128, 512 to 1e7 or more.")
-    assert head == "The largest budget with a recommendation is C = 1e7 rollouts:"
-    at_ten = prediction_text.prediction_summary(rising.predict(1e7), rising.document)[:-1]
-    assert rest == [*(f"  {line}" for line in at_ten), runs_to_add.next_line(far, rising.document)]
-    assert rest[-1].startswith("Next: Run n = 8, 32, 128, 512 to C = 1e7, a third of the budget.")
-    assert prediction_text.prediction_summary(far, rising.document) == [first, why, rest[-1]]
+    lines = prediction_text.prediction_lines(far, nearest)
+    assert lines[:2] == [
+        "isolaw recommends no allocation for 30M rollouts.",
+        "Long extrapolation: fewer than three values of n ran past 999k rollouts; this budget is 30× that.",
+    ]
+    assert lines[2].startswith("Next: Train n = 32, 128, 512 at B_p = 32 to 3.")
+    assert lines[2].endswith("A recommendation needs three n that reach a tenth of the budget.")
+    assert lines[3].startswith("The largest budget with a recommendation is 10M rollouts: n = ")
+    assert lines[4:] == prediction_text.prediction_lines(rising.predict(1e7))[1:]
+    assert prediction_text.prediction_lines(far) == lines[:3]
     assert prediction_text.largest_with_recommendation(rising, nearest) is None
-    assert prediction_text.largest_answer(nearest).startswith(f"{head} n = ")
 
 
 def test_the_budget_instead_is_what_is_printed(synthetic: Make) -> None:
@@ -340,8 +321,8 @@ def test_the_budget_instead_is_what_is_printed(synthetic: Make) -> None:
 @pytest.mark.parametrize(("seeds", "few"), [(2, True), (3, False)])
 def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
     law = fit(synthetic, seeds=seeds, noise=0.003)
-    lines = prediction_text.prediction_summary(law.predict(1e6), law.document)
-    assert any(line.startswith("Caution: two seeds per configuration: ") for line in lines) == few
+    lines = prediction_text.prediction_lines(law.predict(1e6))
+    assert ("Caution: With two seeds per n, the error bars are rough." in lines) == few
     assert bool(having(law.document.flags, Code.TWO_SEEDS)) == few
 
 

@@ -15,31 +15,36 @@ from isolaw.backends.real.algorithms import scale_rl
 from isolaw.config import Recipe
 
 
-def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None) -> Tensor:
+def kl_estimate(
+    logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None, clamp: float | None = None
+) -> Tensor:
     """Return an estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
 
     With u = log π_ref - log π at a token that π sampled,
 
-        k1 = -u,    k3 = exp(u) - u - 1 ≥ 0
+        k1 = -u,    k2 = u² / 2 ≥ 0,    k3 = exp(u) - u - 1 ≥ 0
 
-    The mean of either estimate is the KL divergence. As terms of the *loss*, however, they do not have its
-    gradient (arXiv 2510.01555; 2512.21852). E[∇k1] = E[∇ log π] = 0, so k1 only adds noise.
+    The mean of k1 and k3 is the KL divergence, and that of k2 is close to it. As terms of the *loss*,
+    however, only k2 has its gradient (arXiv 2510.01555; 2512.21852): E[∇k2] = -E[u ∇ log π] =
+    ∇ KL(π ‖ π_ref). E[∇k1] = E[∇ log π] = 0, so k1 only adds noise.
     E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π) is the gradient of the reverse divergence, which agrees to
     first order around π = π_ref. In the *reward* (`sequence_kl`), k1 gives the correct gradient, and k3 gives
-    the correct gradient minus ∇ KL(π_ref ‖ π).
+    the correct gradient minus ∇ KL(π_ref ‖ π). The estimate is clamped to ±``clamp``, beyond which it has no
+    gradient: exp(u) grows without bound at a token that the policy has come to avoid.
 
     >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), "k3")
     tensor([0.3679, 0.0000])
     """
     u = reference_logprobs - logprobs
-    if estimator == "k1":
-        return -u
-    if estimator == "k3":
-        return u.expm1() - u
-    raise ValueError(f"no KL estimator {estimator!r}")
+    known = {"k1": lambda: -u, "k2": lambda: u.square() / 2, "k3": lambda: u.expm1() - u}
+    if estimator not in known:
+        raise ValueError(f"no KL estimator {estimator!r}")
+    return known[estimator]() if clamp is None else known[estimator]().clamp(-clamp, clamp)
 
 
-def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str) -> Tensor:
+def sequence_kl(
+    logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str, clamp: float | None = None
+) -> Tensor:
     """Return the KL estimate of each rollout, Σ_t k_it, as a float64 array of shape (R,).
 
     The caller subtracts β times this sum from the rollout's reward. With k1 this gives
@@ -48,7 +53,7 @@ def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, esti
     log-probabilities under the policy that sampled.
     """
     logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
-    return kl_estimate(logprobs, reference_logprobs, estimator).sum(1)
+    return kl_estimate(logprobs, reference_logprobs, estimator, clamp).sum(1)
 
 
 def importance_weights(

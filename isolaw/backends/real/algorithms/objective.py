@@ -147,7 +147,9 @@ def loss(
         reference = clean(mask, reference_logprobs.detach())
         sums["kl"] = kl_estimate(logprobs.detach(), reference, "k3").sum()
         if kl:
-            token_loss = token_loss + kl * kl_estimate(logprobs, reference, recipe.kl_estimator)
+            token_loss = token_loss + kl * kl_estimate(
+                logprobs, reference, recipe.kl_estimator, recipe.kl_clamp
+            )
     elif kl:
         raise ValueError("the KL term needs reference_logprobs")
     if entropy is not None:

@@ -75,9 +75,9 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     ``no_positive_resampling`` and ``interrupt_at`` are off, ``overlong_on`` applies to all responses, and
     ``lora_targets`` covers all layers. Other keys are None because they have no effect: ``clip_low`` and
     ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
-    sampling), ``kl_estimator`` and ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no
-    interruption), ``without`` (not ScaleRL), the critic's keys (not PPO), LoRA's keys (full fine-tuning), and
-    ``advantage`` (PPO).
+    sampling), ``kl_estimator``, ``kl_clamp`` and ``kl_in`` (no KL), ``interrupt_phrase`` and
+    ``answer_tokens`` (no interruption), ``without`` (not ScaleRL), the critic's keys (not PPO), LoRA's keys
+    (full fine-tuning), and ``advantage`` (PPO).
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
@@ -229,7 +229,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     note = "every problem would leave after its first visit"
     refuse(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
 
-    refuse_unused(not r.kl, ("kl_estimator", "kl_in"), "recipe.kl above 0", "there is no KL term")
+    refuse_unused(not r.kl, ("kl_estimator", "kl_clamp", "kl_in"), "recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")

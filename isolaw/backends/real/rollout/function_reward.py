@@ -55,7 +55,7 @@ class Function(Reward):
         self.name, self.workers = name, workers
         limit = limit or LIMIT_S
         function = function_of(name, folder)
-        whole = is_batched(function) or inspect.iscoroutinefunction(function)
+        whole = _is_batched(function) or inspect.iscoroutinefunction(function)
         # The worker has the module search path of this process and, at its end, the function's folder.
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
@@ -80,10 +80,10 @@ class Function(Reward):
         return [0.0 if reply is None else reply for reply in replies]
 
 
-def is_batched(function: Callable[..., Any]) -> bool:
+def _is_batched(function: Callable[..., Any]) -> bool:
     """Return whether a function accepts lists, judging by the names of its parameters.
 
-    >>> is_batched(lambda prompts, responses, answers: [1.0]), is_batched(lambda p, r, a: 1.0)
+    >>> _is_batched(lambda prompts, responses, answers: [1.0]), _is_batched(lambda p, r, a: 1.0)
     (True, False)
     """
     try:
@@ -99,7 +99,7 @@ def serve(name: str, limit: float) -> None:
     """
     channel = processes.Channel()
     function = function_of(name)
-    batched, asynchronous = is_batched(function), inspect.iscoroutinefunction(function)
+    batched, asynchronous = _is_batched(function), inspect.iscoroutinefunction(function)
 
     async def awaited(*arguments: Any) -> Any:
         try:

@@ -41,7 +41,7 @@ def read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | N
             raise SpecError([Issue("--part", "only a data set (hf:NAME) has splits", part)])
         return read_files([Path(name)], columns)
     place = find(name.removeprefix(PREFIX), "--problems")
-    parts = parts_of(place)
+    parts = _parts_of(place)
     shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
     if not parts:
         accepted = f"{', '.join(KINDS)} files, or a folder of datasets.save_to_disk"
@@ -85,7 +85,7 @@ def _cache(variable: str, name: str) -> Path:
     return Path(os.environ.get(variable) or f"{home}/{name}").expanduser()
 
 
-def parts_of(place: Path) -> dict[str, list[Path]]:
+def _parts_of(place: Path) -> dict[str, list[Path]]:
     """Return the files of each part of a data set, in the order of their names."""
     if place.is_file():
         return {place.stem: [place]}

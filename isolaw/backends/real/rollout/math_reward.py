@@ -6,7 +6,10 @@ limits need SIGALRM in the main thread of the trainer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
@@ -14,7 +17,11 @@ from isolaw.backends.real.rollout.rewards import Reward
 from isolaw.errors import RunError
 
 LIMIT_S = 5.0
-_TOO_LARGE = "too large"
+_TOO_LARGE, _UNREADABLE = "too large", "unreadable"
+# Answers that math-verify certainly reads: numbers and fractions.
+_PLAIN = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\\[dt]?frac\{-?\d+\}\{\d+\})")
+# Text that says itself where its mathematics is; \$ is the sign of dollars.
+_DELIMITED = re.compile(r"(?<!\\)\$.+(?<!\\)\$|\\boxed|\\\(|\\\[", re.S)
 _MEMORY = 4 * 2**30  # bytes of address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
 
 
@@ -31,6 +38,13 @@ class Math(Reward):
         limit = limit or LIMIT_S
         command = processes.command(f"from {__name__} import serve; serve({limit})")
         self.pool = processes.WorkerPool(command, workers, limit, "math reward")
+        self._early: dict[tuple[str, str], Future[list[Any]]] = {}
+
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Judge a response in the background, so that the next call with it finds the verdict."""
+        pair = problem.answer, response
+        if pair not in self._early:
+            self._early[pair] = self.pool.ask(pair)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -38,13 +52,29 @@ class Math(Reward):
         Raise `RunError` if math-verify cannot read an answer, because no response could then be correct.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
-        distinct = list(dict.fromkeys(pairs))
+        early, self._early = self._early, {}
+        distinct = [pair for pair in dict.fromkeys(pairs) if pair not in early]
         replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
+        replies |= {pair: early[pair].result()[0] for pair in pairs if pair in early}
         for problem, pair in zip(problems, pairs, strict=True):
-            if replies[pair] == "unreadable":
+            if replies[pair] == _UNREADABLE:
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
         self.failures += sum(replies[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(replies[pair] is True) for pair in pairs]
+
+    def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems whose answers math-verify cannot parse within the limit."""
+        asked = list(dict.fromkeys(p.answer for p in problems if not _PLAIN.fullmatch(p.answer)))
+        replies = dict(zip(asked, self.pool.replies([(one, "") for one in asked]), strict=True))
+        return [p for p in problems if replies.get(p.answer, False) in (None, _UNREADABLE, _TOO_LARGE)]
+
+
+def _readings(answer: str) -> list[str]:
+    """Return the texts in which math-verify may find an answer, the first choice first."""
+    boxed = f"\\boxed{{{answer}}}"
+    if _DELIMITED.search(answer):
+        return [answer, boxed]
+    return [boxed, f"${answer}$"] if "\\$" in answer else [f"${answer}$", boxed]
 
 
 def serve(limit: float) -> None:
@@ -60,10 +90,9 @@ def serve(limit: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
     def judge(answer: str, response: str) -> bool | str:
-        plain = "$" in answer or "\\boxed" in answer
-        expected = parse(answer if plain else f"${answer}$", parsing_timeout=None)
-        if not expected:
-            return "unreadable"
+        parsed = (parse(text, parsing_timeout=None) for text in _readings(answer))
+        if (expected := next(filter(None, parsed), None)) is None:
+            return _UNREADABLE
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
     def replies(pairs: list[processes.JsonRow]) -> Iterator[bool | str]:

@@ -19,7 +19,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Problem:
     id: str
     prompt: str | list[Message]
     answer: str
+    line: int = field(default=0, compare=False)  # of its file
 
     @property
     def digest(self) -> str:
@@ -72,6 +73,7 @@ class ProblemSet:
 
     name: str
     parts: dict[str, list[Problem]]
+    files: dict[str, Path] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | Path) -> ProblemSet:
@@ -88,7 +90,7 @@ class ProblemSet:
                 issues += _trained_on(files[part], problems, trained)
         if issues:
             raise SpecError(issues)
-        return cls(Path(os.path.abspath(folder)).name, parts)
+        return cls(Path(os.path.abspath(folder)).name, parts, files)
 
     def digest(self, part: str) -> str:
         """Return the SHA-256 of a part's content, which does not depend on path, format or order of lines."""
@@ -275,7 +277,7 @@ def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | 
         return None
     if not isinstance(prompt, str):
         prompt = [{"role": m["role"], "content": m["content"]} for m in prompt or []]
-    return Problem(given or _sha256(prompt)[:16], prompt, answer)
+    return Problem(given or _sha256(prompt)[:16], prompt, answer, line)
 
 
 def _is_text(value: Any) -> bool:

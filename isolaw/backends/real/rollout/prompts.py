@@ -107,6 +107,21 @@ def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat
     return list(ids)
 
 
+def end_of_turn(tokenizer: Any) -> str | None:
+    """Return the special token with which the chat template ends an assistant's turn, or None."""
+    turns = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
+    try:
+        ids = tokenizer.apply_chat_template(turns, return_dict=False)
+    except Exception:  # no template, or one that rejects these messages
+        return None
+    special = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    last = max(
+        (place for place, token in enumerate(tokens) if token not in special and "2" in token), default=-1
+    )
+    return next((token for token in tokens[last + 1 :] if token in special), None)
+
+
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
     """Return the tokens of a part of a longer text, such as an interruption's phrase."""
     return list(tokenizer(phrase, add_special_tokens=False).input_ids)

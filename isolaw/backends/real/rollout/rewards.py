@@ -20,6 +20,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
 import sys
 import warnings
 from collections import Counter
@@ -39,6 +40,7 @@ from isolaw.errors import Issue, SpecError, nearest
 from isolaw.files import open_file, sha256
 
 NAMES = ("exact", "math")
+_LONGEST_ANSWER = 60  # characters of an answer in a message
 _ARGUMENTS = ("prompt", "response", "answer")
 
 
@@ -57,6 +59,13 @@ class Reward:
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
         return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
+
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Begin to score a response while others are still being drawn, if that saves time."""
+
+    def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems whose answers the reward cannot read, so that no response would be correct."""
+        return []
 
     def close(self) -> None:
         """End all processes that the reward has started."""
@@ -134,6 +143,11 @@ class Rewards:
             warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
 
+    def ahead(self, problem: Problem, response: str) -> None:
+        """Begin to score a response while others are still being drawn."""
+        for reward in self._each:
+            reward.ahead(problem, response)
+
     def close(self) -> None:
         """End all processes that the rewards started."""
         for reward in self._each:
@@ -150,7 +164,7 @@ def check(name: str, where: str = "real.reward", folder: str | None = None) -> l
     if not module or not function:
         accepted = f"{', '.join(NAMES)}, or package.module:function"
         return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
-    if (spec := find_module(module, folder)) is None:
+    if (spec := _find_module(module, folder)) is None:
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
         what = f"no module {module!r} in {folder or 'the packages of Python'}"
         accepted = "" if close or not where.startswith("real.") else "its folder in real.modules"
@@ -173,7 +187,7 @@ def check_code(name: str, where: str = "real.reward", folder: str | None = None)
     if not colon:
         return []
     try:
-        imported = import_user_module(module, folder)
+        imported = _import_user_module(module, folder)
     except (Exception, SystemExit) as error:  # raised by the user's code
         return [Issue(where, f"cannot import {module!r}: {type(error).__name__}: {error}", name)]
     reward = getattr(imported, function, None)
@@ -192,13 +206,32 @@ def check_code(name: str, where: str = "real.reward", folder: str | None = None)
     return []
 
 
+def answer_issues(name: str, problems: Sequence[Problem], where: str) -> list[Issue]:
+    """Return an issue that lists all answers, with their lines, that a built-in reward cannot read."""
+    if name not in NAMES or check(name):
+        return []
+    reward = get(name, workers=min(len(os.sched_getaffinity(0)), 1 + len(problems) // 200))
+    try:
+        lost = reward.unreadable(problems)
+    finally:
+        reward.close()
+    if not lost:
+        return []
+    lines = "; ".join(
+        f"line {problem.line} {problem.answer[:_LONGEST_ANSWER]!r}"
+        for problem in sorted(lost, key=lambda problem: problem.line)
+    )
+    note = f"the reward {name} cannot read {len(lost):,} of {len(problems):,} answers: {lines}"
+    return [Issue(where, note)]
+
+
 def function_of(name: str, folder: str | None = None) -> Callable[..., Any]:
     """Import and return a user's function by its name ``package.module:function``."""
     module, _, attribute = name.partition(":")
-    return getattr(import_user_module(module, folder), attribute)  # type: ignore[no-any-return]
+    return getattr(_import_user_module(module, folder), attribute)  # type: ignore[no-any-return]
 
 
-def import_user_module(module: str, folder: str | None = None) -> ModuleType:
+def _import_user_module(module: str, folder: str | None = None) -> ModuleType:
     """Import a module from the module search path or, if it is not there, from ``folder``."""
     added = folder is not None and folder not in sys.path
     if added:
@@ -210,8 +243,8 @@ def import_user_module(module: str, folder: str | None = None) -> ModuleType:
             sys.path.remove(str(folder))
 
 
-def find_module(module: str, folder: str | None = None) -> ModuleSpec | None:
-    """Find the module that `import_user_module` would import, without importing it or its packages."""
+def _find_module(module: str, folder: str | None = None) -> ModuleSpec | None:
+    """Find the module that `_import_user_module` would import, without importing it or its packages."""
     if module in sys.modules:
         return sys.modules[module].__spec__
     top, *parts = module.split(".")
@@ -232,7 +265,7 @@ def find_module(module: str, folder: str | None = None) -> ModuleSpec | None:
 def file_of(name: str, folder: str | None = None) -> Path | None:
     """Return the file that a user's function runs; None for a built-in reward or a module without a file."""
     module, colon, _ = name.partition(":")
-    spec = find_module(module, folder) if colon else None
+    spec = _find_module(module, folder) if colon else None
     return None if spec is None else _file(spec)
 
 

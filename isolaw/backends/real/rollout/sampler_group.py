@@ -50,8 +50,8 @@ class Ticket:
 class SamplerGroup(Sampler):
     """A `Sampler` that draws in ``settings.processes`` separate processes.
 
-    ``version`` identifies the weights that `load` transfers next. This process trains on the first GPU
-    visible to it, and each sampler gets one of the other visible GPUs.
+    ``version`` identifies the weights that `load` transfers next. Each sampler gets one of the last GPUs that
+    are visible to this process; a process that trains does so on the first one.
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
@@ -59,7 +59,7 @@ class SamplerGroup(Sampler):
         self._number = os.memfd_create("isolaw-weights")
         self._memory, self.members = SharedWeights(self._number), list[RemoteSampler]()
         count = settings.processes or 0
-        gpus = visible_gpus()[1:] if environment.gpus() else [None] * count
+        gpus = visible_gpus()[-count:] if environment.gpus() and count else [None] * count
         with self._ending():
             if len(gpus) < count:
                 raise RunError(f"{count} samplers of a process of the run have {len(gpus)} GPUs of their own")
@@ -152,8 +152,8 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
         if settings.processes is not None:
             opened[settings] = SamplerGroup(settings)
         elif settings.kind == "transformers":
-            head = settings.float32_head
-            opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
+            more = {"float32_head": settings.float32_head, "stop": settings.stop}
+            opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, **more)
         else:
             from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 

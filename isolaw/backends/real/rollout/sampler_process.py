@@ -85,7 +85,7 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
             channel.send_bytes(save(row_tensors.of(range(len(rollouts)), rollouts, None)))
 
 
-def open_stream(settings: SamplerSettings) -> VLLMStream | PlainStream:
+def open_stream(settings: SamplerSettings) -> _VLLMStream | _PlainStream:
     """Open a sampler in this process that draws several batches at a time.
 
     ``add`` starts the batch of a ticket, given the arguments of `Sampler.generate`. ``step`` does the next
@@ -95,10 +95,10 @@ def open_stream(settings: SamplerSettings) -> VLLMStream | PlainStream:
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
     sampler = open_sampler(replace(settings, processes=None, streams=True))
-    return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
+    return _VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else _PlainStream(sampler)
 
 
-class VLLMStream:
+class _VLLMStream:
     """A stream of batches over vLLM's engine, where each step draws one token of every active response.
 
     Because ``async_scheduling`` is off, no token is in progress between two steps. vLLM labels each token
@@ -154,7 +154,7 @@ class VLLMStream:
         self.outputs.clear()
 
 
-class PlainStream:
+class _PlainStream:
     """A stream of batches over the plain sampler, which draws one batch after another."""
 
     def __init__(self, sampler: Sampler) -> None:

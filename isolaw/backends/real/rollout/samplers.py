@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,6 +72,9 @@ class Sampler(Protocol):
     # Whether `load` must be called before the next draw. This is True if the sampler has dropped its weights,
     # or if the trainer's weights have changed, in which case the training loop sets it.
     needs_weights: bool
+    # Called with the tokens of a prompt and of a response as soon as a sampler in this process has drawn it,
+    # if the sampler draws responses one by one.
+    finished: Callable[[list[int], list[int]], None] | None = None
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
@@ -134,7 +137,9 @@ def stored_weights(model: str) -> Weights:
 class TransformersSampler(Sampler):
     """A plain sampling loop over a `transformers` model with a key-value cache."""
 
-    def __init__(self, model: str, *, dtype: str, float32_head: bool = False) -> None:
+    def __init__(
+        self, model: str, *, dtype: str, float32_head: bool = False, stop: Sequence[int] = ()
+    ) -> None:
         from transformers import AutoModelForCausalLM
 
         self.needs_weights = False
@@ -144,8 +149,9 @@ class TransformersSampler(Sampler):
         )
         self.model = loaded.to(self.device).eval()
         head.chunked(self.model.get_output_embeddings(), float32=float32_head)
-        stop = self.model.generation_config.eos_token_id
-        self.stop = torch.tensor(stop if isinstance(stop, list) else [stop], device=self.device)
+        eos = self.model.generation_config.eos_token_id
+        ends = [*(eos if isinstance(eos, list) else [eos]), *stop]
+        self.stop = torch.tensor(ends, device=self.device)
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
         self.names = parameter_names(model)
 
@@ -243,7 +249,10 @@ def _draw(
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """Settings of a sampler; the plain sampler uses only ``model``, ``dtype`` and ``float32_head``."""
+    """Settings of a sampler; the plain sampler uses ``model``, ``dtype``, ``float32_head`` and ``stop``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))  # a list if it comes from JSON
 
     kind: str  # vllm or transformers
     model: str
@@ -256,6 +265,7 @@ class SamplerSettings:
     # samples in its own process.
     processes: int | None = None
     timeout_hours: float = 4.0  # maximum silence of a sampler process
+    stop: tuple[int, ...] = ()  # tokens that end a response, in addition to the model's own
     streams: bool = False  # adopts weights while it draws (`sampler_process`), and has a GPU of its own
 
 

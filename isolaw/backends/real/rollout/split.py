@@ -76,6 +76,8 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         problems = read_pool(pool, part, columns)
     except SpecError as error:
         issues += error.issues
+    if problems:
+        issues += rewards.answer_issues(options["reward"], problems, "--problems")
     stored = ProblemSet(pool, {"": problems})
     if problems and (options.get("validation") or 0) >= len(problems):
         accepted = f"fewer than the {len(problems):,} problems"
@@ -118,7 +120,11 @@ def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) 
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens
     chat = Chat.of(settings.system, settings.chat_template)
     longest = max((len(prompt) for prompt in encode(problems, tokenizer, chat)), default=1)
-    sampling = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+    gpus = environment.gpus()
+    sampling = SamplerSettings(
+        settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY,
+        processes=gpus if gpus > 1 else None,
+    )  # fmt: skip
     sampler = open_sampler(sampling)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:

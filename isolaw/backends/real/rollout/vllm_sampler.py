@@ -20,7 +20,7 @@ import contextlib
 import gc
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ class VLLMSampler:
         process_group.start()  # otherwise vLLM before 0.28 starts its own, with a port open to the network
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
+        self.stop = settings.stop
+        self.finished: Callable[[list[int], list[int]], None] | None = None
         self.fresh = True  # whether the prefix cache was computed with the current weights
         self.preemptions = 0
         arguments: dict[str, Any] = {
@@ -94,7 +96,7 @@ class VLLMSampler:
             }
         overrides: dict[str, Any] = {"head_dtype": "float32"} if settings.float32_head else {}
         # vLLM's reload does not update the output head of tied embeddings, so isolaw unties them in vLLM.
-        self.tied = is_tied(settings.model)
+        self.tied = _is_tied(settings.model)
         if self.tied:
             overrides["tie_word_embeddings"] = False
         if overrides:
@@ -137,9 +139,10 @@ class VLLMSampler:
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
         before = self.preemptions
-        outputs = self.llm.generate(
-            [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
-        )
+        with self._watched():
+            outputs = self.llm.generate(
+                [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
+            )
         if before == 0 < self.preemptions:
             warnings.warn(
                 f"vLLM's KV cache was full, so vLLM restarted {self.preemptions:,} of {len(rows):,} "
@@ -147,6 +150,28 @@ class VLLMSampler:
                 stacklevel=2,
             )
         return self.rollouts(rows, outputs)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Report each response when the engine's step inside the block finishes it."""
+        engine, finished = self.llm.llm_engine, self.finished
+        if finished is None:
+            yield
+            return
+        step = engine.step
+
+        def watched() -> list[Any]:
+            outputs = step()
+            for output in outputs:
+                if output.finished:
+                    finished(list(output.prompt_token_ids), list(output.outputs[0].token_ids))
+            return outputs
+
+        engine.step = watched
+        try:
+            yield
+        finally:
+            del engine.step
 
     def requests(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
@@ -158,6 +183,7 @@ class VLLMSampler:
             temperature=temperature,
             top_p=top_p,
             seed=0,  # replaced in each copy
+            stop_token_ids=list(self.stop) or None,
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
@@ -303,7 +329,7 @@ def _guard_dispatcher() -> None:
         dispatcher.vars = safe
 
 
-def is_tied(model: str) -> bool:
+def _is_tied(model: str) -> bool:
     """Return whether a model's output head shares the weights of its input embedding."""
     return bool(models.config(model).get("tie_word_embeddings", False))
 

@@ -86,7 +86,7 @@ def _stream(seed: int, key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key,)))
 
 
-Timer = Callable[[str], AbstractContextManager[None]]
+_Timer = Callable[[str], AbstractContextManager[None]]
 
 
 class RolloutWorker:
@@ -96,7 +96,7 @@ class RolloutWorker:
     ``clock`` returns a context that adds its duration to a named part of the step.
     """
 
-    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Timer) -> None:
+    def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: _Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"])
@@ -128,6 +128,7 @@ class RolloutWorker:
             options.gpu_memory or 0.4,
             processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
+            stop=tuple(self.tokenizer.convert_tokens_to_ids(list(options.stop_tokens or ()))),
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run
@@ -147,7 +148,17 @@ class RolloutWorker:
                 del asked["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **asked)
             elif asked["seeds"]:
+                rows = self.ranks.share(len(visited), n)
+                problems = [self.problems[part][visited[row // n]] for row in rows]
+                of = {tuple(ids): problem for ids, problem in zip(asked["prompts"], problems, strict=True)}
+
+                def finished(prompt: list[int], tokens: list[int]) -> None:
+                    text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+                    self.reward.ahead(of[tuple(prompt)], text)
+
+                self.sampler.finished = finished if "math" in self.reward.names else None
                 rollouts = self.sampler.generate(**asked)
+                self.sampler.finished = None
         return self.rewarded(part, visited, n, rollouts)
 
     def asked(

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -75,6 +75,10 @@ class WorkerPool:
         """
         cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
         return [reply for part in self._threads.map(self._replies, cut) for reply in part]
+
+    def ask(self, row: JsonRow) -> Future[list[Any]]:
+        """Send a row as soon as a worker is free; the result is a list with its reply."""
+        return self._threads.submit(self._replies, [row])
 
     def _replies(self, rows: Sequence[JsonRow]) -> list[Any]:
         out: list[Any] = []

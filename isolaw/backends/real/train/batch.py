@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ from isolaw.backends.real.train import process_group, row_tensors
 # Fields that cover the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
 _NEAR = 0.01  # a process's tokens can exceed the mean over processes by this fraction
-_PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
+_SUMMED = ("visited", "generated", "generated_tokens", "reward_failures")
+_PLAIN = (*_SUMMED, "measured")
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Batch:
     generated: int  # number of rollouts, including those that a filter discards
     generated_tokens: int
     reward_failures: int = 0  # number of responses whose reward failed; they count as wrong
+    measured: dict[str, float] = field(default_factory=dict)  # metrics of all groups that were drawn for it
     # This process trains on every `parts`-th of its rows, starting with the row at index `part`.
     part: int = 0
     parts: int = 1
@@ -149,7 +151,7 @@ class Batch:
         for name in self._tensors():
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.rollouts = self.rollouts + other.rollouts
-        for name in _PLAIN:
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def save(self, path: Path, ranks: RankGroup) -> None:

@@ -34,13 +34,13 @@ def of_set(
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
-        **of_rewards(batch, reward_names),
+        **_of_rewards(batch, reward_names),
     }
     rows = [Measurement(name, metric, value, len(problems), k) for metric, value in measured.items()]
     return rows, AnswerCounts(name, k, [q.id for q in problems], correct.tolist())
 
 
-def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
+def _of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
     """Return the mean of each reward, without weights; empty if there is only one reward."""
     if batch.components is None:
         return {}
@@ -51,13 +51,11 @@ def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
 def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
     """Return the metrics of a training batch that are known before its update."""
     return {
-        **of_rewards(batch, reward_names),
+        **_of_rewards(batch, reward_names),
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
         "informative_fraction": float(advantages.informative(batch.rewards).double().mean()),
-        "generated_rollouts": float(batch.generated),
-        "reward_failures": float(batch.reward_failures),
     }
 
 

@@ -25,7 +25,7 @@ _BLOCK = 2**14
 
 
 class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of `token_logprobs`.
+    """The autograd function of `_token_logprobs`.
 
     Let p = softmax(z), and let g and h be the upstream gradients of log p(token) and H. Then
 
@@ -91,7 +91,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         return to_hidden, to_weight, to_bias, None, None, None, None
 
 
-def token_logprobs(
+def _token_logprobs(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -111,7 +111,7 @@ def token_logprobs(
     at a time (default: 2²⁶ logits).
 
     >>> zeros = torch.zeros(1, 3), torch.zeros(4, 3)
-    >>> logp, entropy = token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)
+    >>> logp, entropy = _token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)
     >>> logp.exp(), entropy
     (tensor([0.2500]), tensor([1.3863]))
     """
@@ -121,7 +121,7 @@ def token_logprobs(
 
 
 def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
-    """Make a model's output head return `token_logprobs` when called with tokens, in float32 if requested.
+    """Make a model's output head return `_token_logprobs` when called with tokens, in float32 if requested.
 
     The head remains the same module, so that ZeRO-3 gathers its weight during the call. If called without
     tokens, it returns the logits.
@@ -143,7 +143,7 @@ def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
             bias = None if bias is None else bias.to(kind)
         if tokens is None:
             return _logits(hidden, weight, bias, kind)
-        return token_logprobs(hidden, weight, bias, tokens, temperature, logits=kind)
+        return _token_logprobs(hidden, weight, bias, tokens, temperature, logits=kind)
 
     head.forward = types.MethodType(forward, head)  # type: ignore[method-assign]
     return head

@@ -46,6 +46,7 @@ _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling fails after this many batches for one step (10 in DAPO's code).
 _MOST_ROUNDS = 10
 _COUNTERS = ("step", "round", "compute", "tokens")  # counters of a run that are part of its state
+_COUNTED = {"generated_rollouts": "generated", "reward_failures": "reward_failures"}  # metrics of a batch
 _WAITING = "waiting_{}.safetensors"  # files of the waiting batches in a state, oldest first
 
 
@@ -88,14 +89,16 @@ class Run:
         self.tokens += batch.generated_tokens
         self.step += 1
         ages = self.pipeline.ages(batch, self.step) if self.pipeline else {}
-        measured = evaluation.of_batch(batch, self.worker.reward.names)
-        self.means.add({**measured, **ages, **self.learner.update(batch, self.step)})
+        counted = {name: float(getattr(batch, of)) for name, of in _COUNTED.items()}
+        self.means.add({**batch.measured, **counted, **ages, **self.learner.update(batch, self.step)})
         if self.pipeline:
             self.pipeline.at(self.step)
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups, drawn with the current weights."""
-        batch = self._sample()
+        batch, measured = self._sample(), evaluation.StepMeans()
+        names = self.worker.reward.names
+        measured.add(evaluation.of_batch(batch, names))
         rounds = 1
         while self.recipe.dynamic_sampling and (left := batch.keep_informative(self.spec.problems_per_batch)):
             if rounds == _MOST_ROUNDS:
@@ -104,8 +107,11 @@ class Run:
                     f"{self.spec.problems_per_batch - left} problems whose rewards differ; turn off "
                     "recipe.dynamic_sampling, or choose problems that the model sometimes solves"
                 )
-            batch.extend(self._sample())
+            more = self._sample()
+            measured.add(evaluation.of_batch(more, names))
+            batch.extend(more)
             rounds += 1
+        batch.measured = measured.take()
         if self.recipe.staleness:
             batch.old_logprobs = (
                 recorded(batch, self.trainer.device)
@@ -267,8 +273,9 @@ def train(
                     continue  # the value in the first process decides
                 yield Checkpoint(
                     run.step, run.compute, rows, run.save, run.tokens, not due, counts, responses,
-                    dict(run.seconds), run.machine,
+                    dict(run.seconds), run.machine, run.learner.notes.copy(),
                 )  # fmt: skip
+                run.learner.notes.clear()
                 yielded = time.monotonic()
     except RuntimeError as error:  # vLLM's allocator has no specific exception class
         if "out of memory" not in str(error):

@@ -26,7 +26,7 @@ _PADDING = 0.1  # maximum fraction of padding in a block, if there is no variabl
 
 
 @dataclass(frozen=True)
-class Block:
+class _Block:
     """Consecutive rows of similar lengths: their number, their total tokens, and the longest row's tokens.
 
     ``place`` has shape (tokens,) and gives the index of each token in the padded rows × longest tokens. It is
@@ -40,12 +40,12 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Layout:
+class _Layout:
     """The positions of U rows in a sequence of N tokens."""
 
     starts: Tensor  # int32 of shape (U + 1,): row u has the tokens from starts[u] up to starts[u + 1]
     longest: int  # tokens of the longest row
-    blocks: tuple[Block, ...]  # the rows in padded blocks; empty for the variable-length kernel
+    blocks: tuple[_Block, ...]  # the rows in padded blocks; empty for the variable-length kernel
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Packed:
 
     ids: Tensor  # token ids, shape (1, N)
     positions: Tensor  # position of each token in its row, shape (1, N)
-    layout: Layout
+    layout: _Layout
     predicts: Tensor  # indices of the tokens that predict a drawn response token, shape (K,)
     targets: Tensor  # the drawn response tokens, without inserted tokens, shape (K,)
     mask: Tensor  # mask of the drawn response tokens of all rows, shape (R, T)
@@ -99,7 +99,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     return Packed(
         tensor(ids)[None],
         tensor(positions)[None],
-        Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
+        _Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
         tensor(np.flatnonzero(answers) - 1),
         tensor(ids[answers]),
         alone if again is None else alone[again],
@@ -108,7 +108,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     )
 
 
-def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
+def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[_Block, ...]:
     """Cut rows into blocks that are as long as possible, with at most a tenth of padding."""
     out = []
     first = 0
@@ -124,7 +124,7 @@ def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
             ends = ordered.cumsum()
             within = np.arange(ends[-1]) - np.repeat(ends - ordered, ordered)
             place = torch.as_tensor(within + np.repeat(width * np.arange(count), ordered), device=device)
-        out.append(Block(count, int(ordered.sum()), width, place))
+        out.append(_Block(count, int(ordered.sum()), width, place))
         first += count
     return tuple(out)
 
@@ -163,7 +163,7 @@ def attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    layout: Layout | None = None,
+    layout: _Layout | None = None,
     sliding_window: int | None = None,
     **other: Any,
 ) -> tuple[Tensor, None]:
@@ -212,14 +212,14 @@ def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -
     return sdpa(*rows, attn_mask=seen.tril().triu(1 - window), **how)
 
 
-def _apart(x: Tensor, block: Block) -> Tensor:
+def _apart(x: Tensor, block: _Block) -> Tensor:
     """Convert packed rows of shape (tokens, H, D) to padded rows of shape (rows, H, longest, D)."""
     if block.place is not None:
         x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
     return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
 
 
-def _together(x: Tensor, block: Block) -> Tensor:
+def _together(x: Tensor, block: _Block) -> Tensor:
     """Convert padded rows to packed rows: the inverse of `_apart`."""
     x = x.transpose(1, 2).flatten(0, 1)
     return x if block.place is None else x[block.place]

@@ -29,7 +29,7 @@ from isolaw.backends.real.train.trainer import Trainer, gathered
 from isolaw.config import Recipe
 
 
-class ScalarHead(nn.Linear):  # type: ignore[misc]
+class _ScalarHead(nn.Linear):  # type: ignore[misc]
     """A linear map to one number, in float32."""
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -37,8 +37,8 @@ class ScalarHead(nn.Linear):  # type: ignore[misc]
         return nn.functional.linear(hidden.float(), self.weight.float())[:, 0]
 
 
-class ValueModel(Backbone):
-    """A causal language model whose head is a `ScalarHead`."""
+class _ValueModel(Backbone):
+    """A causal language model whose head is a `_ScalarHead`."""
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the value before each response token, as shape (1, R, T) with zeros in the padding."""
@@ -50,10 +50,10 @@ class Critic(Trainer):
 
     prefix = "critic_"
 
-    def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> ValueModel:
+    def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> _ValueModel:
         model = pretrained(folder, self.dtype, self.device, zero=self._zero)
         model.set_output_embeddings(_scalar_head(model, self._zero))
-        return ValueModel(model, gradient_checkpointing=gradient_checkpointing)
+        return _ValueModel(model, gradient_checkpointing=gradient_checkpointing)
 
     def _train_beside(self, policy: Any) -> None:
         policy.model.get_output_embeddings().requires_grad_(True)
@@ -65,7 +65,7 @@ class Critic(Trainer):
 
 
 @dataclass(frozen=True)
-class Targets:
+class _Targets:
     """Advantages and critic targets for the rows of a process, and their metrics.
 
     Arrays are float64 of shape (R, T), with zeros in the padding.
@@ -84,7 +84,7 @@ class PPO:
         self.recipe, self.ranks = recipe, ranks
         self.critic = Critic(model, **keys)
 
-    def targets(self, batch: Batch, rewards: Tensor, penalties: Sequence[Tensor] | None) -> Targets:
+    def targets(self, batch: Batch, rewards: Tensor, penalties: Sequence[Tensor] | None) -> _Targets:
         """Return a batch's advantages and the critic's targets.
 
         ``rewards`` has shape (B_p, n) and applies to the last token of each rollout. ``penalties`` has one
@@ -100,10 +100,10 @@ class PPO:
         mean, variance = self._moments(batch, raw, mask)
         _, of_returns = self._moments(batch, returns, mask)
         metrics = {} if of_returns == 0 else {"explained_variance": 1 - variance / of_returns}
-        return Targets(gae.whiten(raw, mask, mean, variance), values, returns, metrics)
+        return _Targets(gae.whiten(raw, mask, mean, variance), values, returns, metrics)
 
     def update(
-        self, batch: Batch, targets: Targets, rows: list[int], weights: Tensor, lr: float
+        self, batch: Batch, targets: _Targets, rows: list[int], weights: Tensor, lr: float
     ) -> tuple[dict[str, Tensor], float]:
         """Update the critic on some of this process's rows; return its metric sums and gradient norm."""
         own_weights = batch.own(weights)[rows]
@@ -149,7 +149,7 @@ def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return values, torch.arange(width) < lengths[:, None]
 
 
-def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> ScalarHead:
+def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> _ScalarHead:
     head = model.get_output_embeddings()
     divided: Any = nullcontext()
     if zero_config:
@@ -157,7 +157,7 @@ def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> ScalarHead:
 
         divided = zero.Init(config_dict_or_path=zero_config)
     with divided:
-        scalar = ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
+        scalar = _ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
     with gathered(scalar.weight, modifier_rank=0), torch.no_grad():
         scalar.weight.zero_()
     return scalar.to(head.weight.device)

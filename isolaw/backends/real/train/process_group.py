@@ -61,7 +61,7 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     distributed_c10d._unpickler = _Plain
     backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
     meeting = json.loads(os.environ.get(GROUP, "{}"))
-    choose_interface(meeting.get("address"))
+    _choose_interface(meeting.get("address"))
     if alone:  # a group of one process, which opens no port and does not change the environment of children
         dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
     elif not meeting:  # started by another launcher
@@ -111,7 +111,7 @@ def _read(kind: str, read: Callable[[bytes], Any], content: bytes) -> list[Any]:
     return out
 
 
-def choose_interface(address: str | None) -> None:
+def _choose_interface(address: str | None) -> None:
     """Make libraries listen only on loopback or, on several machines, on the interface towards ``address``.
 
     For several machines, variables that the user has set remain unchanged.

@@ -164,6 +164,25 @@ def test_k1_in_the_loss_has_no_gradient_in_expectation() -> None:
     assert out.abs().max() < 1e-14
 
 
+def test_k2_in_the_loss_has_the_kl_divergences_gradient_at_each_token() -> None:
+    policy, reference = policy_and_reference()
+    logp, logq = policy.log_softmax(-1), reference.log_softmax(-1)
+    exact = gradient((visits(policy).detach() * (logp.exp() * (logp - logq)).sum(-1)).sum(), policy)
+    recipe = Recipe(kl=0.3, kl_in="loss", kl_estimator="k2")
+    same(expected(policy, recipe, NOTHING, reference_logprobs=logprobs(reference)), 0.3 * exact)
+
+
+def test_a_clamped_estimate_has_no_gradient_beyond() -> None:
+    """exp(u) of a token that the policy has come to avoid would outweigh the batch."""
+    logp = torch.tensor([-30.0, -1.0], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([-0.1, -1.1], dtype=torch.float64)
+    clamped = kl_estimate(logp, reference, "k3", 10.0)
+    assert clamped[0] == 10 < kl_estimate(logp, reference, "k3")[0]
+    clamped.sum().backward()
+    assert logp.grad[0] == 0 != logp.grad[1]
+    assert kl_estimate(logp, reference, "k1", 10.0)[0] == -10
+
+
 def test_k3_in_the_loss_has_the_other_divergences_gradient() -> None:
     policy, reference = policy_and_reference()
     q, logp = reference.softmax(-1), policy.log_softmax(-1)
@@ -244,7 +263,7 @@ def test_importance_weights_stop_the_gradient_and_overflow_to_the_cap() -> None:
 
 def test_unknown_names() -> None:
     one = torch.zeros(1, 1)
-    with pytest.raises(ValueError, match="'k2'"):
-        kl_estimate(one, one, "k2")
+    with pytest.raises(ValueError, match="'k4'"):
+        kl_estimate(one, one, "k4")
     with pytest.raises(ValueError, match="'word'"):
         importance_weights(one, one, one == 0, "word", 1.0)

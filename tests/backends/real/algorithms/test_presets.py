@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import isolaw
 from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.lengths import PHRASE
 from isolaw.backends.real.algorithms.presets import (
@@ -24,6 +27,7 @@ from isolaw.backends.real.algorithms.scale_rl import PARTS
 from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
 from isolaw.config.sections import Part
 from isolaw.errors import SpecError
+from tests.backends.keys import KEYS
 
 KINDS = ("easy", "hard", None)
 
@@ -78,7 +82,8 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
         assert getattr(recipe, key) == (1 if key == "staleness" else value)
     # All that is still open has no effect, or means that something is off.
     still_open = {key for key, value in recipe.model_dump().items() if value is None}
-    allowed = {"gradient_rollouts", "overlong_on"} | (set() if recipe.kl else {"kl_estimator", "kl_in"})
+    allowed = {"gradient_rollouts", "overlong_on", "kl_clamp"}
+    allowed |= set() if recipe.kl else {"kl_estimator", "kl_in"}
     if algorithm == "scale_rl":
         allowed |= {"importance_cap"}
     else:
@@ -254,6 +259,7 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("dynamic_sampling", {"advantage": "none", "algorithm": "dapo"}),
         ("no_positive_resampling", {"no_positive_resampling": 0.0}),
         ("kl_estimator", {"kl_estimator": "k1"}),
+        ("kl_clamp", {"kl_clamp": 10.0}),
         ("kl_in", {"kl": 0.0, "kl_in": "reward"}),
         ("overlong_buffer", {"max_response_tokens": 10, "overlong_buffer": 11}),
         ("gamma", {"gamma": 1.0}),
@@ -274,6 +280,34 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
 )
 def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None:
     assert set(problems(**keys)) == {f"recipe.{where}"}
+
+
+NEEDS: dict[str, dict[str, Any]] = {  # what a key needs to have an effect
+    "clip_low": {"staleness": 1}, "clip_high": {"staleness": 1}, "importance_sampling": {"top_p": 1.0},
+    "kl_estimator": {"kl": 0.1}, "kl_clamp": {"kl": 0.1}, "kl_in": {"kl": 0.1}, "algorithm": {"staleness": 1},
+    "top_p": {"importance_sampling": "none"}, "overlong_on": {"overlong_buffer": 5},
+    "interrupt_phrase": {"interrupt_at": 9}, "answer_tokens": {"interrupt_at": 9},
+    "without": {"algorithm": "scale_rl"},
+    **{key: {"algorithm": "ppo"} for key in ("gamma", "gae_lambda", "critic_lr")},
+    "value_clip": {"algorithm": "ppo", "epochs": 2},
+    **{key: {"lora_rank": 4} for key in ("lora_alpha", "lora_targets")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", Recipe.model_fields)
+def test_every_key_of_the_recipe_changes_the_training_or_is_refused(key: str) -> None:
+    alone = [resolve_recipe(Recipe(**{key: value})) for value in KEYS[key]]
+    assert key in NEEDS or not any(recipe_issues(recipe, 16) for recipe in alone)
+    resolved = [resolve_recipe(Recipe(**{**NEEDS.get(key, {}), key: value})) for value in KEYS[key]]
+    assert [getattr(recipe, key) for recipe in resolved] == [*KEYS[key]]
+    assert not any(recipe_issues(recipe, 16) for recipe in resolved)
+    code = "".join(
+        path.read_text()
+        for folder in ("backends/real", "config")
+        for path in (Path(isolaw.__file__).parent / folder).rglob("*.py")
+        if path.name not in ("presets.py", "sections.py")
+    )
+    assert re.search(rf"(recipe|\br)\.{key}\b", code)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isolaw.backends.real.rollout.hub import parts_of, read_pool
+from isolaw.backends.real.rollout.hub import _parts_of, read_pool
 from isolaw.errors import SpecError
 
 HERE = Path(__file__).parents[1] / "data" / "hf"
@@ -75,7 +75,7 @@ def test_what_load_dataset_prepared_without_its_intermediate_results(cache: Path
     (hashed,) = version.iterdir()
     shutil.copytree(hashed, version / "other")  # prepared twice: neither is guessed, nor are both taken
     folder = cache / "datasets" / "org___sums"
-    assert sorted(parts_of(folder)) == sorted(
+    assert sorted(_parts_of(folder)) == sorted(
         f"{configuration}/0.0.0/{name}/{split}"
         for name in (hashed.name, "other")
         for split in ("test", "train")
@@ -139,7 +139,7 @@ def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
         f"--problems: {tmp_path}/empty: the folder has no data; expected .jsonl, .parquet, .arrow files"
     )
     (tmp_path / "empty" / "train.arrow").write_bytes(b"no stream")
-    assert parts_of(tmp_path / "empty") == {}
+    assert _parts_of(tmp_path / "empty") == {}
 
 
 def test_a_damaged_arrow_file(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, end_of_turn
 from isolaw.errors import DataError
 
 pytestmark = pytest.mark.real
@@ -72,6 +73,35 @@ def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
     assert check_lengths(ProblemSet("s", {"train": problems}), thinking, 16, 8, chat=chat) == []
     (issue,) = check_lengths(ProblemSet("s", {"train": problems}), thinking, 15, 8, chat=chat)
     assert "found '8 tokens'; expected at most 7" in str(issue)
+
+
+@pytest.mark.parametrize(
+    ("template", "token"),
+    [
+        ("{% for m in messages %}{{ m.content }}<pad>{% endfor %}", "<pad>"),
+        ("{% for m in messages %}<bos>{{ m.content }}<eos>{% endfor %}", "<eos>"),
+        ("{% for m in messages %}{{ m.content }}-{% endfor %}", None),  # no token of its own
+        ("{{ raise_exception('no') }}", None),
+    ],
+)
+def test_the_end_of_a_turn(tokenizer: Any, monkeypatch: Any, template: str, token: str | None) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    assert end_of_turn(tokenizer) == token
+
+
+def test_an_end_of_turn_that_ends_no_response_is_noted(tmp_path: Path, monkeypatch: Any) -> None:
+    from isolaw.backends import real
+    from isolaw.backends.real.gpu_selftest import make_tokenizer
+
+    own = make_tokenizer()
+    own.chat_template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}"
+    own.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    (note,) = real._turn_notes(str(tmp_path), ())
+    assert 'real.stop_tokens = ["<pad>"] ends them there' in note
+    assert real._turn_notes(str(tmp_path), ("<pad>",)) == ()
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
+    assert real._turn_notes(str(tmp_path), ()) == ()
 
 
 def test_two_system_messages(thinking: Any) -> None:

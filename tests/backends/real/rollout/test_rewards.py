@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 from isolaw import guard
 from isolaw.backends.real.rollout import rewards, workers
 from isolaw.backends.real.rollout.math_reward import Math
-from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.errors import RunError, SpecError
 
 needs_math_verify = pytest.mark.skipif(
@@ -156,6 +157,36 @@ def test_closing_ends_the_workers(verified: Math) -> None:
     process = worker_of(verified)
     verified.close()
     assert process.returncode is not None
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_the_forms_of_answers_of_math_and_gsm8k_are_read(verified: Math) -> None:
+    """Money, units, bases, sets, intervals, matrices, words: a form that is not read can never be correct."""
+    forms = (Path(__file__).parents[1] / "data/answers.txt").read_text().splitlines()
+    assert len(forms) >= 300
+    problems = [asked(form) for form in forms]
+    assert verified.unreadable(problems) == []
+    said = [f"So it is $\\boxed{{{form.strip('$')}}}$." for form in forms]
+    right = verified(problems, said)
+    unlike = [form for form, value in zip(forms, right, strict=True) if not value]
+    assert unlike == [r"\[\frac{1}{3}\]", r"\text{The answer is 5}"]  # read one way bare, another way boxed
+    assert not any(verified(problems, ["I do not know."] * len(forms)))
+    money = asked(r"\$32,\!348")
+    assert verified([money] * 3, [r"\boxed{\$32,348}", r"\boxed{32348}", r"\boxed{\$32,349}"]) == [1, 1, 0]
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_answers_that_cannot_be_read_are_listed_with_their_lines(tmp_path: Path) -> None:
+    answers = ["1", r"\ldots", "2", r"\ldots", r"\$3"]
+    rows = [{"prompt": f"{n}", "answer": answer} for n, answer in enumerate(answers)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "validation.jsonl").write_text('{"prompt": "x", "answer": "1"}\n')
+    problems = ProblemSet.read(tmp_path).parts["train"]
+    (issue,) = rewards.answer_issues("math", problems, "train.jsonl")
+    assert r"cannot read 2 of 5 answers: line 2 '\\ldots'; line 4 '\\ldots'" in str(issue)
+    assert rewards.answer_issues("exact", problems, "train.jsonl") == []
 
 
 @needs_math_verify

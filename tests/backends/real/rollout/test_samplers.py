@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,20 @@ def test_what_is_drawn_has_the_models_distribution(sampler, model, prompts, top_
         observed, hoped = [*observed, 2500 - sum(observed)], [*hoped, rest]
     assert len(often) >= 2
     assert stats.chisquare(observed, hoped).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["vllm", "transformers"])
+def test_a_response_ends_at_a_stop_token(kind: str, made, prompts) -> None:
+    """Of a base model under a chat template whose turns end with a token that is no end of sequence."""
+    settings = samplers.SamplerSettings(kind, str(made.model), "float32", 32)
+    plain = draw(sampler_group.open_sampler(settings), prompts, seeds(len(prompts), 2))
+    often = Counter(row[1] for row in plain.tokens if len(row) > 2).most_common(1)[0][0]
+    rollouts = draw(
+        sampler_group.open_sampler(replace(settings, stop=(often,))), prompts, seeds(len(prompts), 2)
+    )
+    for row, before, finished in zip(rollouts.tokens, plain.tokens, rollouts.finished, strict=True):
+        cut = before[: before.index(often) + 1] if often in before else before
+        assert (row, finished) == (cut, cut[-1] in (often, EOS))
 
 
 def test_a_rollout_depends_on_its_seed_alone(sampler, prompts) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.rollout.sampler_process import PlainStream, VLLMStream
+from isolaw.backends.real.rollout.sampler_process import _PlainStream, _VLLMStream
 from isolaw.backends.real.rollout.samplers import SharedWeights, stored_weights
 
 PROMPTS = [[1, 4, 10, 13, 5, 8, 16], [1, 5, 13, 6, 16]]
@@ -39,7 +39,7 @@ def test_new_weights_draw_the_next_token_of_every_response(vllm, made) -> None:
     vllm.load(other)
     new = vllm.generate(**ASKED)
     assert new.logprobs != old.logprobs
-    stream = VLLMStream(vllm)
+    stream = _VLLMStream(vllm)
     stream.load(stored_weights(str(made.model)), 7)
     stream.add(1, ASKED)
     assert not list(stream.step())  # the first tokens
@@ -62,7 +62,7 @@ def test_new_weights_draw_the_next_token_of_every_response(vllm, made) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_what_is_dropped_is_gone(vllm) -> None:
-    stream = VLLMStream(vllm)
+    stream = _VLLMStream(vllm)
     stream.add(1, ASKED)
     list(stream.step())
     stream.drop()
@@ -74,7 +74,7 @@ def test_what_is_dropped_is_gone(vllm) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_plain_sampler_takes_weights_between_batches(transformers_sampler, made) -> None:
-    stream = PlainStream(transformers_sampler)
+    stream = _PlainStream(transformers_sampler)
     expected = transformers_sampler.generate(**ASKED)
     stream.load(stored_weights(str(made.model)), 3)
     stream.add(1, ASKED)

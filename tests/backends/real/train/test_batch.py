@@ -73,7 +73,7 @@ def test_several_rewards_stay_with_their_rollouts(tmp_path: Path) -> None:
 
     one = made()
     assert one.verdicts.tolist() == [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
-    assert evaluation.of_rewards(one, ["a", "b"]) == {"reward/a": 5.0, "reward/b": 6.0}
+    assert evaluation._of_rewards(one, ["a", "b"]) == {"reward/a": 5.0, "reward/b": 6.0}
     one.keep_informative(2)
     one.extend(made())
     assert one.components is not None
@@ -84,7 +84,7 @@ def test_several_rewards_stay_with_their_rollouts(tmp_path: Path) -> None:
         assert torch.equal(there.verdicts, one.verdicts)
     single = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
     assert single.verdicts is single.rewards
-    assert evaluation.of_rewards(single, ["a"]) == {}
+    assert evaluation._of_rewards(single, ["a"]) == {}
 
 
 def test_batches_are_joined() -> None:

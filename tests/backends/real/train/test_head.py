@@ -29,7 +29,7 @@ def test_values_are_those_of_torch_distributions(
     seed: int, temperature: float, spread: float, chunk: int
 ) -> None:
     hidden, weight, bias, tokens = made(seed, spread)
-    logp, entropy = head.token_logprobs(hidden, weight, bias, tokens, temperature, chunk)
+    logp, entropy = head._token_logprobs(hidden, weight, bias, tokens, temperature, chunk)
     logits = torch.nn.functional.linear(hidden, weight, bias) / temperature
     policy = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(logp, policy.log_prob(tokens), rtol=1e-9, atol=1e-9)
@@ -42,7 +42,7 @@ def test_gradients_are_exact(chunk: int, bias: bool) -> None:
     hidden, weight, own, tokens = made(5, bias=bias)
 
     def both(*parts: torch.Tensor) -> tuple:
-        return head.token_logprobs(*parts[:2], parts[2] if bias else None, tokens, 0.6, chunk)
+        return head._token_logprobs(*parts[:2], parts[2] if bias else None, tokens, 0.6, chunk)
 
     parts = (hidden, weight, own) if bias else (hidden, weight)
     assert torch.autograd.gradcheck(both, parts)
@@ -52,9 +52,9 @@ def test_gradients_are_exact(chunk: int, bias: bool) -> None:
 
 def test_a_frozen_head_passes_the_gradient_on() -> None:
     hidden, weight, _, tokens = made(6, bias=False)
-    head.token_logprobs(hidden, weight, None, tokens, 1.0)[0].sum().backward()
+    head._token_logprobs(hidden, weight, None, tokens, 1.0)[0].sum().backward()
     (whole,) = torch.autograd.grad(
-        head.token_logprobs(hidden, weight.detach(), None, tokens, 1.0, 2)[0].sum(), hidden
+        head._token_logprobs(hidden, weight.detach(), None, tokens, 1.0, 2)[0].sum(), hidden
     )
     torch.testing.assert_close(whole, hidden.grad)
 
@@ -64,7 +64,7 @@ def test_bfloat16_is_taken_in_float32_and_its_gradient_is_summed_there(monkeypat
     hidden, weight = (torch.randn(n, 8, generator=random).bfloat16() for n in (4000, 64))
     tokens = torch.randint(0, 64, (4000,), generator=random)
     weight.requires_grad_()
-    logp, entropy = head.token_logprobs(hidden, weight, None, tokens, 0.6, 8)
+    logp, entropy = head._token_logprobs(hidden, weight, None, tokens, 0.6, 8)
     assert logp.dtype == entropy.dtype == torch.float32
     logits = (hidden @ weight.T).float() / 0.6
     torch.testing.assert_close(logp, logits.log_softmax(-1)[range(4000), tokens], rtol=1e-5, atol=1e-5)
@@ -93,7 +93,9 @@ def test_no_tensor_is_as_large_as_tokens_times_vocabulary() -> None:
 
     hidden, weight = torch.randn(512, 4, requires_grad=True), torch.randn(300, 4, requires_grad=True)
     with Watch():
-        logp, entropy = head.token_logprobs(hidden, weight, None, torch.zeros(512, dtype=torch.long), 1.0, 16)
+        logp, entropy = head._token_logprobs(
+            hidden, weight, None, torch.zeros(512, dtype=torch.long), 1.0, 16
+        )
         (logp + entropy).sum().backward()
     assert largest == 16 * 300
 
@@ -161,11 +163,11 @@ def test_bfloat16_operands_with_a_float32_result_are_float32_ones(monkeypatch: p
     monkeypatch.setattr(head, "_product", product)
     parts = [x.requires_grad_() for x in (hidden, weight, bias)]
     exact = [x.detach().double().requires_grad_() for x in parts]
-    found = head.token_logprobs(*parts, tokens, 0.6, 7, torch.float32)
+    found = head._token_logprobs(*parts, tokens, 0.6, 7, torch.float32)
     policy = torch.distributions.Categorical(logits=torch.nn.functional.linear(*exact) / 0.6)
     expected = torch.stack([policy.log_prob(tokens), policy.entropy()])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    rounded = head.token_logprobs(*parts, tokens, 0.6, 7)
+    rounded = head._token_logprobs(*parts, tokens, 0.6, 7)
     assert (rounded - expected).abs().max() > 1e-2  # logits in bfloat16
     upstream = torch.linspace(-1, 1, 2 * len(tokens)).reshape(2, -1)
     ours = torch.autograd.grad((found * upstream).sum(), parts)

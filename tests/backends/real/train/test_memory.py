@@ -332,9 +332,7 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
 def test_an_asynchronous_run_divides_its_gpus(
     planned: Callable[..., engine.ResolvedSweep], tmp_path: Path
 ) -> None:
-    text = (ROOT / "examples" / "real-qwen-easy.toml").read_text()
-    (tmp_path / "open.toml").write_text(re.sub("(?m)^processes = .*$", "", text))
-    example = str(tmp_path / "open.toml")
+    example = str(ROOT / "examples" / "real-qwen-easy.toml")
     asynchronous = ("real.generation=async", "recipe.staleness=1", "grid.rollouts_per_problem=[8]")
 
     def table(machine: str, *settings: str) -> dict[str, Any]:
@@ -377,15 +375,15 @@ def test_the_constants_of_a_steps_time_are_the_measured_ones() -> None:
     rows = json.loads((GPU_RUNS / "speed.json").read_text())["measured"]["speed"]
     small = Decoder.of(BENCHMARK.MODELS["Qwen2.5-0.5B"])
     few, many = (row["seconds_of_a_step"] for row in rows)
-    length = step_time.Lengths(4.8, 512, 512)
+    length = step_time._Lengths(4.8, 512, 512)
     each = (many["generate"] - few["generate"]) / 256 / 512
-    assert step_time.sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
+    assert step_time._sampled_s(small, H200, length, 2) == pytest.approx(each, rel=0.01)
     reading = 2 * small.parameters / (step_time.BANDWIDTH * H200.bandwidth)
     assert few["generate"] / 512 - 256 * each == pytest.approx(step_time.DECODE_S + reading, rel=0.01)
     slope = (many["train"] - few["train"]) / 256
     assert few["train"] - 256 * slope == pytest.approx(step_time.UPDATE_S, rel=0.01)
     assert few["sync"] == pytest.approx(step_time.SYNC_S, rel=0.02)
-    assert slope / 516.8 == pytest.approx(step_time.trained_s(small, H200, 516.8, 3), rel=0.05)
+    assert slope / 516.8 == pytest.approx(step_time._trained_s(small, H200, 516.8, 3), rel=0.05)
 
 
 def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
@@ -394,7 +392,7 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
         model = Decoder.of(BENCHMARK.MODELS[case["model"]])
         recomputed = case.get("gradient_checkpointing", True)
         passes = 2 + (not case.get("lora_rank")) + recomputed + bool(case.get("kl"))
-        found = step_time.trained_s(model, H200, BENCHMARK.ROW, passes)
+        found = step_time._trained_s(model, H200, BENCHMARK.ROW, passes)
         key = "stage 3" if case["zero_stage"] == 3 else "others" if recomputed else "kept"
         errors.setdefault(key, []).append(case["passes_s"] / case["tokens"] / found)
     assert errors["kept"] == pytest.approx([1, 1], abs=0.005)  # which determined the constants
@@ -404,7 +402,8 @@ def test_the_passes_of_measured_cases_take_the_estimated_time() -> None:
 
 def test_the_estimated_time_of_a_step(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def step(machine: str, *settings: str) -> dict[str, float]:
-        (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *settings).runs
+        eight = () if "real.processes=4" in settings else ("real.processes=8",)
+        (run,) = planned("real-qwen-easy.toml", machine, "sweep.seeds=1", *eight, *settings).runs
         with executors.planned_for(cards(machine), ExecutorSection(), "real"):
             found = BACKEND.estimate(run)
         return found and {name: part.step_s for name, part in found.parts.items()} | {"gpus": found.gpus}
@@ -412,6 +411,11 @@ def test_the_estimated_time_of_a_step(planned: Callable[..., engine.ResolvedSwee
     few, many = (step("h100-80g:8", f"grid.rollouts_per_problem=[{n}]") for n in (8, 512))
     assert few["gpus"] == many["gpus"] == 8
     assert many["train"] - step_time.UPDATE_S == pytest.approx(64 * (few["train"] - step_time.UPDATE_S))
+    assert many["reward"] == pytest.approx(
+        32 * 512 / 8 * 7e-3 / 2
+    )  # math-verify, two workers of each process
+    assert "reward" not in step("h100-80g:8", "grid.rollouts_per_problem=[8]", "real.reward=exact")
+    assert few["sync"] > 2 * step_time.SYNC_S  # 7B's weights take longer than 0.5B's
     assert few["generate"] > many["generate"] / 64  # a step is as long as its longest response
     n8 = "grid.rollouts_per_problem=[8]"
     assert step("h200-141g:8", n8)["generate"] < few["generate"]  # more bandwidth
@@ -436,8 +440,10 @@ def test_a_dry_run_prints_the_estimated_cost(
     assert [own["rollouts_per_problem"] for own in cost["configurations"]] == [2**k for k in range(3, 10)]
     first = cost["configurations"][0]  # 3 runs of 3,906 steps
     seconds = sum(first["seconds_of_a_step"].values())
-    assert hours[0] == pytest.approx(3 * 3_906 * seconds * 8 / 3_600, rel=1e-3)
-    assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / 8)
+    assert first["gpus"] < cost["configurations"][-1]["gpus"] == 8  # small runs execute side by side
+    training = 3 * 3_906 * seconds * first["gpus"] / 3_600
+    assert 1.002 < hours[0] / training < 1.1  # with its evaluations
+    assert first["tokens_per_gpu_s"] == pytest.approx(32 * 8 * 2_048 / seconds / first["gpus"])
     assert "The remaining runs take an estimated " in text
 
 

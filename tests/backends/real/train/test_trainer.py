@@ -285,7 +285,7 @@ def test_a_model_that_packing_is_wrong_for_is_refused(
 
         loaded.model.forward = scaled
     else:  # as of a state that is passed on from token to token
-        whole = packing.Block(1, 15, 15, None)
+        whole = packing._Block(1, 15, 15, None)
         monkeypatch.setattr(packing, "_blocks", lambda lengths, device: (whole,))
     with pytest.raises(RunError, match=f"Qwen2ForCausalLM cannot be trained: .*{why}"):
         policy.agrees(loaded, "float32", torch.device("cpu"), varlen=False)

@@ -53,11 +53,11 @@ PARTS = (
     "weights", "gradients", "optimiser", "reference", "critic", "buckets", "activations", "logits",
     "sampler's weights", "sampler's cache", "reserve",
 )  # fmt: skip
-BytesByPart = dict[str, int]
+_BytesByPart = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Overheads:
+class _Overheads:
     """Bytes outside tensors: measured for one process on one H200 (docs/gpu), guessed for several processes.
 
     The comments give the measured values in GiB in parentheses.
@@ -75,7 +75,7 @@ class Overheads:
     sampler_rows: int = 1_024
 
 
-OVERHEADS = Overheads()
+OVERHEADS = _Overheads()
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Footprint:
         self.largest = max(adapters) if adapters else model.embedding
         self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
 
-    def phases(self) -> dict[str, BytesByPart]:
+    def phases(self) -> dict[str, _BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
         kept, apart = self._kept(), self.options.streaming > 0
         sampler = {} if apart else {"sampler's weights": self._sampler_weights()}
@@ -167,7 +167,7 @@ class Footprint:
 
     # -- the trainer --------------------------------------------------------------------------------------
 
-    def _kept(self) -> BytesByPart:
+    def _kept(self) -> _BytesByPart:
         p, b, stage = self.trained, self.b, self.stage
         weights = b * (self.model.parameters + self.adapters) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # stage 0 is float32, without master weights
@@ -216,7 +216,7 @@ class Footprint:
         separate = self.demand.reference and not self.adapters
         return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
-    def _training(self) -> BytesByPart:
+    def _training(self) -> _BytesByPart:
         """Return the bytes at the peak of the passes and the update, in addition to `_kept`."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
@@ -275,7 +275,7 @@ class Footprint:
         gradient = 4 * embedding if backward and not self.adapters else 0
         return gradient + (max(copies, self.b * embedding) if gradient else copies)
 
-    def _forward(self) -> BytesByPart:
+    def _forward(self) -> _BytesByPart:
         """Return the bytes of a forward pass of the policy or the reference without gradients."""
         b, e, model = self.b, self.model.hidden, self.model
         gathered = self._gathered(max(model.layer, model.embedding)) + self._gathered_reference()
@@ -287,7 +287,7 @@ class Footprint:
 
     # -- the sampler --------------------------------------------------------------------------------------
 
-    def _sampler(self) -> BytesByPart:
+    def _sampler(self) -> _BytesByPart:
         """Return the bytes of the sampler's weights and of its cache, which gets the rest of its share."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)

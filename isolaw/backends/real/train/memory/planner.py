@@ -44,7 +44,7 @@ _CHOSEN = (
 _OPEN: dict[str, Any] = dict.fromkeys(_CHOSEN)
 
 
-class MemoryPlan:
+class _MemoryPlan:
     """The memory plan of a run on each of its GPUs, for a section ``[real]`` with all keys filled in."""
 
     def __init__(self, demand: Demand, options: RealOptions) -> None:
@@ -82,7 +82,7 @@ class MemoryPlan:
 
 
 @functools.lru_cache(maxsize=256)  # the runs of a sweep often have equal demands
-def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
+def _cheapest(demand: Demand, options: RealOptions) -> _MemoryPlan:
     """Return the plan with the fastest settings that fit for unset keys.
 
     If no plan leaves the spare share free, return the first one that fits without it, else the last one
@@ -103,7 +103,7 @@ def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
         placed = options.changed(
             offload_optimizer=offload, tensor_parallel=tensor_parallel, gradient_checkpointing=recomputed
         )
-        plan = MemoryPlan(demand, _with_tokens(demand, _with_share(demand, placed)))
+        plan = _MemoryPlan(demand, _with_tokens(demand, _with_share(demand, placed)))
         if plan.fits():
             return plan
         if recomputed != recomputing[-1]:
@@ -152,7 +152,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     return options.changed(micro_batch_tokens=sizes[place])
 
 
-def plan(spec: RunSpec) -> MemoryPlan | None:
+def plan(spec: RunSpec) -> _MemoryPlan | None:
     """Return the plan for the run of a resolved spec, or None for an unknown GPU or model."""
     demand = _demand(spec)
     return _cheapest(demand, RealOptions.of(spec)) if demand else None

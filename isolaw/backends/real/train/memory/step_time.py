@@ -4,11 +4,16 @@ Each GPU that samples draws R rollouts, and each GPU that trains processes R' of
 on average and at most l tokens, and prompts have p. The parts of a step take::
 
     generate   k (D + b N / m) + R (τ (2 N / f + c (p + τ / 2) / m + S) + 2 N p / (n f))
-    train      R' (p + τ) (2 A (N + L Q (p + τ) / 2) / f + T) + U
-    sync       H
+    reward     R G / w
+    train      R' (p + τ) (2 A (N + L Q (p + τ) / 2) / f + T) + U + X
+    sync       H + b N / o
 
-    k = max(l, R τ / slots)      decoding steps; vLLM decodes at most ``slots`` rows at a time
+    k = l + max(0, R / slots - 1) τ    decoding steps; vLLM decodes at most ``slots`` rows at a time, and the
+                                       longest response of the last rows ends the step
+    X = x (W - 1) / W b N / u    traffic of W processes: x is 3 for each micro-batch with ZeRO-3 (two gathers
+                                 and a reduction), 1 with ZeRO-2, else 2 for each update
     f = 0.416 · the card's FLOP/s,    m = 0.7 · the bandwidth of its memory
+    G    7 ms of math-verify, else 0, by w workers
     N    parameters in matrix products: without the embedding, unless it is the head
     A    passes: 1 forward, 2 backward (1 with LoRA), 1 if activations are recomputed, 1 of a reference model
     c    bytes of a token in the key-value cache; b bytes of a number; L layers; Q width of a token's queries
@@ -17,10 +22,11 @@ A colocated step takes the sum of its parts. An asynchronous step takes max(gene
 rollouts of an epoch are trained on once per epoch, and PPO trains a second model of the same size.
 
 D, S, T, U, H and the factor 0.416 are measurements of one H200 with Qwen2.5-0.5B, and 1.5B for T and 0.416
-(docs/gpu/2026-11-27-h200-2). The 0.7 is an assumption. The same measurements also check A. Steps with
+(docs/gpu/2026-11-27-h200-2). The factor 0.7, u = 150 GB/s between GPUs and o = 10 GB/s from trainer to
+sampler are assumptions, and H is that of 0.5B. The same measurements also check A. Steps with
 recomputed activations, with a reference model, and with LoRA on 7B took 0.94 to 1.02 times the estimate.
-Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The estimate
-excludes communication between GPUs, evaluations, and the start of a run.
+Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The cost has
+the seconds of an evaluation of the validation set apart from the step, and excludes the start of a run.
 
 An asynchronous run divides its GPUs between training and sampling (`divided`). The slower side determines the
 duration of a step, so with W GPUs for training and S GPUs for sampling, T response tokens take
@@ -47,11 +53,12 @@ from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 EFFICIENCY, BANDWIDTH = 0.416, 0.7
 DECODE_S, SAMPLED_S, TRAINED_S, UPDATE_S, SYNC_S = 2.33e-3, 14.3e-6, 13.4e-6, 0.68, 1.45  # D, S, T, U, H
+LINK, LOADING, GRADED_S = 150e9, 10e9, 7e-3  # u, o and G
 SLOTS = 1_024  # vLLM's default on a card of 70 GiB or more
 MEASURED = "h200-141g"  # the card of the measurements
 
 
-class Lengths(NamedTuple):
+class _Lengths(NamedTuple):
     """Tokens of a prompt, of the mean response and of the longest response: p, τ and l."""
 
     prompt: float
@@ -68,14 +75,14 @@ def flops(model: Decoder, length: float, passes: float) -> float:
     return 2 * passes * (_products(model) + model.layers * model.query * length / 2)
 
 
-def sampled_s(model: Decoder, card: CardSpeed, length: Lengths, dtype_bytes: int) -> float:
+def _sampled_s(model: Decoder, card: CardSpeed, length: _Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
     cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
     compute = 2 * _products(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
 
-def trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
+def _trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
     """Return the seconds to train on a token of a row of ``length`` tokens."""
     return flops(model, length, passes) / (EFFICIENCY * card.flops) + TRAINED_S
 
@@ -97,28 +104,45 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     if card is None:
         return None
     limit = recipe.max_response_tokens or 1
-    length = Lengths(demand.row_tokens - limit, limit / 2, limit)
+    length = _Lengths(demand.row_tokens - limit, limit / 2, limit)
     row, size = length.prompt + length.mean, _number_bytes(options)
-    # Generate
-    rollouts = spec.batch_rollouts / (options.streaming or options.processes)
-    slots = min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS)
-    steps = max(length.longest, rollouts * length.mean / max(slots, 1.0))
+    samplers = options.streaming or options.processes
+    slots = max(min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS), 1.0)
     reading = size * _products(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
-    prefill = 2 * _products(model) * length.prompt / spec.rollouts_per_problem / (EFFICIENCY * card.flops)
-    generate = steps * (DECODE_S + reading)
-    generate += rollouts * (length.mean * sampled_s(model, card, length, size) + prefill)
-    # Train
-    trained = recipe.epochs * spec.batch_rollouts / options.processes * row
-    train = trained_s(model, card, row, _passes(spec, options)) * trained + UPDATE_S
+    graded = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
+
+    def sampled(rollouts: float, n: int) -> tuple[float, float]:
+        """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
+        steps = length.longest + max(0.0, rollouts / slots - 1) * length.mean
+        prefill = 2 * _products(model) * length.prompt / n / (EFFICIENCY * card.flops)
+        each = length.mean * _sampled_s(model, card, length, size) + prefill
+        return steps * (DECODE_S + reading) + rollouts * each, rollouts * graded
+
+    generate, reward = sampled(spec.batch_rollouts / samplers, spec.rollouts_per_problem)
+    tokens = recipe.epochs * spec.batch_rollouts / options.processes * row
+    train = _trained_s(model, card, row, _passes(spec, options)) * tokens + UPDATE_S
+    train += _traffic_s(spec, options, model, tokens, size)
     train *= _trained_models(spec)
+    sync = SYNC_S + size * model.parameters / LOADING
     if options.streaming:  # the faster side waits
-        generate, train = (generate, 0.0) if generate > train else (0.0, train)
-    parts = {"generate": generate, "train": train, "sync": SYNC_S}
+        generate += reward
+        generate, reward, train = (generate, 0.0, 0.0) if generate > train else (0.0, 0.0, train)
+    parts = {"generate": generate, "reward": reward, "train": train, "sync": sync}
+    evaluated = (spec.problems.n_validation or 0) * spec.evaluation.samples / samplers
     return Cost(
-        {name: StepPart(seconds, 0.0) for name, seconds in parts.items()},
+        {name: StepPart(seconds, 0.0) for name, seconds in parts.items() if seconds or name != "reward"},
         length.mean, "tokens", CostOrigin.ESTIMATE, gpus=options.cores, gpu=gpu,
+        evaluation_s=sum(sampled(evaluated, max(spec.evaluation.samples, 1))) if evaluated else None,
         batches=(spec.batch_rollouts,), configurations=1,
     )  # fmt: skip
+
+
+def _traffic_s(spec: RunSpec, options: RealOptions, model: Decoder, tokens: float, size: int) -> float:
+    """Return X, the seconds in which the trainers of a step exchange weights and gradients."""
+    w, updates = options.processes, spec.recipe.epochs * spec.recipe.minibatches
+    micro_batches = max(tokens / (options.micro_batch_tokens or tokens), updates)
+    times = {3: 3 * micro_batches, 2: micro_batches}.get(options.zero_stage, 2 * updates)
+    return times * (w - 1) / w * size * model.parameters / LINK
 
 
 def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
@@ -128,11 +152,11 @@ def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) ->
     if demand is None:
         return 1.0, models * passes / 3
     limit = recipe.max_response_tokens or 1
-    lengths = Lengths(demand.row_tokens - limit, limit, limit)
+    lengths = _Lengths(demand.row_tokens - limit, limit, limit)
     card = card_speed(environment.gpu_name()) or card_speed(MEASURED)
     assert card
-    sampled = sampled_s(demand.model, card, lengths, _number_bytes(options))
-    trained = trained_s(demand.model, card, demand.row_tokens, passes)
+    sampled = _sampled_s(demand.model, card, lengths, _number_bytes(options))
+    trained = _trained_s(demand.model, card, demand.row_tokens, passes)
     return sampled, trained * models * demand.row_tokens / limit
 
 

@@ -1,0 +1,298 @@
+"""`NextStep`: what to do before the budget is spent, with its price, and the final run that the rest buys.
+
+Before the final run, one more run can show whether another allocation is better. Let a be the recommended
+allocation, k another candidate, and r_d their rewards at the budget in draw d. To know the reward of k is
+worth at most
+
+    v_k = mean_d max(r_d(k) − r_d(a), 0)
+
+(the expected value of perfect information: Raiffa and Schlaifer, Applied Statistical Decision Theory, 1961).
+A run that takes the share s of the budget costs r(a, C) − r(a, (1 − s) C) of the final run's reward. isolaw
+proposes the run with the largest v_k per unit of the budget, among those worth more than they cost. If there
+is none, or if the expected loss is at most the tolerance, it proposes the final run. One step takes at most a
+quarter of the budget; only a budget without a recommendation takes more, since three n must then reach a
+tenth of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from isolaw import commands
+from isolaw.allocation import Allocation, Cell
+from isolaw.errors import StoreError
+from isolaw.evidence import amount, number
+from isolaw.fits.allocations import FAR, CandidateAllocation, reached
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.schema import GridEntry, LawDocument
+from isolaw.fits.selection import LEAST_CURVES, Floats
+from isolaw.fits.surface.slices import Slices
+from isolaw.registry import traits
+from isolaw.runs import SYMBOL_OF
+from isolaw.step_cost import Cost, Spent
+from isolaw.store import SweepStore
+
+SHARE = 0.25  # of the budget that one step may take
+_LEAST_STEPS = 4  # fewest steps of a run that shows anything
+
+
+@dataclass(frozen=True)
+class RunsToTrain(Cell):
+    """One run of a configuration, from ``start`` steps on (0: a new run) to ``steps`` steps."""
+
+    start: int
+    steps: int
+    another_seed: bool = False
+
+    @property
+    def rollouts(self) -> int:
+        """The rollouts that the run generates."""
+        return (self.steps - self.start) * self.batch_rollouts
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """The next step: what to do and why, the runs with their price, and what they leave for the final run."""
+
+    what: str
+    why: str = ""
+    command: str = ""
+    runs: tuple[RunsToTrain, ...] = ()
+    spent: float = 0.0  #: the part of the budget that the runs take, in the unit of the budget
+    final: Allocation | None = None  #: the final run, which the rest of the budget buys
+    cost: Spent | None = None  #: hours and price of the runs; None without a cost
+
+    @property
+    def rollouts(self) -> int:
+        """The rollouts that the runs generate."""
+        return sum(run.rollouts for run in self.runs)
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.why}".rstrip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-compatible data."""
+        return {
+            "what": self.what, "why": self.why, "command": self.command,
+            "runs": [encoded(run) for run in self.runs], "rollouts": self.rollouts, "spent": self.spent,
+            "final": encoded(self.final), "cost": self.cost and self.cost.to_dict(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Purse:
+    """A budget that pays for runs: its size and unit, and what a step costs in hours and money."""
+
+    budget: int
+    unit: str
+    cost: Cost | None
+    price: float | None
+
+    def buys(
+        self,
+        runs: Sequence[RunsToTrain],
+        candidates: Sequence[CandidateAllocation],
+        chosen: Allocation | None,
+    ) -> NextStep:
+        """Return the step that trains these runs, and the ``chosen`` final run that the rest pays for."""
+        per_step = {c.key: c.step_cost for c in candidates}
+        spent = sum((run.steps - run.start) * per_step[run.key] for run in runs)
+        cost = self._hours(runs)
+        first, n = runs[0], {run.rollouts_per_problem for run in runs}
+        batches = {run.problems_per_batch for run in runs}
+        which = ", ".join(f"{level:,}" for level in sorted(n))
+        where = f" at B_p = {first.problems_per_batch:,}" if len(batches) == 1 else ""
+        to = f"to {amount(max(run.steps * run.batch_rollouts for run in runs))} rollouts each"
+        if len(runs) == 1:
+            to = f"for {first.steps - first.start:,} {'more ' * bool(first.start)}steps"
+        kind = "one more seed of " * first.another_seed
+        paid = [f"{amount(sum(run.rollouts for run in runs))} rollouts"]
+        paid += [f"{number(100 * spent / self.budget)} % of the budget"]
+        if cost is not None:
+            hours = cost.gpu_hours or cost.hours
+            paid.append(f"{number(hours.value)} {'GPU ' * bool(cost.gpu_hours)}hours")
+            paid += [] if cost.money is None else [f"{number(cost.money.value)} of money"]
+        what = f"Train {kind}n = {which}{where} {to} ({', '.join(paid)})."
+        final = None
+        if chosen is not None:
+            steps = int(
+                (self.budget - spent) // per_step[chosen.problems_per_batch, chosen.rollouts_per_problem]
+            )
+            final = replace(chosen, steps=steps)
+        return NextStep(what, "", "", tuple(runs), float(spent), final, cost)
+
+    def _hours(self, runs: Sequence[RunsToTrain]) -> Spent | None:
+        if self.cost is None:
+            return None
+        steps = [self.cost.step(*run.key) for run in runs]
+        if None in steps:
+            return None
+        seconds = sum((run.steps - run.start) * step for run, step in zip(runs, steps, strict=True) if step)
+        return Spent(self.cost.estimate(seconds), self.cost, self.price)
+
+
+def worth_running(
+    cut: Slices,
+    document: LawDocument,
+    purse: Purse,
+    candidates: Sequence[CandidateAllocation],
+    chosen: Allocation,
+    loss: float,
+    fall: float,
+) -> NextStep | None:
+    """Return the run that is worth most for its price; None if none is, or if there are no draws.
+
+    ``cut`` contains the rewards of the ``candidates`` at the budget. ``loss`` is the expected loss of the
+    ``chosen`` allocation, and ``fall`` what it loses if the budget shrinks by `SHARE`.
+    """
+    reward = cut.reward[1:, 0][:, cut.place]
+    if len(reward) < 2 or loss <= document.tolerance:
+        return None
+    at = [c.key for c in candidates].index((chosen.problems_per_batch, chosen.rollouts_per_problem))
+    ahead = reward - reward[:, [at]]
+    gain = np.maximum(ahead, 0.0).mean(axis=0)
+    mean = ahead.mean(axis=0)
+    mean[at] = -math.inf
+    second = int(mean.argmax())
+    gain[at] = gain[second] * (not candidates[at].measured)  # its own run would show what it is worth
+    best: tuple[float, int, list[RunsToTrain]] | None = None
+    for k, candidate in enumerate(candidates):
+        runs = _runs(candidate, candidates[at], document, purse.budget)
+        price = sum((run.steps - run.start) * _cost(run, candidates) for run in runs)
+        share = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
+        if runs and gain[k] > max(share * fall, 0.0) and (best is None or gain[k] / price > best[0]):
+            best = gain[k] / price, k, runs
+    if best is None:
+        return None
+    _, k, runs = best
+    step = purse.buys(runs, candidates, chosen)
+    if k == at:
+        why = f"No run has the recommended n = {chosen.rollouts_per_problem:,} yet."
+    else:
+        share = 100 * float((ahead[:, k] > 0).mean())
+        why = f"It beats n = {chosen.rollouts_per_problem:,} in {share:.0f} % of draws."
+        if candidates[k].rollouts_per_problem == chosen.rollouts_per_problem:
+            why = f"B_p = {candidates[k].problems_per_batch:,} is better in {share:.0f} % of draws."
+    left = amount(purse.budget - step.spent) + f" {purse.unit}"
+    return replace(step, why=f"{why} The remaining {left} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
+
+
+def _cost(run: Cell, candidates: Sequence[CandidateAllocation]) -> float:
+    return next(c.step_cost for c in candidates if c.key == run.key)
+
+
+def _runs(
+    k: CandidateAllocation, chosen: CandidateAllocation, document: LawDocument, budget: int
+) -> list[RunsToTrain]:
+    """Return the cheapest runs that compare ``k`` with the chosen configuration; empty if none fits.
+
+    It is a new run to the compute that three n reached, or two longer runs if the budget is far beyond it, or
+    one more seed.
+    """
+    grid = {entry.key: entry for entry in document.grid}
+    entry, other = grid.get(k.key), grid.get(chosen.key)
+    most = SHARE * budget  # in the unit of the budget
+
+    def steps(cell: CandidateAllocation, share: float) -> int:
+        return int(min(share * most, reached(document.grid) / cell.rate) / cell.step_cost + 1e-9)
+
+    if entry is None:
+        return _if_any([_run(k, 0, steps(k, 1.0))])
+    pair = [(k, entry)] if other is None or k.key == chosen.key else [(k, entry), (chosen, other)]
+    in_line = (
+        len({c.problems_per_batch for c, _ in pair}) == 1
+        or len({c.rollouts_per_problem for c, _ in pair}) == 1
+    )
+    pair = pair if in_line else pair[:1]
+    longer = [_run(cell, _done(measured), int(most / len(pair) / cell.step_cost)) for cell, measured in pair]
+    if all(run.steps >= 2 * run.start for run in longer):  # far beyond the runs: extend them
+        return _if_any(longer)
+    run = _run(k, 0, min(steps(k, 1.0), _done(entry)))
+    return _if_any([replace(run, another_seed=True)])
+
+
+def _run(cell: Cell, start: int, steps: int) -> RunsToTrain:
+    return RunsToTrain(*cell.key, start, steps)
+
+
+def _if_any(runs: list[RunsToTrain]) -> list[RunsToTrain]:
+    return runs if all(run.steps - run.start >= _LEAST_STEPS for run in runs) else []
+
+
+def _done(entry: GridEntry) -> int:
+    """Return the steps of a configuration's longest run."""
+    return round(entry.measured[1] / entry.step_cost)
+
+
+def three_longer(
+    document: LawDocument, purse: Purse, candidates: Sequence[CandidateAllocation], reward: Floats
+) -> NextStep | None:
+    """Return the step after which the budget has a recommendation: three n reach a tenth of it.
+
+    These n have the highest ``reward`` of the ``candidates``.
+    """
+    at = {c.key: c for c in candidates}
+    rank = dict(zip(at, reward, strict=True))
+    lines: dict[int, list[GridEntry]] = {}
+    for entry in document.grid:
+        if entry.key in at:
+            lines.setdefault(entry.problems_per_batch, []).append(entry)
+    line = max(lines.values(), key=len)
+    line = sorted(line, key=lambda e: -rank[e.key])[:LEAST_CURVES]
+    runs = []
+    for entry in line:
+        goal = math.ceil(purse.budget / FAR / at[entry.key].step_cost)
+        runs += [_run(entry, done, goal)] if (done := _done(entry)) < goal else []
+    if len(line) < LEAST_CURVES or not runs:
+        return None
+    step = purse.buys(runs, candidates, None)
+    n = SYMBOL_OF[document.axis]
+    why = f"A recommendation needs three {n} that reach a tenth of the budget."
+    if step.spent > purse.budget:
+        why += " This takes more than the budget."
+    return replace(step, why=why)
+
+
+def with_command(step: NextStep, document: LawDocument) -> NextStep:
+    """Return the step with the command that trains its runs, if they are of a sweep that can continue."""
+    sweep = sweep_of(document)
+    batches = sorted({run.problems_per_batch for run in step.runs})
+    n = sorted({run.rollouts_per_problem for run in step.runs})
+    if not sweep or not step.runs or len(batches) * len(n) != len(step.runs):
+        return step
+    spec = SweepStore(sweep).read_spec()
+    seed = max(spec.sweep.seeds) + 1 if step.runs[0].another_seed else spec.sweep.seeds[0]
+    keys: dict[str, Any] = {
+        "grid.problems_per_batch": batches, "grid.rollouts_per_problem": n, "sweep.seeds": [seed],
+        "sweep.compute": max(run.steps * run.batch_rollouts for run in step.runs),
+    }  # fmt: skip
+    if spec.design.kind == "race":
+        keys["design.kind"] = "grid"
+    settings = [f"{key}={value}".replace(" ", "") for key, value in keys.items()]
+    return replace(step, command=str(commands.extend_sweep(sweep, settings)))
+
+
+def sweep_of(document: LawDocument) -> str:
+    """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
+    source = document.sources[0] if len(document.sources) == 1 else ""
+    try:
+        if not source or not SweepStore(source).exists:
+            return ""
+        return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
+    except (StoreError, OSError):
+        return ""
+
+
+def failed_runs(sweep: str) -> list[Cell]:
+    """Return the configurations of the runs of a sweep that failed."""
+    store = SweepStore(sweep)
+    specs, _ = store.specs()
+    return [
+        Cell(*spec.shape) for run_id, spec in specs.items()
+        if store.run(run_id).failure is not None and not store.run(run_id).recorded().is_done(spec)
+    ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""The next step: a purchase within the budget, whose price is of its runs, and the same one everywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_laws import REACH, SharedLaws
+
+import isolaw
+from isolaw.cli import run
+from isolaw.fits.law import Law
+from isolaw.report.text.prediction import at_the_end, verdict
+from isolaw.step_cost import Cost, CostOrigin, StepPart
+
+COST = Cost({"generate": StepPart(20.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
+# The joint surface takes longest to predict.
+LAWS = 4 * ("surface B_p", "paper B_p", "surface B") + ("paper nothing", "surface nothing")
+Make = Callable[..., Any]
+
+
+def situations(count: int) -> list[tuple[str, float, dict[str, Any]]]:
+    """Laws, budgets, limits and costs at random, from a sixteenth to 100 times the compute of the runs."""
+    draw = random.Random(58)
+    return [
+        (
+            draw.choice(LAWS),
+            REACH * 10 ** draw.uniform(-1.2, 2),
+            {
+                "max_batch_rollouts": draw.choice([None, None, 2048, 16_384]),
+                "cost": draw.choice([None, COST]),
+                "price": draw.choice([None, 2.5]),
+            },
+        )
+        for _ in range(count)
+    ]
+
+
+def test_the_runs_and_the_final_run_cost_at_most_the_budget(shared: SharedLaws) -> None:
+    """In 200 random situations; the price of the step is the price of its runs."""
+    kinds = set()
+    for name, budget, limits in situations(200):
+        prediction = shared.law(name).predict(budget, **limits)
+        step, final = prediction.next, prediction.next.final
+        kinds.add((bool(step.runs), final is not None))
+        assert step.rollouts == sum(one.rollouts for one in step.runs)
+        total = step.rollouts + (0 if final is None else final.compute)
+        assert total <= prediction.compute or "more than the budget" in str(step)
+        if final is not None:  # the final run is the recommended one, with the steps that the rest pays for
+            assert (final.problems_per_batch, final.rollouts_per_problem) == (prediction.B_p, prediction.n)
+            assert final.batch_rollouts > prediction.compute - total
+        if step.runs and limits["cost"]:
+            hours = sum(COST.gpu_hours(*one.key, one.steps - one.start).value for one in step.runs)
+            assert step.cost.gpu_hours.value == pytest.approx(hours)
+            assert (step.cost.money is None) == (limits["price"] is None)
+        if step.runs and limits["max_batch_rollouts"]:
+            assert all(one.batch_rollouts <= limits["max_batch_rollouts"] for one in step.runs)
+    assert kinds >= {(True, True), (True, False), (False, True)}
+
+
+def test_a_budget_in_hours_pays_for_the_step_too(shared: SharedLaws) -> None:
+    for name in ("surface B_p", "surface nothing"):
+        for hours in (20, 200, 2000):
+            prediction = shared.law(name).predict(f"{hours}gpuh", cost=COST, price=2.0)
+            step = prediction.next
+            if step.runs:
+                assert step.cost.gpu_hours.value == pytest.approx(step.spent * 8 / 3600)
+                rest = (
+                    0.0
+                    if step.final is None
+                    else COST.gpu_hours(*prediction_key(step), step.final.steps).value
+                )
+                assert step.cost.gpu_hours.value + rest <= hours
+
+
+def prediction_key(step: Any) -> tuple[int, int]:
+    return step.final.problems_per_batch, step.final.rollouts_per_problem
+
+
+def test_no_run_is_bought_that_cannot_pay(shared: SharedLaws) -> None:
+    """With an expected loss below the tolerance, the budget is spent."""
+    prediction = shared.law("paper B_p").predict(9e5)
+    assert prediction.loss <= prediction.tolerance
+    assert str(prediction.next) == "No further run is needed; spend the budget."
+    assert prediction.next.final == prediction.allocation
+
+
+@pytest.mark.parametrize("hold", ["one", "several"])
+def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], hold: str) -> None:
+    """fit, predict, answer, report, their JSON and Python: one allocation, loss and next step."""
+    batches = [32] if hold == "one" else [16, 32, 64]
+    places = [(b, n) for b in batches for n in (8, 32, 128)]
+    limit = {"attributes": {"max_batch_rollouts": 4096, "n_train_problems": 500}}
+    runs = synthetic(places, noise=0.004, between=0.004, seeds=2, **limit)
+    table, file = tmp_path / "runs.parquet", tmp_path / "law.json"
+    runs.to_parquet(table)
+    question = ["--compute", "2.5M", "--json"]
+
+    def printed(*words: str) -> Any:
+        code = run([*words, *question])
+        assert code in (0, None)
+        return json.loads(capsys.readouterr().out)
+
+    assert run(["fit", str(table), "--out", str(file), "--draws", "20"]) in (0, None)
+    law = Law.load(file)
+    assert law.document.hold == ("B_p" if hold == "one" else "nothing")
+    assert capsys.readouterr().out.splitlines()[:3] == verdict(at_the_end(law))
+    python = law.predict(2.5e6)
+    assert python.allocation.batch_rollouts <= 4096
+    answers = [
+        printed("predict", str(file)),
+        printed("answer", str(table), "--draws", "20"),
+        printed("answer", str(file)),
+        printed("report", str(table), "--draws", "20", "--out", str(tmp_path / "r.html"))["prediction"],
+        isolaw.answer(runs, 2.5e6, draws=20).to_dict(),
+        python.to_dict(),
+    ]
+    names = ("rollouts_per_problem", "problems_per_batch", "steps", "expected_loss", "epochs", "next")
+    for one in answers:
+        assert {name: one[name] for name in names} == {name: answers[0][name] for name in names}
+    lines = isolaw.answer(law, 2.5e6).lines()
+    assert lines[:3] == str(python).splitlines()[:3]
