@@ -38,20 +38,23 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-def trainings(
-    step: Sequence[float] | Floats, places: Mapping[str, Sequence[int]], settings: Collection[int] = ()
-) -> list[int]:
+Places = Mapping[str, tuple[Sequence[int], Sequence[float]]]  # metric → ascending positions, and its values
+
+
+def trainings(step: Sequence[float] | Floats, places: Places, settings: Collection[int] = ()) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
-    ``step`` has the step of each record (NaN if unknown), ``places`` for each metric the ascending positions
-    of the records that measure it, and ``settings`` the positions before which a configuration was printed
-    that differs from the one before. Another training begins where a metric's steps start again from their
-    first value. A resumed run goes back only to its last checkpoint.
+    ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
+    and ``settings`` the positions before which a configuration was printed that differs from the one before.
+    Another training begins where a metric's steps start again from their first one, with other values. A
+    resumed run goes back only to its last checkpoint.
 
-    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": range(7)})
+    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
     []
-    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": [1, 2, 3, 4, 5, 6], "val/acc": [0]})
+    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": (range(1, 7), range(1, 7)), "val/acc": ([0], [0.1])})
     [4]
+    >>> trainings([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
+    []
     """
     steps = np.asarray(step, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(steps))
@@ -65,28 +68,36 @@ def trainings(
         before = now
         if now > furthest or (now == furthest and at not in settings):
             furthest = now
-            continue
-        if _again(steps, start, at, places, any(fall <= each <= at for each in settings)):
+        elif fall > start and _again(
+            steps, start, fall, at, places, any(fall <= each <= at for each in settings)
+        ):
             begins.append(fall)
             start, furthest = fall, now
     return begins
 
 
-def _again(steps: Floats, start: int, at: int, places: Mapping[str, Sequence[int]], resettled: bool) -> bool:
-    """Return whether a metric in the record ``at`` starts again from its first step since ``start``."""
-    for positions in places.values():
-        low, high = bisect_left(positions, start), bisect_left(positions, at)
-        if high == low or high == len(positions) or positions[high] != at:
+def _again(steps: Floats, start: int, fall: int, at: int, places: Places, resettled: bool) -> bool:
+    """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
+    for positions, values in places.values():
+        low, here = bisect_left(positions, start), bisect_left(positions, at)
+        high = bisect_left(positions, fall)
+        if high == low or here == len(positions) or positions[here] != at:
             continue
         past = steps[np.asarray(positions[low:high])]
-        past = past[~np.isnan(past)]
-        if not past.size or steps[at] > past[0]:
+        first = past[0]
+        if np.isnan(first) or steps[fall] > first:
             continue
+        same = [k for k in np.flatnonzero(past == steps[at]) if _equal(values[low + k], values[here])]
         gaps = np.diff(past)
         interval = gaps[gaps > 0].max(initial=0)
-        if resettled or (past.max() > past[0] and past[0] <= _FROM_SCRATCH * interval):
+        scratch = past.max() > first and first <= _FROM_SCRATCH * interval
+        if resettled or (scratch and not same):
             return True
     return False
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
 
 
 LENGTH = "len({})"  # column with the length of a list of rewards
@@ -160,7 +171,9 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
     of_runs = guess(others, RUN_NAMES).values()
     if _labels(frame[others], segment, named) or any(frame[name].nunique() > 1 for name in of_runs):
         return frame
-    begins = trainings(steps, {c: np.flatnonzero(frame[c].notna()).tolist() for c in numeric})
+    cells = {c: frame[c].to_numpy(np.float64, na_value=np.nan) for c in numeric}
+    places = {c: np.flatnonzero(~np.isnan(values)).tolist() for c, values in cells.items()}
+    begins = trainings(steps, {c: (at, cells[c][at].tolist()) for c, at in places.items()})
     training = np.searchsorted(begins, np.arange(len(frame)), side="right")
     if begins and (of_runs or _labels(frame[others], training, named)):
         return frame
