@@ -199,8 +199,8 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
         names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
         out.insert(0, "run", names[training[~repeated.to_numpy()]])
         out.attrs["trainings"] = True
-        places = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
-        notes.append(f"the steps start again at {places}, so other trainings begin there")
+        where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
+        notes.append(f"the steps start again at {where}, so other trainings begin there")
     out.attrs["notes"] = notes
     return out
 

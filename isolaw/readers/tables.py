@@ -100,7 +100,7 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
 
 def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
     """Name the trainings in a table with steps, unless the user names its runs."""
-    step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step")
+    step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
     if step not in frame.columns or {"run_id", "rollout"} & {*how.columns} or frame.attrs.get("trainings"):
         return frame
     return by_training(frame, step, name, how.texts)
@@ -115,8 +115,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     frame, how, rollouts = _per_rollout(frame, how, source)
     notes += rollouts
     columns_of = [str(c) for c in frame.columns if c not in how.texts]
-    named = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
-    if not named and (accuracy := only_accuracy(frame, columns_of)):
+    metrics = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
+    if not metrics and (accuracy := only_accuracy(frame, columns_of)):
         how = how.but(metric=accuracy)
         notes.append(f"isolaw uses {accuracy}, the only accuracy")
     for recognise in (_with_symbols, _with_metric_names):
