@@ -72,11 +72,13 @@ def _trainings(logs: Sequence[RawLog]) -> Iterator[RawLog]:
         steps = np.concatenate([_steps(part) for part in parts])
         begins: list[int] = []
         if all(part.in_order for part in parts):
-            places: dict[str, list[int]] = {}
+            places: dict[str, tuple[list[int], list[float]]] = {}
             if len(steps) and (np.diff(steps[~np.isnan(steps)]) < 0).any():
                 for part, offset in zip(parts, ends, strict=False):
                     for key, series in part.series.items():
-                        places.setdefault(key, []).extend(at + offset for at in series.record)
+                        at, values = places.setdefault(key, ([], []))
+                        at.extend(place + offset for place in series.record)
+                        values.extend(series.value)
             begins = trainings(steps, places, ends[1:-1] if len(parts) > 1 else ())
         if not begins:
             yield from parts

@@ -46,7 +46,7 @@ _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", r
 _NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 # At least two words, because model output often contains "n = 4".
 _FACTS = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
-_SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] ?(\d{1,9})(?=[\s,;.|)\]}]|$)")
+_SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
 _WORD = r"[A-Za-z_][\w.@/-]{0,80}"
 _BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
 _LIST = re.compile(rf"(?<![\w.@/-])({_WORD}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
@@ -87,9 +87,10 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     lines = list(_lines(content, said))
     distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     counts = Counter(key[:2] for key in distinct)
-    trained = {
-        (row.unit, row.total) for row in lines if any(map(is_measured_by_trainer, row.values))
-    }  # other counters number examples
+    names: dict[tuple[str, int], set[str]] = {}
+    for row in lines:
+        names.setdefault((row.unit, row.total), set()).update(row.values)
+    trained = {key for key, of in names.items() if any(map(is_measured_by_trainer, of))}  # else of examples
     most = max(counts, key=lambda key: (key in trained, counts[key]))
     (unit, total), rows = most, [line for line in lines if (line.unit, line.total) == most]  # or model output
     for before, row in pairwise(rows):
@@ -209,7 +210,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
             key, scale = words or word, 100.0 if percent else float(whole or 1)
             if scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
-                again = sum(other == key or other.startswith(f"{key}#") for other in values)
+                again = sum(other.split("#")[0] == key for other in values) if key in values else 0
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         for name, items in _LIST.findall(text, counter.end()):
             if is_reward(name):

@@ -132,6 +132,8 @@ def counts(name: str) -> str:
     ['rollouts', 'problems', 'both', 'tokens', '']
     """
     spelled = plain(name)
+    if any(spelled in CALLED[ours].split() for ours in SPLIT[:2]):
+        return ""
     for unit, ours in (("tokens", "tokens"), ("rollouts", "compute")):
         if spelled in CALLED[ours].split():
             return unit

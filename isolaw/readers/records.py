@@ -38,20 +38,23 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-def trainings(
-    step: Sequence[float] | Floats, places: Mapping[str, Sequence[int]], settings: Collection[int] = ()
-) -> list[int]:
+Places = Mapping[str, tuple[Sequence[int], Sequence[float]]]  # metric → ascending positions, and its values
+
+
+def trainings(step: Sequence[float] | Floats, places: Places, settings: Collection[int] = ()) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
-    ``step`` has the step of each record (NaN if unknown), ``places`` for each metric the ascending positions
-    of the records that measure it, and ``settings`` the positions before which a configuration was printed
-    that differs from the one before. Another training begins where a metric's steps start again from their
-    first value. A resumed run goes back only to its last checkpoint.
+    ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
+    and ``settings`` the positions before which a configuration was printed that differs from the one before.
+    Another training begins where a metric's steps start again from their first one, with other values. A
+    resumed run goes back only to its last checkpoint.
 
-    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": range(7)})
+    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
     []
-    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": [1, 2, 3, 4, 5, 6], "val/acc": [0]})
+    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": (range(1, 7), range(1, 7)), "val/acc": ([0], [0.1])})
     [4]
+    >>> trainings([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
+    []
     """
     steps = np.asarray(step, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(steps))
@@ -65,28 +68,36 @@ def trainings(
         before = now
         if now > furthest or (now == furthest and at not in settings):
             furthest = now
-            continue
-        if _again(steps, start, at, places, any(fall <= each <= at for each in settings)):
+        elif fall > start and _again(
+            steps, start, fall, at, places, any(fall <= each <= at for each in settings)
+        ):
             begins.append(fall)
             start, furthest = fall, now
     return begins
 
 
-def _again(steps: Floats, start: int, at: int, places: Mapping[str, Sequence[int]], resettled: bool) -> bool:
-    """Return whether a metric in the record ``at`` starts again from its first step since ``start``."""
-    for positions in places.values():
-        low, high = bisect_left(positions, start), bisect_left(positions, at)
-        if high == low or high == len(positions) or positions[high] != at:
+def _again(steps: Floats, start: int, fall: int, at: int, places: Places, resettled: bool) -> bool:
+    """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
+    for positions, values in places.values():
+        low, here = bisect_left(positions, start), bisect_left(positions, at)
+        high = bisect_left(positions, fall)
+        if high == low or here == len(positions) or positions[here] != at:
             continue
         past = steps[np.asarray(positions[low:high])]
-        past = past[~np.isnan(past)]
-        if not past.size or steps[at] > past[0]:
+        first = past[0]
+        if np.isnan(first) or steps[fall] > first:
             continue
+        same = [k for k in np.flatnonzero(past == steps[at]) if _equal(values[low + k], values[here])]
         gaps = np.diff(past)
         interval = gaps[gaps > 0].max(initial=0)
-        if resettled or (past.max() > past[0] and past[0] <= _FROM_SCRATCH * interval):
+        scratch = past.max() > first and first <= _FROM_SCRATCH * interval
+        if resettled or (scratch and not same):
             return True
     return False
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
 
 
 LENGTH = "len({})"  # column with the length of a list of rewards
@@ -128,7 +139,9 @@ def with_settings(
     for row, place, has in zip(rows, places, stepped, strict=True):
         if has:
             out.append({**settings, **row})
-        elif numbers & row.keys():  # a measurement whose step is missing
+        elif any(
+            is_reward(key) or "loss" in plain(key) for key in numbers & row.keys()
+        ):  # its step is missing
             out.append(row)
         else:
             settings = {**settings, **{key: value for key, value in row.items() if key not in first}}
@@ -158,7 +171,9 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
     of_runs = guess(others, RUN_NAMES).values()
     if _labels(frame[others], segment, named) or any(frame[name].nunique() > 1 for name in of_runs):
         return frame
-    begins = trainings(steps, {c: np.flatnonzero(frame[c].notna()).tolist() for c in numeric})
+    cells = {c: frame[c].to_numpy(np.float64, na_value=np.nan) for c in numeric}
+    places = {c: np.flatnonzero(~np.isnan(values)).tolist() for c, values in cells.items()}
+    begins = trainings(steps, {c: (at, cells[c][at].tolist()) for c, at in places.items()})
     training = np.searchsorted(begins, np.arange(len(frame)), side="right")
     if begins and (of_runs or _labels(frame[others], training, named)):
         return frame
@@ -184,8 +199,8 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
         names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
         out.insert(0, "run", names[training[~repeated.to_numpy()]])
         out.attrs["trainings"] = True
-        places = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
-        notes.append(f"the steps start again at {places}, so other trainings begin there")
+        where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
+        notes.append(f"the steps start again at {where}, so other trainings begin there")
     out.attrs["notes"] = notes
     return out
 
@@ -212,7 +227,7 @@ def is_measured(column: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Count:
+class StepCount:
     """What a column counts in each step, with the numbers that its values can mean."""
 
     unit: str  # ``rollouts``, ``problems``, ``both`` or ``tokens``, as `isolaw.readers.names.counts`
@@ -233,7 +248,7 @@ class Count:
         return any(abs(each - one) <= _SLACK * one for each in self.a_step for one in accepted)
 
 
-def count_of(name: str, step: Floats, value: Floats) -> Count | None:
+def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
     """Return what a column counts per step: its rise, or the same number in every record; else None.
 
     >>> count_of("total_episodes", np.array([10.0, 20.0]), np.array([320.0, 640.0])).a_step
@@ -253,9 +268,9 @@ def count_of(name: str, step: Floats, value: Floats) -> Count | None:
     passed, rise = float(steps[-1] - steps[0]), float(values[-1] - values[0])
     ends = int(kept[0]), int(kept[-1])
     if rise:  # one that rises as the steps do counts them
-        return None if rise == passed else Count(unit, (rise / passed,), True, *ends)
+        return None if rise == passed else StepCount(unit, (rise / passed,), True, *ends)
     interval = float(np.diff(steps).max())
     if unit == "tokens" or not values[0]:
         return None
     each = (float(values[0]), *([float(values[0]) / interval] if interval > 1 else []))
-    return Count(unit, each, False, *ends)
+    return StepCount(unit, each, False, *ends)

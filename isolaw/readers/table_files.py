@@ -272,7 +272,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
-    alike = [pair for pair in found if pair[0][0].keys() == records[0].keys()]
+    alike = [one for one in found if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
     beside_of: set[str] = set()
     if len(alike) > 1:  # one list for each n, seed or arm
         beside_of = set().union(*(below for _, below in alike))

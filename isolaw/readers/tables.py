@@ -100,7 +100,7 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
 
 def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
     """Name the trainings in a table with steps, unless the user names its runs."""
-    step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step")
+    step = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
     if step not in frame.columns or {"run_id", "rollout"} & {*how.columns} or frame.attrs.get("trainings"):
         return frame
     return by_training(frame, step, name, how.texts)
@@ -115,8 +115,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     frame, how, rollouts = _per_rollout(frame, how, source)
     notes += rollouts
     columns_of = [str(c) for c in frame.columns if c not in how.texts]
-    named = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
-    if not named and (accuracy := only_accuracy(frame, columns_of)):
+    metrics = {how.metric, *how.metrics, *({"avg@4", "value"} & {*columns_of, *how.names})} - {None}
+    if not metrics and (accuracy := only_accuracy(frame, columns_of)):
         how = how.but(metric=accuracy)
         notes.append(f"isolaw uses {accuracy}, the only accuracy")
     for recognise in (_with_symbols, _with_metric_names):
@@ -255,8 +255,11 @@ def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[How
     """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
     called = LENGTH.partition("{")[0]
     lists = [column for column in map(str, frame.columns) if column.startswith(called)]
-    if not lists or frame[lists[0]].nunique() != 1:
+    rewards = [c for c in map(str, frame.columns) if is_reward(c) and not c.startswith(called)]
+    metric = how.metric or (rewards[0] if len(rewards) == 1 else "")
+    if LENGTH.format(metric) not in lists or frame[LENGTH.format(metric)].nunique() != 1:
         return how, []
+    lists = [LENGTH.format(metric)]
     length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
     known = {*how.names, *frame.columns} & {*SPLIT}
     where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"

@@ -233,7 +233,7 @@ CORRUPTIONS = [
     Corruption(
         "a file behind itself",
         "verl",
-        r"another log of this run has the same values",
+        r"repeated with the same values",
         append(f"{N8}.jsonl", f"{N8}.jsonl"),
     ),
     Corruption(

@@ -265,7 +265,7 @@ def test_a_log_without_a_reward_is_not_ready_and_two_mounts_are_one_model(tmp_pa
         ("markdown-table/pasted.md", "reward", SET, "step or compute"),
         ("nanochat-console/rl.log", None, {"n": 16}, (16, 16, (0, 13))),
         ("own-console/a.log", None, SET, (8, 4, (1, 5))),
-        ("own-console/b.log", "correct", {"B_p": 1}, (1, 4, (1, 5))),
+        ("own-console/b.log", "correct", {"n": 4, "B_p": 1}, (1, 4, (1, 5))),
         ("own-console-list-and-examples/list.log", "rewards", {"B_p": 1}, (1, 4, (1, 6))),
         ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5, "B_p": 8}, "rollout_count is 20"),
         ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5}, (4, 5, (1, 12))),

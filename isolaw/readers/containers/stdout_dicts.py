@@ -168,7 +168,9 @@ class _Reader:
         for name, now in counters.items():
             past = self._counted.setdefault(name, [])
             if past and now < past[-1]:
-                again = again or bool(trainings([*past, now], {name: range(len(past) + 1)}))
+                again = again or bool(
+                    trainings([*past, now], {name: (range(len(past) + 1), range(len(past) + 1))})
+                )
             past.append(now)
         return again
 

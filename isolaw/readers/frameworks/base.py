@@ -14,12 +14,13 @@ from itertools import pairwise
 from typing import Any
 
 from isolaw.metrics import STEP_SECONDS
-from isolaw.readers.names import MAYBE, WHOLE, counts, plain
+from isolaw.readers.names import MAYBE, UNITS, WHOLE, counts, plain
 from isolaw.readers.raw_log import RawLog, finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
 APART = "rollouts are generated while the policy is trained"
 _HELD_OUT = re.compile(r"(?:val(?:id(?:ation)?)?|eval(?:uation)?|held_?out)[/_.]|test/", re.I)
+_ALSO_N = {*MAYBE["rollouts_per_problem"].split(), *UNITS}  # names of a constant that may not be a count
 _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 
@@ -149,7 +150,7 @@ class Framework:
             series = log.series[key]
             if len(set(series.value)) > 1:
                 counted[f"{key}, by step"] = series.record, self._a_step(log, key)
-            elif len(series.value) > 1 and plain(key) not in MAYBE["rollouts_per_problem"].split():
+            elif len(series.value) > 1 and plain(key.rpartition("/")[2]) not in _ALSO_N and "tim" not in key:
                 counted[f"{key} in every record"] = series.record, series.value
         for where, (record, values) in counted.items():
             at = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1])] if values else []

@@ -75,6 +75,8 @@ KEYS = {
         ["val/reward", "val/exception_rate", "val/reward_std_dev"],
     ],
     "mlx-lm-lora": [["train_loss", "train_total_rewards_mean", "train_kl", "train_accuracy_mean"]],
+    "nanochat": [["step", "reward", "sequence_length"], ["pass@1", "pass@2", "sequences_per_step"]],
+    "torchforge": [["reward/evaluate_response/avg_total_reward", "grpo_loss/kl_divergence_mean"]],
     "TRL": [
         ["loss", "grad_norm", "learning_rate", "reward", "reward_std", "completion_length", "kl", "epoch",
          "rewards/format"],
@@ -121,6 +123,8 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
     "AReaL": [{"gconfig.n_samples": 4, "train_dataset.batch_size": 256, "actor.path": "m", "seed": 1}],
     "ART": [],
     "mlx-lm-lora": [{"group_size": 4, "batch_size": 2, "grpo_loss_type": "grpo", "beta": 0.1}],
+    "nanochat": [{"examples_per_step": 16, "num_samples": 16, "device_batch_size": 8}],
+    "torchforge": [],
     "TRL": [{"per_device_train_batch_size": 6, "num_generations": 8, "learning_rate": 1e-06, "seed": 42}],
 }  # fmt: skip
 
