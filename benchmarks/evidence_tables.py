@@ -31,12 +31,9 @@ def _interval(quantity: Mapping[str, Any]) -> str:
 
 
 def _best(own: dict[str, Any]) -> str:
-    """Return the n with the best outcome, its reward, and the n that are as good."""
-    best, tied = own["verdict"]["best"], own["verdict"]["tied"] or []
-    others = [str(n) for n in tied if n != best]
-    reward = own["came"][str(best)]
-    error = "" if reward["error"] is None else f" ± {reward['error']:.3f}"
-    return f"{best}: {reward['reward']:.3f}{error}" + (f" (as good: {', '.join(others)})" if others else "")
+    """Return the reward of the n with the best outcome."""
+    reward = own["came"][str(own["verdict"]["best"])]
+    return f"{reward['reward']:.3f}" + ("" if reward["error"] is None else f" ± {reward['error']:.3f}")
 
 
 def _case(own: dict[str, Any] | None) -> str:
@@ -129,14 +126,14 @@ def tables(summary: dict[str, Any]) -> str:
         "The next table has the n that isolaw chose, the loss and, in parentheses, the expected loss; n\\* "
         "only if its interval missed.",
         "",
-        f"| sweep | C | best n | {' | '.join(f'{share:.0%}' for share in shares)} |",
-        "|---|--:|--:|" + "---|" * len(shares),
+        f"| sweep | best reward | {' | '.join(f'{share:.0%}' for share in shares)} |",
+        "|---|--:|" + "---|" * len(shares),
     ]
     for sweep in summary["sweeps"]:
         cuts = {own["share"]: own for _, own in judging if _ is sweep and "share" in own}
         if cuts:
             last = next(iter(cuts.values()))
-            cells = [sweep["name"], number(sweep["compute"]), _best(last)]
+            cells = [sweep["name"], _best(last)]
             out.append("| " + " | ".join([*cells, *(_case(cuts.get(share)) for share in shares)]) + " |")
     out += ["", *_tally([own for _, own in judging]), ""]
     for sweep in summary["sweeps"]:

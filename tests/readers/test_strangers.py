@@ -74,7 +74,8 @@ def test_a_group_that_feeds_several_updates(tmp_path: Path) -> None:
     ]
     state = {"global_step": 8, "train_batch_size": 1, "log_history": history}
     args = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_generations": 8,
-            "generation_batch_size": 8, "steps_per_generation": 8, "num_iterations": 1, "world_size": 1}  # fmt: skip
+            "generation_batch_size": 8, "steps_per_generation": 8, "num_iterations": 1,
+            "world_size": 1}  # fmt: skip
     path = write(tmp_path, "trainer_state.json", json.dumps(state))
     for values in ({"n": 8, "rollouts_per_step": 2}, {"n": 8, "B_p": 1, "updates_per_batch": 4}):
         (own,) = found(path, **values)
@@ -125,12 +126,15 @@ def test_a_printed_configuration_with_other_output_inside(tmp_path: Path, betwee
     ("name", "text", "shape", "said"),
     [
         ("a.yaml", json.dumps(CONFIG | {"data": {"train_batch_size": 32}}), (32, 16), "4        per batch"),
-        ("a.sh", "python3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n actor_rollout_ref.rollout.n=4\n",
+        ("a.sh", "python3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n "
+         "actor_rollout_ref.rollout.n=4\n",
          (8, 4), "on-policy      not known"),
-        ("b.sh", "accelerate launch --num_processes 2 t.py --num_generations 8 --per_device_train_batch_size 4 "
-         "--gradient_accumulation_steps 4 --num_iterations 2", (2, 8), "2        per batch"),
-        ("c.sh", "python -m openrlhf.cli.train_ppo_ray --rollout_batch_size 128 --micro_rollout_batch_size=16 "
-         "--n_samples_per_prompt 8 --train_batch_size 512", (128, 8), "2        per batch"),
+        ("b.sh", "accelerate launch --num_processes 2 t.py --num_generations 8 "
+         "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_iterations 2",
+         (2, 8), "2        per batch"),
+        ("c.sh", "python -m openrlhf.cli.train_ppo_ray --rollout_batch_size 128 "
+         "--micro_rollout_batch_size=16 --n_samples_per_prompt 8 --train_batch_size 512",
+         (128, 8), "2        per batch"),
         ("rl.toml", "[orchestrator]\nbatch_size = 512\ngroup_size = 16\nmax_off_policy_steps = 0", (32, 16),
          "on-policy      yes"),
         ("args.json", '{"num_generations": 8, "per_device_train_batch_size": 4, "world_size": 2, '
