@@ -51,7 +51,8 @@ def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
         needs = backends.get(run.backend).needs(run)
         step = backends.get(run.backend).estimate(run) if chosen.kind == "slurm" else None
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
-    notice = NOTICE_S + (math.ceil(1.5 * step.step(*run.shape)) if step else 0)
+    step_s = step.step(*run.shape) if step else None
+    notice = NOTICE_S + math.ceil(1.5 * (step_s or 0.0))
     gpus = gpus if chosen.gpus is None else chosen.gpus
     return Resources(chosen.nodes, chosen.cpus or cpus, gpus, notice)
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,9 @@ class _Nodes:
         places = placement_group_table(group)["bundles_to_node_id"]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
         self.ids = [places[number] for number in range(each.nodes)]
-        self.names = [addresses[node] for node in self.ids]
+        self.names: Sequence[str] = [addresses[node] for node in self.ids]
         here = ray.get_runtime_context()
-        self.environment = {
+        self.environment: Mapping[str, str] = {
             "RAY_ADDRESS": here.gcs_address,
             "RAY_NAMESPACE": here.namespace,
             "ISOLAW_PLACEMENT_GROUP": f"isolaw-{run_id}",

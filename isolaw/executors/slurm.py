@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,8 +292,9 @@ class SlurmNodes:
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
-        self.count, self.number, self.names = job.num_nodes, job.node, job.hostnames
-        self.environment: dict[str, str] = {}  # srun finds the job by SLURM's own variables
+        self.count, self.number = job.num_nodes, job.node
+        self.names: Sequence[str] = job.hostnames
+        self.environment: Mapping[str, str] = {}  # srun finds the job by SLURM's own variables
         self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
         # A job that SLURM has restarted must ignore the file of its previous attempt.

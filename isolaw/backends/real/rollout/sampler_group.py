@@ -152,8 +152,9 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
         if settings.processes is not None:
             opened[settings] = SamplerGroup(settings)
         elif settings.kind == "transformers":
-            more = {"float32_head": settings.float32_head, "stop": settings.stop}
-            opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, **more)
+            opened[settings] = TransformersSampler(
+                settings.model, dtype=settings.dtype, float32_head=settings.float32_head, stop=settings.stop
+            )
         else:
             from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
