@@ -19,7 +19,8 @@ the paths as they are (round 1) and, if it needs more, with the person's setting
     updates = 1                              # between two records, where these have no step (dicts)
 
 ``silently wrong`` counts the runs that isolaw calls ready although a value, a step, n or B_p differs from the
-truth. --out FILE keeps the outcome as JSON; --table prints a kept outcome as the table of benchmarks/survey.md.
+truth. --out FILE keeps the outcome as JSON; --table prints a kept outcome as the table of
+benchmarks/survey.md.
 """
 
 from __future__ import annotations

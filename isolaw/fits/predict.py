@@ -329,7 +329,7 @@ def _falls(
     why = (
         "rewards of these runs fall late"
         if having(document.flags, Code.LATE_FALL)
-        else "curves flatten there"
+        else "the curves, extended past the runs, bend down"
     )
     text = (
         f"more compute is not predicted to help: {document.metric} is {fall} higher at "

@@ -103,7 +103,7 @@ def test_logs_become_a_law(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     for source in (sweep, table):
         code, out, err = isolaw("fit", source, "--draws", 5, "--json")
         assert code == 0, err
-        assert "note: reward is avg@8 on aime24, the only accuracy measured" in err
+        assert "eward is avg@8 on aime24, the only accuracy measured" in err
         documents.append(json.loads(out))
     assert (documents[0]["metric"], documents[0]["eval_set"]) == ("avg@8", "aime24")
     assert documents[0]["frontier"] == documents[1]["frontier"]
