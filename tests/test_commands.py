@@ -714,7 +714,15 @@ def test_a_value_of_a_file_is_quoted_where_a_choice_is_printed(desk: Desk, value
     assert command == "read" or f"--where {commands.quoted([f'problem_set={value}'])}" in printed
 
 
-QUOTES = {"commands.py", "template.py", "training.py", "__init__.py", "slurm.py", "printed_config.py"}
+QUOTES = {
+    "commands.py",
+    "template.py",
+    "training.py",
+    "__init__.py",
+    "slurm.py",
+    "printed_config.py",
+    "configs.py",
+}
 
 
 def test_only_one_place_quotes_what_is_printed() -> None:
@@ -740,7 +748,7 @@ if __name__ == "__main__":
     [
         ["read", "t.csv", "--metric", "METRIC"],
         ["fit", "t.csv", "--metric", "acc", "--where", "lr=METRIC"],
-        ["read", "t.csv", "--set", "METRIC=8"],
+        ["read", "t.csv", "--set", "METRIC"],
         ["answer", "t.csv", "--compute", "1e6", "--metric", "METRIC"],
         ["compare", "a=METRIC"],
     ],

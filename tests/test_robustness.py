@@ -169,14 +169,14 @@ def test_text_names_runs(tmp_path: Path) -> None:
 
 def test_unmapped_columns_that_tell_runs_apart(tmp_path: Path) -> None:
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
-    (tmp_path / "t.csv").write_text("step,score,eta\n1,0.1,0.01\n1,0.2,0.02\n")
-    with pytest.raises(DataError, match=r'differ in eta.*columns=\{"eta": "eta"\}'):
+    (tmp_path / "t.csv").write_text("step,score,arm\n1,0.1,a\n2,0.2,a\n1,0.3,b\n2,0.4,b\n")
+    with pytest.raises(DataError, match=r'differ in arm.*columns=\{"arm": "arm"\}'):
         read_table(tmp_path / "t.csv", HowToRead.of(set=constants, metric="score"))
-    (tmp_path / "t.csv").write_text("step,score,eta,trial\n1,0.1,0.01,0\n1,0.2,0.02,1\n")
+    (tmp_path / "t.csv").write_text("step,score,arm,trial\n1,0.1,3,0\n1,0.2,4,1\n")
     runs = read_table(
         tmp_path / "t.csv", HowToRead.of(columns={"seed": "trial"}, set=constants, metric="score")
     )
-    assert any("not mapped" in note and "eta" in note for note in runs.notes)
+    assert any("not mapped" in note and "arm" in note for note in runs.notes)
 
 
 def test_nothing_can_be_written(isolaw, tmp_path: Path) -> None:

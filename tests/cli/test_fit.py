@@ -257,10 +257,9 @@ BAD: dict[str, tuple[Callable[[pd.DataFrame], bytes], list[str]]] = {
     "infinite": (lambda t: text(changed(t, accuracy="inf")), ["1 values are not finite", "line 9"]),
     "a word for a number": (lambda t: text(changed(t, accuracy="high")), ["value is not a number", "'high'"]),
     "a repeated step": (
-        lambda t: text(pd.concat([t, t.iloc[[7]]])),
+        lambda t: text(pd.concat([t, t.iloc[[7]].assign(accuracy=0.99)])),
         ["repeated (run, step)", "--column 'seed="],
     ),
-    "runs that were not told apart": (lambda t: text(t.drop(columns="seed")), ["--column 'seed="]),
     "empty": (lambda t: b"", ["the file is empty"]),
     "blank": (lambda t: b"\n \n", ["the file is empty"]),
     "only a header": (lambda t: text(t.iloc[:0]), ["a header but no rows"]),

@@ -47,7 +47,7 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     code, said, notes = isolaw("sweep", file, "--out", out)
     assert code == 0
     assert "4 of 4 runs are done (4 now" in said
-    assert "There is no law yet: n*(C) needs curves of at least 3 different rollouts_per_problem" in said
+    assert "There is no law yet: n*(C) needs at least three values of n at the same B_p" in said
     assert "4 remain" in notes
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))

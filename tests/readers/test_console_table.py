@@ -113,8 +113,7 @@ def test_names_of_several_words_and_names_that_repeat(tmp_path: Path) -> None:
 
 
 def test_a_second_training_is_a_run_of_its_own(tmp_path: Path) -> None:
-    part = "".join(f"{i}/3 reward={i}\n" for i in (1, 2, 3))
-    (tmp_path / "a.log").write_text(part + part)
+    (tmp_path / "a.log").write_text("".join(f"{i}/3 reward={i + j}\n" for j in (0, 9) for i in (1, 2, 3)))
     frame = load(tmp_path / "a.log")
     assert [name.removeprefix(str(tmp_path)) for name in frame["run"].unique()] == ["/a", "/a#2"]
     assert frame.attrs["notes"] == ["the steps start again at line 4, so other trainings begin there"]

@@ -5,15 +5,12 @@
 
 Up to the last checkpoint, at compute E, the curve is the Hill fit. Beyond E, in draw d,
 
-    r_d(C) = hill_d(E) + m_d(C) − m_d(E) + (√h ρ |m(C) − m(E)| + h σ S) g_d,    h = log(C / E)
+    r_d(C) = hill_d(E) + m_d(C) − m_d(E) + √h ρ |m(C) − m(E)| g_d,    h = log(C / E)
 
 where m_d is the curve of one family, fitted to the draw's checkpoints, m is the mean over families, and g_d
-is a standard normal number. S is the rise up to E, and σ the standard deviation of slopes past the runs
-(`isolaw.fits.surface.model`), since curves that looked complete have gone on to rise.
-
-A family's weight combines two terms. The first is the Gaussian likelihood of the checkpoints with Schwarz's
-(1978) penalty on parameters. The second measures the errors of two backtests, in which checkpoints up to E/2
-and E/4 predict the last ones. Both terms are tempered, since neighbouring
+is a standard normal number. A family's weight combines two terms. The first is the Gaussian likelihood of the
+checkpoints with Schwarz's (1978) penalty on parameters. The second measures the errors of two backtests, in
+which checkpoints up to E/2 and E/4 predict the last ones. Both terms are tempered, since neighbouring
 checkpoints are dependent, and an early part of a curve says little about a late part. ρ is the size of the
 pool's backtest errors relative to the predicted change, with a prior that counts as one backtest. A curve
 that did not continue as predicted thus gets a wide interval. The ceiling pools only the two saturating
@@ -22,7 +19,6 @@ families.
 
 from __future__ import annotations
 
-import math
 import zlib
 from dataclasses import dataclass
 
@@ -30,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import FAMILIES, SATURATING, Curves, enough_points, fit_curves
-from isolaw.fits.surface.model import SLOPES
 
 Floats = NDArray[np.float64]
 _LINE = 2  # number of parameters of ``line``
@@ -82,7 +77,7 @@ class PooledCurve:
             return np.clip(base, *self.bounds)
         changes = np.array([fit(compute)[:, 0] - fit(self.end)[:, 0] for fit in self.fits.values()])
         weights = np.array(list(self.weights.values()))
-        return self._drawn(base, changes, weights, float(np.log(compute / self.end)))
+        return self._drawn(base, changes, weights, np.sqrt(np.log(compute / self.end)))
 
     def ceiling(self) -> tuple[Floats, bool]:
         """Return the ceiling of the estimate and of D draws, and whether the checkpoints determine it."""
@@ -94,19 +89,15 @@ class PooledCurve:
         changes = np.array([fit.A - fit(self.end)[:, 0] for fit in fits])
         return self._drawn(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), known
 
-    def _drawn(self, base: Floats, changes: Floats, weights: Floats, h: float) -> Floats:
-        """Add to ``base``, in each draw, the change under one family and the noise."""
+    def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
+        """Add to ``base``, in each draw, the change under one family and the noise ρ √h |mean change| g."""
         draws = base.size - 1
         families, alone = (np.random.default_rng((7, number)) for number in self.seed)
         even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
         member = np.searchsorted(np.cumsum(weights)[:-1], even, side="right")
         mean = float(weights @ changes[:, 0])
         out = base + np.append(mean, changes[member, np.arange(1, draws + 1)])
-        hill = self.fits["hill"]
-        assert isinstance(hill, Curves)
-        rise = abs(float(base[0] - hill.low[0]))
-        spread = math.sqrt(h) * self.rho * abs(mean) + h * SLOPES[0][1] * rise
-        out[1:] += spread * alone.standard_normal(draws)
+        out[1:] += self.rho * room * abs(mean) * alone.standard_normal(draws)
         return np.clip(out, *self.bounds)
 
 
