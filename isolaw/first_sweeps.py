@@ -220,7 +220,7 @@ def advise(
     >>> advice.start.allocation
     Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=183)
     >>> advice.sweeps[-1].spec.grid.rollouts_per_problem
-    (256, 512, 1024)
+    (128, 256, 512)
     >>> advise(1e9).start is None
     True
     """

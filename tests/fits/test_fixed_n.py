@@ -69,7 +69,7 @@ def test_other_settings_offer_it(runs: Runs, isolaw: Any, tmp_path: Path) -> Non
     assert code == 1
     assert "--hold n" in error
     two = runs.select(runs.table().query("problems_per_batch < 32").index)
-    with pytest.raises(Refused, match=r"B_p\*\(C\) needs curves of at least 3 different problems_per_batch"):
+    with pytest.raises(Refused, match=r"B_p\*\(C\) needs at least three values of B_p at the same n"):
         __import__("isolaw").fit(two, hold="n", draws=0)
 
 

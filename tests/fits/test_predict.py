@@ -376,7 +376,7 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     assert flag.text.endswith("ran past 1.23M rollouts; this budget is 4× that")
     assert having(far.flags, Code.FAR)
     assert far.allocation is None
-    assert [run.rollouts_per_problem for run in far.step.runs] == [32, 64, 128]
+    assert [run.rollouts_per_problem for run in far.step.runs] == [128]  # 256 and 512 ran far enough
     assert far.step.spent < far.compute
 
 

@@ -112,5 +112,5 @@ def test_notebooks_show_tables_that_escape_their_text(law: Law, synthetic: Calla
     assert "a &lt;b&gt;note" in runs._repr_html_()
     assert "<td>512</td>" in runs._repr_html_()
     assert "n*, the n with the highest reward, is " in law._repr_html_()
-    assert "expected loss" in law.predict(1e6)._repr_html_()
+    assert "Expected loss" in law.predict(1e6)._repr_html_()
     assert "isolaw recommends no allocation" in law.predict(1e9)._repr_html_()

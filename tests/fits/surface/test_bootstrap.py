@@ -354,7 +354,7 @@ def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
     assert "smooth function of n" in smooth.flags[0].text
     if method == "paper":
         assert few.bootstrap.unit == "block"
-        assert few.flags[0].text == "intervals leave out the variation between seeds"
+        assert few.flags[0].text == "with one seed per configuration, intervals leave out how seeds differ"
     else:
         assert few.bootstrap.unit == "lack of fit"
 
