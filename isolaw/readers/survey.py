@@ -290,12 +290,7 @@ class _Collector:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
             made = {
-                run.name: run.attributes
-                | (
-                    {"framework": run.framework.name}
-                    if run.framework and run.framework.name != "isolaw"
-                    else {}
-                )
+                run.name: run.attributes | ({"framework": run.framework.name} if run.framework else {})
                 for run in ready
             }
             logged = Runs(points, made, source, notes)

@@ -657,7 +657,7 @@ def test_dry_run_prints_the_table(
     shown = capsys.readouterr().out
     assert "runs with 8 GPUs (5 train, 3 sample) each" in shown, shown
     assert run([*arguments, "--machine", H100]) == 2  # for this machine it is not
-    assert "and --dry-run if runs execute on this machine" in capsys.readouterr().err
+    assert "with --dry-run if runs execute on this machine" in capsys.readouterr().err
 
 
 def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.ResolvedSweep]) -> None:
