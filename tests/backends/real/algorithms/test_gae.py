@@ -84,7 +84,9 @@ def test_the_critics_loss_and_gradient_against_a_loop(batch: dict[str, Any], cli
             v, old, target = batch["values"][i][t], batch["old_values"][i][t], returns[i][t]
             loss, slope = (v - target) ** 2 / 2, v - target
             within = v if clip is None else min(max(v, old - clip), old + clip)
-            assume(within == v or abs(abs(within - target) - abs(v - target)) > 1e-9)  # the kink
+            # Not at the kinks, where v is on a bound or both losses are equal.
+            assume(clip is None or abs(abs(v - old) - clip) > 1e-9)
+            assume(within == v or abs(abs(within - target) - abs(v - target)) > 1e-9)
             if (within - target) ** 2 / 2 > loss:
                 loss, slope = (within - target) ** 2 / 2, 0.0
                 clipped += 1
