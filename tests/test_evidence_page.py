@@ -12,9 +12,10 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks import evidence, evidence_tables, long_sweep
+from benchmarks import evidence, evidence_tables, long_sweep, priors
 from isolaw.design.published import RECORDED
 from isolaw.fits import ESTIMATOR, SURFACE
+from isolaw.fits.surface import model
 
 STATED = [sweep for sweep in evidence.SWEEPS if sweep.statement]
 
@@ -34,6 +35,17 @@ def test_the_page_is_of_this_estimator_and_of_these_inputs() -> None:
 def test_advise_prints_what_the_page_says() -> None:
     assert evidence_tables.sentences(json.loads(evidence.SUMMARY.read_text())) == RECORDED
     assert " ".join(RECORDED) in evidence.DOCS.read_text()
+
+
+def test_the_learnt_priors_are_of_this_estimator() -> None:
+    """Otherwise: python -m benchmarks.priors."""
+    kept = json.loads(priors.KEPT.read_text())
+    assert kept["estimator"] == ESTIMATOR
+    assert {*kept["all"]} >= {*model.PRIORS} - {"seed"}
+    assert {*kept["without"]} <= {sweep.group for sweep in evidence.SWEEPS}
+    with priors.using(kept["all"]):
+        assert list(model.PRIORS["tau"]) == kept["all"]["tau"]
+    assert list(model.PRIORS["tau"]) != kept["all"]["tau"]
 
 
 def test_the_readme_counts_the_intervals_of_the_page() -> None:

@@ -169,7 +169,7 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
     numeric = [c for c in others if pd.api.types.is_numeric_dtype(frame[c])]
     segment = np.searchsorted(falls, np.arange(len(frame)), side="right")
     of_runs = guess(others, RUN_NAMES).values()
-    if _labels(frame[others], segment, named) or any(frame[name].nunique() > 1 for name in of_runs):
+    if _labels(frame[others], segment, named) or any(frame[column].nunique() > 1 for column in of_runs):
         return frame
     cells = {c: frame[c].to_numpy(np.float64, na_value=np.nan) for c in numeric}
     places = {c: np.flatnonzero(~np.isnan(values)).tolist() for c, values in cells.items()}
@@ -206,7 +206,10 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
 
 
 def _labels(frame: pd.DataFrame, part: NDArray[np.int64], named: Collection[str]) -> bool:
-    """Return whether columns that are constant within each part distinguish most parts."""
+    """Return whether columns that are constant within most parts distinguish most parts.
+
+    Not all: a row that is repeated by mistake is no training of its own.
+    """
     sizes, labels = np.bincount(part), []
     for name, cells in frame.items():
         if name not in named and (is_measured(str(name)) or (cells.dtype.kind == "f" and sizes.min() < 2)):

@@ -223,41 +223,34 @@ class StructuralModel:
         centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
         return centres | dict(zip(self.names, theta.tolist(), strict=True))
 
-    def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
-        """Return F at Q points. τ is relative to the middle of the grid."""
-        across = a.u + p["across"] * a.v
-        past = np.logaddexp(0, _LN2 * (across - p["critical"])) - np.logaddexp(0, -_LN2 * p["critical"])
+    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, dict[str, Floats]]:
+        """Return log x at Q points, and its derivatives. τ is relative to the middle of the grid."""
+        across, c, b = a.u + p["across"] * a.v, p["critical"], np.exp(p["b"] + p["b_u"] * a.u)
+        past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
         log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        x = np.exp(np.clip(np.exp(p["b"] + p["b_u"] * a.u) * (a.t - log_tau), -_FAR, _FAR))
-        w = np.exp(p["w"])
+        log_x, beyond = b * (a.t - log_tau), expit(_LN2 * (across - c))  # τ grows with the batch beyond c
+        return log_x, {
+            "tau": -b,
+            "kappa": -b * (_LN2 * across - past),
+            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
+            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "b": log_x,
+            "b_u": log_x * a.u,
+        }
+
+    def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
+        """Return F at Q points."""
+        x, w = np.exp(np.clip(self._log_x(p, a)[0], -_FAR, _FAR)), np.exp(p["w"])
         return np.asarray(-np.expm1(-np.log1p(w * x) / w))
 
     def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
         """Return the derivatives of F at Q points with respect to its parameters."""
-        across, b, c, w = (
-            a.u + p["across"] * a.v,
-            np.exp(p["b"] + p["b_u"] * a.u),
-            p["critical"],
-            np.exp(p["w"]),
-        )
-        beyond = expit(_LN2 * (across - c))  # share of a doubling of the batch by which τ grows past c
-        past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
-        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        log_x = b * (a.t - log_tau)
-        inside = np.abs(log_x) < _FAR
-        x = np.exp(np.clip(log_x, -_FAR, _FAR))
+        log_x, slopes = self._log_x(p, a)
+        x, w = np.exp(np.clip(log_x, -_FAR, _FAR)), np.exp(p["w"])
         left = np.exp(-np.log1p(w * x) / w)  # 1 − F
-        of_log_x = np.where(inside, left * x / (1 + w * x), 0.0)
-        of_log_tau = -b * of_log_x
-        return {
-            "tau": of_log_tau,
-            "kappa": of_log_tau * (_LN2 * across - past),
-            "critical": of_log_tau * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
-            "across": of_log_tau * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
-            "b": of_log_x * log_x,
-            "b_u": of_log_x * log_x * a.u,
-            "w": left * (x / (1 + w * x) - np.log1p(w * x) / w),
-        }
+        of_log_x = np.where(np.abs(log_x) < _FAR, left * x / (1 + w * x), 0.0)
+        out = {name: of_log_x * slope for name, slope in slopes.items()}
+        return out | {"w": left * (x / (1 + w * x) - np.log1p(w * x) / w)}
 
     @staticmethod
     def _design(learnt: Floats, a: _Points) -> Floats:
