@@ -59,7 +59,7 @@ def test_the_demo_goes_from_the_model_to_a_prediction(
     assert "6 of 6 runs are done (6 now" in outputs[0]
     assert "Nothing is left to do" in outputs[1]
     for output in outputs:
-        assert "rollouts for each of B_p = 16 problems" in output
+        assert ", B_p = 16, M = " in output
         assert output.splitlines()[-1] == f"Report: {tmp_path / 'report.html'}"
     points = pd.read_parquet(tmp_path / "sweep" / "points.parquet")
     assert set(points.compute) >= {0, 512}
