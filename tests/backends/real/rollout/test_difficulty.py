@@ -358,6 +358,7 @@ def test_without_what_a_model_needs(
     assert "torch is not installed; `isolaw doctor` prints the command that installs it" in stderr
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("gpus", "processes"), [(0, None), (1, None), (8, 8)])
 def test_every_gpu_samples(
     gpus: int, processes: int | None, made: Any, monkeypatch: pytest.MonkeyPatch
@@ -375,6 +376,7 @@ def test_every_gpu_samples(
     assert [one.processes for one in opened] == [processes]
 
 
+@pytest.mark.real
 def test_samplers_take_the_last_gpus_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that trains does so on the first one; `isolaw problems` has nothing to train."""
     from isolaw.backends.real.rollout import sampler_group
