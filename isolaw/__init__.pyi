@@ -29,10 +29,10 @@ from isolaw.fits.studies.targets import to_target as to_target
 from isolaw.readers.read import read as read
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
-from isolaw.report.figures.law import law_figure as law_figure
-from isolaw.report.figures.law import paper_figures as paper_figures
+from isolaw.report.document import summary as summary
+from isolaw.report.figures import law_figure as law_figure
+from isolaw.report.figures import paper_figures as paper_figures
 from isolaw.report.page import write_report as write_report
-from isolaw.report.summary import summary as summary
 from isolaw.runs import Runs as Runs
 
 __version__: str

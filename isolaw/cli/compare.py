@@ -121,7 +121,6 @@ def _chosen(runs: Runs, where: dict[str, Any]) -> Runs:
 def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
     """Print the comparison of two recipes, each from its own source."""
     import isolaw
-    from isolaw.report.text.recipes import document
     from isolaw.store import SweepStore
 
     first, second = sources
@@ -135,19 +134,18 @@ def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> Non
         runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
         sides.append(_chosen(runs, options["where"]))
     comparison = isolaw.compare(sides[0], sides[1], names=_names(first, second), **keywords)
-    print_document(document(comparison))
+    print_document(comparison)
     print_notes(comparison.notes)
 
 
 def _along(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
     """Print the comparison of the recipes of one source, along an axis."""
     import isolaw
-    from isolaw.report.text.recipes import document
 
     keywords = _of_recipes(options)
     runs = _chosen(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
     axis = isolaw.compare_by(runs, options["by"], **keywords)
-    print_document(document(axis))
+    print_document(axis)
     print_notes(dict.fromkeys(text for each in axis.comparisons.values() for text in each.notes))
 
 
@@ -162,21 +160,20 @@ def _to_rewards(sources: list[str], _: list[Shape], options: dict[str, Any]) -> 
     """Print what all configurations need to reach rewards."""
     import isolaw
     from isolaw.report.text.law import notes
-    from isolaw.report.text.targets import document
 
     cost = shared.cost_of(options)
     runs = _read(sources, options)
     keywords = {name: options[name] for name in ("metric", "eval_set", "where")}
     with notes_on_failure(runs.notes):
         study = isolaw.to_target(runs, options["target"] or None, cost=cost, **keywords)
-    print_document(document(study))
+    print_document(study)
     print_notes(notes(study.flags))
 
 
 def _shapes(sources: list[str], shapes: list[Shape], options: dict[str, Any]) -> None:
     """Print the comparison of two configurations of one source."""
     import isolaw
-    from isolaw.report.text.shapes import document
+    from isolaw.report.text.comparisons import shapes as shown_shapes
 
     rewards: Any = options["target"]
     target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
@@ -185,7 +182,7 @@ def _shapes(sources: list[str], shapes: list[Shape], options: dict[str, Any]) ->
     a, b = (_completed(shape, runs) for shape in shapes)
     keywords = {name: options[name] for name in ("compute", "metric", "eval_set", "where")}
     comparison = isolaw.compare_shapes(runs, a, b, target=target, cost=cost, **keywords)
-    print_document(document(comparison, cost))
+    print_document(shown_shapes(comparison, cost))
 
 
 def _completed(shape: Shape, runs: Runs) -> tuple[int, int]:

@@ -100,8 +100,8 @@ def read(
 
 
 def _print(run: FoundLog) -> None:
+    from isolaw.evidence import number
     from isolaw.readers.frameworks.base import Fact, updates_a_batch
-    from isolaw.report.text.numbers import number
     from isolaw.report.text.reading import metrics
 
     facts = dict(run.facts)

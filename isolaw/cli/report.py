@@ -97,7 +97,7 @@ def report(
 
 def _drawn(study: FittedRuns, folder: str) -> tuple[list[str], dict[str, str]]:
     """Draw the figures; return the files, and the reason for each figure that was not drawn."""
-    from isolaw.report.figures.law import write_figures
+    from isolaw.report.figures import write_figures
 
     files, reasons = write_figures(study, folder)
     return [str(file) for file in files], reasons

@@ -258,8 +258,8 @@ def _graceful(what: str) -> Iterator[threading.Event]:
 
 
 def _result_lines(resolved: ResolvedSweep, result: dict[str, Any], seconds: float) -> list[str]:
+    from isolaw.evidence import number
     from isolaw.report.text import race
-    from isolaw.report.text.numbers import number
 
     out, made = result["directory"], result["done"] - (len(resolved.runs) - len(resolved.todo))
     if resolved.adaptive is not None:

@@ -14,7 +14,7 @@ the machine did other work, or in which a run loaded its model again, then has a
 If B_p and n vary independently over at least six configurations, three models compete. The model *line* is
 the equation above. The model *tail* adds a term k · log2(B_p) to the generation, or to the whole step if
 parts are not recorded. The model *effects* extends *tail* by an effect of each configuration
-(`isolaw.step_effects`), which is the median of log(measured / predicted) over its runs. isolaw leaves out
+(`isolaw.step_cost`), which is the median of log(measured / predicted) over its runs. isolaw leaves out
 each configuration in turn, and keeps the model that predicts the medians of the left-out configurations with
 the smallest root mean square error. Of equal models, isolaw keeps the simplest.
 """
@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError
 from isolaw.metrics import STEP_SECONDS
 from isolaw.registry import traits
-from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepPart, student
-from isolaw.step_effects import StepEffects
+from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepEffects, StepPart, student
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs

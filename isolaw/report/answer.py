@@ -29,8 +29,7 @@ from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text.prediction import answer_lines, backtest_failed, largest_with_recommendation
-from isolaw.runs import as_html, full_names
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Source, as_html, full_names
 from isolaw.step_cost import Cost
 from isolaw.store import SweepStore
 

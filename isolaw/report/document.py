@@ -1,7 +1,7 @@
 """`Document`: the result of a study as one value, which renders as text, JSON and HTML.
 
 A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions and snippets.
-Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it). Most
+Each study states its result once, in the function that its ``TEXT`` names (`document` finds it). Most
 commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders the HTML
 page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`), at the
 start of the text, the page, its title and the JSON.
@@ -16,13 +16,15 @@ n  reward
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from isolaw.evidence import Simulated
+from isolaw.arguments import checked
+from isolaw.evidence import Simulated, columns
+from isolaw.registry import Shown
 from isolaw.report.text.law import notes
-from isolaw.report.text.numbers import columns
 
 if TYPE_CHECKING:
     from isolaw.fits.flags import Flag
@@ -169,3 +171,25 @@ class Document:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+@checked
+def summary(result: Shown, html: bool = False) -> str:
+    """Return a law, a prediction or the result of a study as lines of text, or as HTML.
+
+    For a law, the text consists of the lines that ``isolaw fit`` prints, the compared laws and the notes.
+    Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
+    in which it loses less than a constant n.
+    """
+    if html:
+        from isolaw.report.page import notebook
+
+        return notebook(document(result))
+    return str(document(result))
+
+
+def document(result: Shown) -> Document:
+    """Return the document of a law, a prediction, or the result of a study."""
+    module, _, function = result.TEXT.partition(".")
+    made: Document = getattr(importlib.import_module(f"isolaw.report.text.{module}"), function)(result)
+    return made

@@ -10,9 +10,8 @@ from typing import Any
 
 from isolaw import engine
 from isolaw.errors import IsolawError
-from isolaw.evidence import Simulated
+from isolaw.evidence import Simulated, duration, number
 from isolaw.report.text.law import ends
-from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
 
 _WINDOW_S = 120.0  # averaging window of the pace

@@ -33,8 +33,7 @@ from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
-from isolaw.runs import Runs
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source
 
 _BUDGETS = 4
 FIXED = 16

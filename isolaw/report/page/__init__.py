@@ -31,7 +31,7 @@ from isolaw.report.document import Document
 from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
 __all__ = [

@@ -174,13 +174,13 @@ def _warnings(document: LawDocument) -> list[str]:
 
 def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
     d, budgets = study.document, facts.budgets
-    if d is None:
+    if d is None or study.law is None:
         return f"n*(C): {study.refused}"
     lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
     charts, shown = [], [] if budgets is None else budgets.recommended
     sections: list[Table | None] = [tables.laws(d), tables.configurations(d)]
     if budgets is not None and shown:
-        charts = [law_charts.n_star(study, budgets)]
+        charts = [law_charts.n_star(study.law, budgets)]
         sections.insert(0, tables.frontier(shown, d))
     title = f"The best {SYMBOL_OF[d.axis]} for a budget"
     return PageSection("law", title, lines, charts, [table for table in sections if table is not None])

@@ -16,6 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
+_ROOM = 1.4  # the axis of n extends beyond the smallest and largest n by this factor
 SILENT = {"hoverinfo": "skip", "showlegend": False}  # of a trace that shows no text and no legend entry
 
 
@@ -121,6 +122,12 @@ def n_axis(title: str, levels: Sequence[int]) -> dict[str, Any]:
         "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
         "tickvals": list(levels), "ticktext": [f"{n:,}" for n in levels],
     }  # fmt: skip
+
+
+def n_ends(levels: Iterable[float]) -> tuple[float, float]:
+    """Return the limits of an axis of n that contains all these n."""
+    known = list(levels)
+    return min(known) / _ROOM, max(known) * _ROOM
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:

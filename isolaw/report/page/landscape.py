@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
+from isolaw.evidence import number
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page.chart import Chart, line, log_axis, n_colour, rounded
-from isolaw.report.text.numbers import number
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # height of a map

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
+from isolaw.evidence import number
 from isolaw.report.document import Table, TableCell
 from isolaw.report.page.chart import Chart, line, log_axis
 from isolaw.report.text import race as text
-from isolaw.report.text.numbers import number
 
 _WHOLE = ("design.kind=grid",)
 

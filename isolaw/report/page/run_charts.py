@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isolaw.evidence import count, in_reward, number
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
-from isolaw.report.figures.series import n_ends
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
@@ -25,10 +25,10 @@ from isolaw.report.page.chart import (
     mark,
     n_axis,
     n_colour,
+    n_ends,
     rounded,
     text,
 )
-from isolaw.report.text.numbers import count, in_reward, number
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
 from isolaw.store.sweep import Kept

@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isolaw.evidence import Quantity
+from isolaw.evidence import Quantity, in_reward, number, share
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
 from isolaw.fits.prediction import Prediction
 from isolaw.report.document import Table, TableCell
 from isolaw.report.fitted_runs import PLACE, FittedRuns, common_compute, final_rewards
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, number, share
 from isolaw.report.text.studies import choices
 from isolaw.report.text.sweep import short_ids
 

@@ -9,12 +9,11 @@ from typing import Any
 from isolaw import commands
 from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
 from isolaw.design.published import RECORDED, Basis, Leans, Span
-from isolaw.evidence import amount
+from isolaw.evidence import amount, columns, count, number, share
 from isolaw.first_sweeps import Advice, FirstSweep
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
 from isolaw.report.text import costs
-from isolaw.report.text.numbers import columns, count, number, share
 
 _TITLES = {
     "isocompute-joint": "IsoCompute, n and B_p tuned",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.allocation import Cell
 from isolaw.costs.sweeps import gpu_hours
+from isolaw.evidence import columns, count, interval, number, share
 from isolaw.report.document import Caution
-from isolaw.report.text.numbers import columns, count, interval, number, share
 from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:

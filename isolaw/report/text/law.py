@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from isolaw.evidence import Quantity
+from isolaw.evidence import Quantity, count, in_reward, interval, number
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
-from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOL_OF
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "axis", "crossovers", "data_line", "ends", "equation", "form", "form_equation",
     "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
-    "symbol", "verdict",
+    "steps_scale", "symbol", "verdict",
 ]  # fmt: skip
 
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
@@ -43,6 +42,11 @@ def axis(document: LawDocument) -> str:
 def symbol(document: LawDocument) -> str:
     """Return the symbol of a law's x axis, ``M`` or ``C``."""
     return "M" if document.x.name == "steps" else "C"
+
+
+def steps_scale(document: LawDocument) -> int:
+    """Return the factor from x to C: B if x counts steps, else 1."""
+    return int(document.fixed["batch_rollouts"]) if document.x.name == "steps" else 1
 
 
 def law_summary(document: LawDocument) -> list[str]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.errors import Refused
+from isolaw.evidence import columns, count, number
 from isolaw.fits import choices
 from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
-from isolaw.report.text.numbers import columns, count, number
 from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2

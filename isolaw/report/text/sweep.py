@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
 from isolaw.report.text import costs, race
-from isolaw.report.text.numbers import columns, count, number
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 import isolaw
+from isolaw import evidence as numbers
 from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
 from isolaw.fits.studies.backtest import backtest
-from isolaw.report.figures.series import law_line
 from isolaw.report.page import law_charts, tables
+from isolaw.report.page.law_charts import _law_line as law_line
 from isolaw.report.text import law as law_text
-from isolaw.report.text import numbers, studies
 from isolaw.report.text import prediction as prediction_text
+from isolaw.report.text import studies
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
