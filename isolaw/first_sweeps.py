@@ -30,7 +30,7 @@ from isolaw import commands
 from isolaw.allocation import Allocation
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import Positive
-from isolaw.costs import Cost, read_cost, sweeps
+from isolaw.costs import Cost, read_cost
 from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
 from isolaw.design.published import DifficultyKind
 from isolaw.documents.reading import toml_text
@@ -39,7 +39,7 @@ from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination
 from isolaw.fits.allocations import FAR, LEAST_STEPS
 from isolaw.fits.predict import seconds_of
-from isolaw.preview import share_of_grid
+from isolaw.preview import left, share_of_grid
 from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
 from isolaw.step_cost import Spent, is_hours
@@ -107,7 +107,7 @@ class FirstSweep:
         """The hours, as ``isolaw sweep --dry-run`` computes them; None without a cost, or if not known."""
         if self.cost is None:
             return None
-        return sweeps.left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
+        return left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
 
     @property
     def directory(self) -> str:

@@ -58,12 +58,13 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
             reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
+        limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
         keywords = shared.law_keywords(options)
         with notes_on_failure(reading.runs.notes), stages() as progress:
             result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
     print_result(result.to_dict(), result.lines())
     if files is not None:
-        _keep(result, reading, files, str(commands.this(ctx.obj)))
+        _keep(result, compute, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
     return 0 if result.prediction.options else 1
 
@@ -91,23 +92,19 @@ def _files(out: str) -> tuple[Path, Path]:
     return law, page
 
 
-def _keep(result: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
+def _keep(
+    result: Answer, budget: float | str, reading: Reading | None, files: tuple[Path, Path], command: str
+) -> None:
     """Write the law and, if there are runs, their page."""
-    from isolaw.cli.report import facts_of
-    from isolaw.report.page import render, write
+    from isolaw.report.page import PageContent, render, write
     from isolaw.report.page.budgets import budgets
 
     law, page = files
     law.parent.mkdir(parents=True, exist_ok=True)
     result.law.save(law)
-    if reading is None or result.study is None:
-        return
-    prediction, best = result.prediction, result.prediction.allocation
-    budget: float | None = prediction.compute
-    if prediction.asked:  # the slider of the page is in rollouts
-        budget = None if best is None else best.compute
-    predicted = budgets(result.law, budget, **result.limits)
-    write(render(result.study, facts_of(reading, predicted, result.backtest, command)), page)
+    if reading is not None and result.study is not None:
+        predicted = budgets(result.law, budget, **result.limits)
+        write(render(result.study, PageContent.of(reading, predicted, result.backtest, command)), page)
 
 
 @click.command(cls=ShortHelp)

@@ -177,13 +177,6 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 @contextmanager
-def progress(task: str) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar in a context that is `interruptible`; yield a function of the share done."""
-    with interruptible(), progress_bar(task) as update:
-        yield lambda share: update(completed=share)
-
-
-@contextmanager
 def stages() -> Iterator[Callable[..., None]]:
     """Show a progress bar for each stage of a command; yield a function of the stage and the share done."""
     stage, update = "", None

@@ -12,7 +12,8 @@ from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli.common import announce_compilation, print_notes
-from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
+from isolaw.cli.help import COSTS, CURVES, READING, Further
+from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -150,10 +151,6 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 _SECOND: dict[str, Any] = {"cls": Further, "group": READING}
 source_options = reading_options(_SECOND)
-jobs_option = click.option(
-    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default on this machine: one per core]",
-)  # fmt: skip
 table_options = add_options(*_table_options(_SECOND))
 _OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
@@ -199,6 +196,24 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     cost = read(options["cost"])
     print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
+
+
+def recorded_cost(reading: Reading) -> Cost | None:
+    """Return the cost of a step if all runs are of one sweep of models, which records its times."""
+    from isolaw.costs import read
+    from isolaw.errors import DataError
+    from isolaw.store import SweepStore
+
+    directories = {run.sources[0] for run in reading.ready}
+    if len(directories) != 1 or reading.ready[0].container != "sweep":
+        return None
+    (directory,) = directories
+    if not traits(SweepStore(directory).read_spec().sweep.backend).plans_gpus:
+        return None
+    try:
+        return read(directory)
+    except DataError:  # no run has completed a step
+        return None
 
 
 def hold_option(*more: str) -> Callable[[Decorated], Decorated]:

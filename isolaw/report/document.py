@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from isolaw.arguments import checked
-from isolaw.evidence import Simulated, columns
+from isolaw.evidence import Quantity, Simulated, columns, in_reward, number
 from isolaw.registry import Shown
 from isolaw.report.text.law import notes
 
@@ -37,6 +37,23 @@ class TableCell:
     text: str
     by: float | str | None = None
     kind: str = ""
+
+    @classmethod
+    def number(cls, value: float | None, digits: str = "") -> TableCell:
+        """Return the cell of a number, in a format if given; None is empty."""
+        if value is None:
+            return cls("", "")
+        return cls(format(value, digits) if digits else number(value), float(value))
+
+    @classmethod
+    def lost(cls, value: float | None, tolerance: float) -> TableCell:
+        """Return the cell of a loss in reward; None is empty."""
+        return cls("", "") if value is None else cls(in_reward(value, tolerance), float(value))
+
+    @classmethod
+    def of(cls, quantity: Quantity, text: str | None = None) -> TableCell:
+        """Return the cell of an estimate, as another ``text`` if given."""
+        return cls(str(quantity) if text is None else text, "" if quantity.value is None else quantity.value)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Watch:
             soon = now - when < max(_FIT_EVERY_S, self._fit_took / _SHARE)
             if rollouts == before or (soon and not at_once):
                 return
-        self.law = law_so_far(self.directory)
+        self.law = _law_so_far(self.directory)
         self._fitted_at = now, rollouts
         self._fit_took = self.clock() - now
         self.read()  # the sweep advanced during the fit
@@ -76,7 +76,7 @@ class Watch:
         return Simulated.of_json(self.state).lines([*sweep_state(self.state, pace), *self.law])
 
 
-def law_so_far(directory: Path) -> list[str]:
+def _law_so_far(directory: Path) -> list[str]:
     """Return the law of the checkpoints in a sweep's directory, or the reason why there is none yet."""
     from isolaw.fits.pipeline import fit
     from isolaw.store import SweepStore

@@ -12,7 +12,7 @@ import pytest
 
 import isolaw as library
 from isolaw.fits.studies.recipes import compare
-from isolaw.report.text.comparisons import verdict
+from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,8 @@ import pytest
 from isolaw import doctor
 from isolaw.backends.real import environment
 from isolaw.doctor import INSTALL_CPU, INSTALL_GPU, diagnose, states
-from isolaw.machine import Gpu, Machine
+from isolaw.machine import Machine
+from isolaw.machine import _Gpu as Gpu
 
 BASE = {"isolaw": "0.1.0", "numpy": "2.3.5", "numba": "0.65.0", "llvmlite": "0.47.0"}
 REQUIRED = {"isolaw": ("numpy>=2.1", "numba>=0.61"), "numba": ("llvmlite<0.48,>=0.47", "numpy<2.5,>=1.22")}

@@ -39,7 +39,7 @@ def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., 
 def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
     lines = repr(found).splitlines()
     assert len(lines) <= 8
-    assert lines[:3] == words.verdict(found.prediction)
+    assert lines[:3] == words._verdict(found.prediction)
     assert lines[3].startswith("Gain over the best at ")
     assert lines[4].startswith("Highest reward at n* ")
     assert [line.partition(":")[0] for line in lines[5:]] == ["Backtest", "Weak points"]

@@ -94,10 +94,10 @@ def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     with closing(engine.execute(engine.resolve_sweep(spec, out), out)) as events:
         next(events)
-        assert module.law_so_far(out)[0].startswith("There is no law yet: ")
+        assert module._law_so_far(out)[0].startswith("There is no law yet: ")
         for _ in events:
             pass
-    said = module.law_so_far(out)
+    said = module._law_so_far(out)
     assert said[0] == "The law so far, without intervals:"
     assert said[1].startswith("  n*, the n with the highest reward, is ")
 

@@ -38,17 +38,21 @@ class Budgets:
         return [p for p in self.predictions if p.options]
 
 
-def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
+def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
     """Predict at every position, from the start of the frontier to the largest budget with a recommendation.
 
-    The slider starts at ``compute``, by default the largest measured position with a recommendation. Raises
-    `InputError` if ``compute`` is less than one step.
+    The slider starts at ``compute`` (or at the rollouts that hours buy), by default at the largest measured
+    position with a recommendation. Raises `InputError` if ``compute`` is less than one step.
     """
+    if isinstance(compute, str):
+        asked = law.predict(compute, **limits)
+        bought = None if asked.allocation is None else asked.allocation.compute
+        compute = bought if asked.asked else asked.compute
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * law_text.steps_scale(law.document)
     predictions: dict[int, Prediction] = {}
-    for stop in stops(start, max(FAR * comparable(grid), largest)):
+    for stop in _stops(start, max(FAR * comparable(grid), largest)):
         if (prediction := text.predicted(law, stop, **limits)) is not None:
             predictions[stop] = prediction
     today = text.at_the_end(law, **limits)
@@ -64,10 +68,10 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     return Budgets([predictions[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
 
 
-def stops(low: float, high: float) -> list[int]:
+def _stops(low: float, high: float) -> list[int]:
     """Return the preferred numbers from ``low`` to ``high``.
 
-    >>> stops(600, 1500)
+    >>> _stops(600, 1500)
     [680, 1000, 1500]
     """
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)

@@ -1,4 +1,4 @@
-"""The charts of a law: reward by budget, n*(C), and the runs with the frontier."""
+"""The charts of a law: reward by budget, n*(C), and the runs with the frontier; the section of the law."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.slices import slices
+from isolaw.report.document import Table, TableCell
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
+    Section,
     band,
     joined,
     line,
@@ -33,6 +35,7 @@ from isolaw.report.page.chart import (
 )
 from isolaw.report.text import law as law_text
 from isolaw.report.text.law import steps_scale
+from isolaw.report.text.prediction import laws
 from isolaw.runs import SYMBOL_OF
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
@@ -41,6 +44,21 @@ _CURVE = 60  # points of a fitted curve
 _WIDTH = 0.1  # decades of x over which n* is smoothed
 Floats = NDArray[np.float64]
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
+
+
+def section(study: FittedRuns, budgets: Budgets | None) -> Section | str:
+    """Return the section of the law, or the reason why there is none."""
+    law = study.law
+    if law is None:
+        return f"n*(C): {study.refused}"
+    d, charts, shown = law.document, [], [] if budgets is None else budgets.recommended
+    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
+    tables: list[Table | None] = [laws(d), _configurations(d)]
+    if budgets is not None and shown:
+        charts = [n_star(law, budgets)]
+        tables.insert(0, frontier_table(shown, d))
+    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
+    return Section("law", title, lines, charts, [table for table in tables if table is not None])
 
 
 def buys(study: FittedRuns, budgets: Budgets) -> Chart:
@@ -216,7 +234,7 @@ def n_star(law: Law, budgets: Budgets) -> Chart:
     }
     title = f"The best {SYMBOL_OF[document.axis]} for a budget"
     alt = " ".join([f"{title}.", law_text.ends(document), law_text.saturation(document)])
-    return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=420)
+    return Chart("n-star", title, _n_star_caption(document), data, layout, alt, budget=True, height=420)
 
 
 _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "problems per batch"}
@@ -339,7 +357,7 @@ def _reward_alt(study: FittedRuns) -> str:
     )
 
 
-def n_star_caption(document: LawDocument) -> str:
+def _n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
     n = SYMBOL_OF[document.axis]
     lines = [
@@ -353,3 +371,35 @@ def n_star_caption(document: LawDocument) -> str:
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
     lines.append(f"Near {n}* the reward is flat, so a loss in reward matters more than the {n} itself.")
     return " ".join(lines)
+
+
+def _configurations(document: LawDocument) -> Table | None:
+    """Return a table of the learning curves, or None if recommendations come from the surface instead."""
+    if document.method != "paper":
+        return None
+    ceiling = "A" in document.curves[0].parameters
+    rows = []
+    for g, c in zip(document.grid, document.curves, strict=True):
+        facts = (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
+        fitted = [TableCell.of(c.parameters["A"])] if ceiling else []
+        rows.append([*map(TableCell.number, facts), *fitted, TableCell.lost(c.rms, document.tolerance)])
+    columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
+    return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
+
+
+def frontier_table(shown: Sequence[Prediction], document: LawDocument) -> Table:
+    """Return the recommendation at each budget of the slider, one row per budget."""
+    of_b = document.axis == "problems_per_batch"
+    rows = []
+    for p in shown:
+        a = p.options[0].allocation
+        counts = (p.compute, a.rollouts_per_problem, a.problems_per_batch, a.steps)
+        star = p.b_star if of_b else p.n_star
+        rows.append(
+            [
+                *map(TableCell.number, counts), TableCell.of(p.reward), TableCell.lost(p.loss, p.tolerance),
+                TableCell.of(star, law_text.star(star)),
+            ]
+        )  # fmt: skip
+    columns = ["C", "n", "B_p", "M", "reward", "expected loss", "B_p*" if of_b else "n*"]
+    return Table("frontier", "The recommendation at each budget", columns, rows, long=True)

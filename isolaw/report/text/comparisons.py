@@ -49,9 +49,9 @@ def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
         Table.of(rows),
         f"Intervals are 95 % bootstrap intervals over {units}"
         f"{', paired by seed' if comparison.paired else ''}.",
-        *(f"{name.capitalize()}: {text}." for name, text in verdict(comparison).items()),
+        *(f"{name.capitalize()}: {text}." for name, text in _verdict(comparison).items()),
     ]
-    data = {**comparison.to_dict(), "verdict": verdict(comparison)}
+    data = {**comparison.to_dict(), "verdict": _verdict(comparison)}
     return Document.of(f"{first} and {second}", lines, data)
 
 
@@ -105,7 +105,7 @@ def _cell(q: Quantity, with_interval: bool = False) -> str:
     return f"{number(q.value)} ({number(low)} to {number(high)})"
 
 
-def verdict(comparison: RecipeComparison) -> dict[str, str]:
+def _verdict(comparison: RecipeComparison) -> dict[str, str]:
     """Return one sentence each on ``ceiling``, ``speed``, ``reward`` (given a budget) and ``first half``."""
     names = comparison.names
     rows = {name: row.difference for name, row in comparison.mean.rows.items()}

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw.allocation import Cell
-from isolaw.costs.sweeps import gpu_hours
 from isolaw.evidence import columns, count, interval, number, share
+from isolaw.preview import gpu_hours
 from isolaw.report.document import Caution
 from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:
-    from isolaw.costs.sweeps import Remaining
     from isolaw.evidence import Quantity
+    from isolaw.preview import Remaining
     from isolaw.step_cost import Cost, Spent
 
 
@@ -123,10 +123,10 @@ def _ends(quantity: Quantity) -> str:
     return number(quantity.value) + ("" if quantity.interval is None else f" ({interval(quantity.interval)})")
 
 
-def time_by_part(seconds: Mapping[str, float]) -> str:
+def _time_by_part(seconds: Mapping[str, float]) -> str:
     """Return the share of each part in a total time, the largest first.
 
-    >>> time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
+    >>> _time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
     'generate 60 %, train 30 %, sync 10 %'
     """
     total = sum(seconds.values()) or 1.0
@@ -139,9 +139,10 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
     cost_so_far = state.get("spent")
     if not cost_so_far:
         return ""
+    parts = _time_by_part(cost_so_far["seconds"])
     if cost_so_far["gpu_hours"] is not None:
-        return f"{number(cost_so_far['gpu_hours'])} GPU hours so far ({time_by_part(cost_so_far['seconds'])})"
-    return f"{number(cost_so_far['hours'])} hours of run time so far ({time_by_part(cost_so_far['seconds'])})"
+        return f"{number(cost_so_far['gpu_hours'])} GPU hours so far ({parts})"
+    return f"{number(cost_so_far['hours'])} hours of run time so far ({parts})"
 
 
 def _interval(quantity: Quantity, unit: str) -> str:

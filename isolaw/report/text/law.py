@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
 
 __all__ = [
-    "axis", "crossovers", "data_line", "ends", "equation", "form", "form_equation",
+    "axis", "data_line", "ends", "equation", "form", "form_equation",
     "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
     "steps_scale", "symbol", "verdict",
 ]  # fmt: skip
@@ -55,7 +55,7 @@ def law_summary(document: LawDocument) -> list[str]:
         verdict(document),
         data_line(document),
         ends(document),
-        *crossovers(document),
+        *_crossovers(document),
         saturation(document),
     )
     return [line for line in lines if line]
@@ -100,7 +100,7 @@ def star(q: Quantity) -> str:
     return f"{ends} ({kind})"
 
 
-def crossovers(document: LawDocument) -> list[str]:
+def _crossovers(document: LawDocument) -> list[str]:
     """Return the budgets at which one n overtakes another, for consecutive n along the frontier."""
     path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
     neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}

@@ -42,7 +42,7 @@ def status(candidate: FoundLog, folder: str = "") -> str:
     return _WORDS[candidate.status][0]
 
 
-def listing(candidates: Sequence[FoundLog]) -> list[str]:
+def _listing(candidates: Sequence[FoundLog]) -> list[str]:
     """Return the table of logs, and the values that the other logs need to become ready.
 
     The first line is the folder common to all names, if there is one.
@@ -77,7 +77,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
     return [f"{folder}:", *lines] if folder else lines
 
 
-def summary(candidates: Sequence[FoundLog], fit: str) -> str:
+def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     counts = Counter(candidate.status for candidate in candidates)
     ready = counts.pop(LogStatus.READY, 0)
@@ -92,7 +92,7 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
 
-def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
+def _to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
     If the command has placeholders for the user to fill in, a second line names the file that can contain the
@@ -111,7 +111,7 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     return lines
 
 
-def configurations(ready: Sequence[FoundLog]) -> str:
+def _configurations(ready: Sequence[FoundLog]) -> str:
     """Return the B_p and n of the runs that are ready."""
     b, n = (
         ", ".join(str(value) for value in sorted({run.facts[name].value for run in ready}))
@@ -151,18 +151,18 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     ``words`` are the sources and options of the user's command. ``metric`` is the reward that it names, if
     any.
     """
-    lines = listing(reading.candidates)
+    lines = _listing(reading.candidates)
     # The message about a single table already contains the command that reads it.
     lone = len(reading.candidates) == 1 and bool(reading.candidates[0].offered)
     if not lone and any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
-        lines += to_settle(reading, words)
+        lines += _to_settle(reading, words)
     if lines[-1]:
         lines.append("")
     fit = reason = ""
     if reading.ready:
-        lines.append(configurations(reading.ready))
+        lines.append(_configurations(reading.ready))
         fit, reason = fit_command(reading.together().runs, words, metric)
-    lines.append(summary(reading.candidates, fit))
+    lines.append(_summary(reading.candidates, fit))
     return [*lines, *([f"There is no law yet: {reason}"] if reason else [])]
 
 

@@ -157,7 +157,7 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
     rows = [["best lr to", *(f"exponent of {symbol}" for symbol, exponents in names if exponents)]]
     for j, target in enumerate(law.targets):
         rows.append([f"{target:g}", *(_short(exponents[j]) for _, exponents in names if exponents)])
-    lines: list[Stanza] = [Table.of(rows, ">"), rule_line(law)]
+    lines: list[Stanza] = [Table.of(rows, ">"), _rule_line(law)]
     last = [choice for choice in law.choices if choice.target == law.targets[-1]]
     several = len({choice.rollouts_per_problem for choice in last}) > 1
     best = ", ".join(
@@ -170,7 +170,7 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
     return lines
 
 
-def rule_line(law: LrLaw) -> str:
+def _rule_line(law: LrLaw) -> str:
     """Return the learning rate rules that the runs support, and the exponents at the middle target."""
     kept = [f"lr ∝ {_RULES[rule]} ({rule})" if rule != "constant" else "one lr (constant)"
             for rule in law.supported]  # fmt: skip

@@ -155,7 +155,7 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     ]
 
 
-def memory_table(table: Mapping[str, Any]) -> list[str]:
+def _memory_table(table: Mapping[str, Any]) -> list[str]:
     """Return the memory per GPU that runs need in each phase, in GiB, and the settings chosen to fit."""
     phases = table["phases"].values()
     parts = dict.fromkeys(part for phase in phases for part in phase)
@@ -180,7 +180,7 @@ def dry_run(preview: Preview) -> list[str]:
     lines: list[str] = []
     if (adaptive := preview.resolved.adaptive) is not None:
         lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
-    lines += [line for table in preview.outlook.memory for line in memory_table(table)]
+    lines += [line for table in preview.outlook.memory for line in _memory_table(table)]
     lines += costs.estimated(preview.estimates)
     lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
     return lines + [

@@ -22,9 +22,12 @@ from isolaw import evidence as numbers
 from isolaw.errors import DataError, InputError
 from isolaw.evidence import amount
 from isolaw.report.figures import law_figure
-from isolaw.report.fitted_runs import FittedRuns, common_compute, is_of
-from isolaw.report.page import PageContent, as_script, check_replaceable, law_charts, render, tables, write
-from isolaw.report.page.budgets import Budgets, budgets, shown, stops
+from isolaw.report.fitted_runs import FittedRuns, is_of
+from isolaw.report.fitted_runs import _common_compute as common_compute
+from isolaw.report.page import PageContent, check_replaceable, law_charts, render, write
+from isolaw.report.page import _as_script as as_script
+from isolaw.report.page.budgets import Budgets, budgets, shown
+from isolaw.report.page.budgets import _stops as stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
 from isolaw.report.text import law as law_text
@@ -245,7 +248,9 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
             assert all(text.startswith(start) for text in told)
             assert told or name == "n-star"  # n* may be unknown
     row = next(
-        row for row in tables.frontier(found.recommended, own.document).rows if row[0].by == asked.compute
+        row
+        for row in law_charts.frontier_table(found.recommended, own.document).rows
+        if row[0].by == asked.compute
     )
     assert row[1].by == n
     # Rewards at the same compute, which all configurations reached.

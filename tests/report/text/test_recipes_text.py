@@ -8,7 +8,7 @@ import pytest
 
 from isolaw.evidence import REFUSED, Quantity
 from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, side
-from isolaw.report.text.comparisons import verdict
+from isolaw.report.text.comparisons import _verdict as verdict
 
 NAMES = ("old", "new")
 
