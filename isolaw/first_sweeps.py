@@ -136,7 +136,7 @@ class Advice(StartingPoint, Shown):
     ``sweeps`` is empty if the budget is too small for them.
     """
 
-    TEXT = "advise.document"
+    TEXT = "text.advise.document"
 
     sweeps: tuple[FirstSweep, ...]
 

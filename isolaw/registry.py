@@ -68,7 +68,7 @@ def traits(backend: object) -> _Traits:
 class Shown:
     """The base class of results that ``print`` and notebooks show as text and tables.
 
-    `isolaw.report.document` creates this text: ``TEXT`` is ``module.function`` in `isolaw.report.text`.
+    `isolaw.report.document` creates this text: ``TEXT`` is ``module.function`` in `isolaw.report`.
     """
 
     TEXT: ClassVar[str]

@@ -169,7 +169,7 @@ class Runs:
         lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
         names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
         lines += [f"Note: {note}" for note in self.notes]
-        return as_html(self.simulated.lines(lines), table.rename(columns=names))
+        return _as_html(self.simulated.lines(lines), table.rename(columns=names))
 
     @property
     def simulated(self) -> Simulated:
@@ -441,7 +441,7 @@ def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -
     return out
 
 
-def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
+def _as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
     """Return lines of text and a table as HTML for a notebook."""
     text = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
     return text + ("" if table.empty else table.to_html(index=False, border=0, max_rows=60))

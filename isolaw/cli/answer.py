@@ -11,7 +11,15 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, notes_on_failure, print_lines, print_result, stages
+from isolaw.cli.common import (
+    json_option,
+    note,
+    notes_on_failure,
+    print_document,
+    print_lines,
+    print_result,
+    stages,
+)
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -62,7 +70,7 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
         keywords = shared.law_keywords(options)
         with notes_on_failure(reading.runs.notes), stages() as progress:
             result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
-    print_result(result.to_dict(), result.lines())
+    print_document(result)
     if files is not None:
         _keep(result, compute, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")

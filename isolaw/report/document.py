@@ -207,6 +207,6 @@ def summary(result: Shown, html: bool = False) -> str:
 
 def document(result: Shown) -> Document:
     """Return the document of a law, a prediction, or the result of a study."""
-    module, _, function = result.TEXT.partition(".")
-    made: Document = getattr(importlib.import_module(f"isolaw.report.text.{module}"), function)(result)
+    module, _, function = result.TEXT.rpartition(".")
+    made: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
     return made

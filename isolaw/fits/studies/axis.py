@@ -28,7 +28,7 @@ _WHOLE = "nothing"  # the value of ``without`` in runs of the complete recipe
 class AxisComparison(Encoded, Shown):
     """The result of `compare_by`: the values of an axis compared with a base value."""
 
-    TEXT = "comparisons.recipes"
+    TEXT = "text.comparisons.recipes"
 
     DERIVED = ("simulated",)
 

@@ -79,7 +79,7 @@ class Contrast:
 class RecipeComparison(Flagged, Shown):
     """The result of `compare`: the differences between the rewards and the curves of two recipes."""
 
-    TEXT = "comparisons.recipes"
+    TEXT = "text.comparisons.recipes"
 
     DERIVED = ("simulated", "notes")
 

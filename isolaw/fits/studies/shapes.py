@@ -84,7 +84,7 @@ class ShapeComparison(Flagged, Shown):
     ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
     """
 
-    TEXT = "comparisons.shapes"
+    TEXT = "text.comparisons.shapes"
 
     shapes: tuple[BatchShape, BatchShape]
     runs: tuple[int, int]  #: numbers of runs of A and of B

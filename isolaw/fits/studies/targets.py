@@ -71,7 +71,7 @@ class TargetRow(Cell):
 class TargetStudy(Flagged, Shown):
     """The result of `to_target`: rollouts, steps and critical batches for each target reward."""
 
-    TEXT = "studies.targets"
+    TEXT = "text.studies.targets"
 
     metric: str
     eval_set: str

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.gain import Gain
-    from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
 
 _MOST_WEAK = 3
@@ -105,13 +104,13 @@ def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[S
     blocks += [line for line in (cost_line(prediction), _optimum(prediction), rules(prediction)) if line]
     if len(prediction.options) > 1:
         law = _law(prediction)
-        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", _others(prediction)]
+        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", others(prediction)]
     if prediction.epochs is not None:
         blocks.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
     return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
 
 
-def _others(prediction: Prediction) -> Table:
+def others(prediction: Prediction) -> Table:
     """Return the other choices as a table."""
     tolerance, rows = prediction.tolerance, []
     for other in prediction.options[1:]:

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.errors import Refused
 from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
+from isolaw.fits import choices
 from isolaw.report.text import costs, race
+from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.health import Health
     from isolaw.preview import Preview
+    from isolaw.resolve import ResolvedSweep
 
 _HASH = 64  # digits of a run id, which is a SHA-256 hash
 _SHORTEST = 8
@@ -226,3 +230,34 @@ def place_summary(place: Mapping[str, Any]) -> str:
     most = "" if place["alike"] else "up to "
     each = f"{most}{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
     return f"{place['kind']}: {each}; {room} at a time{options}"
+
+
+def result(resolved: ResolvedSweep, state: Mapping[str, Any], seconds: float) -> list[str]:
+    """Return the result of a sweep that has just run, and the command that fits its runs."""
+
+    out, made = state["directory"], state["done"] - (len(resolved.runs) - len(resolved.todo))
+    if resolved.adaptive is not None:
+        history = resolved.adaptive.history
+        lines = [
+            *(["", *race.standings(history[-1])] if history[-1].standings else []),
+            f"{state['done']} of {state['runs']} runs are done (in {seconds:.1f} s): {state['points']}",
+            *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
+        ]
+    elif not made and not state["todo"]:
+        lines = [f"Nothing is left to do: {state['done']} runs are done in {out}."]
+    else:
+        lines = [
+            f"{state['done']} of {state['runs']} runs are done ({made} now, in {seconds:.1f} s), "
+            f"with {number(state['rollouts'])} rollouts: {state['points']}"
+        ]
+    return [*lines, *_fit(out)] if state["done"] else lines
+
+
+def _fit(out: str) -> list[str]:
+    """Return the command that fits the runs, or the reason why they cannot be fitted."""
+
+    try:
+        options = choices.options(SweepStore(out).collect())
+    except Refused as error:
+        return [f"There is no law yet: {error}"]
+    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json')}"]
