@@ -5,7 +5,6 @@ from isolaw.backends.command.adapters import trainer_overrides as trainer_overri
 from isolaw.backends.real.export import export as export
 from isolaw.backends.real.rollout.split import split as split
 from isolaw.config import SweepSpec as SweepSpec
-from isolaw.costs import read_cost as read_cost
 from isolaw.doctor import diagnose as diagnose
 from isolaw.engine import status as status
 from isolaw.engine import sweep as sweep
@@ -26,6 +25,7 @@ from isolaw.fits.studies.recipes import compare as compare
 from isolaw.fits.studies.retune import retune as retune
 from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target
+from isolaw.preview import read_cost as read_cost
 from isolaw.readers.read import read as read
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer

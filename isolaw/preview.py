@@ -1,4 +1,7 @@
-"""Preview a sweep: memory, machines, commands, and the hours that remain. Nothing is written."""
+"""Preview a sweep: memory, machines, commands, and the hours that remain. Nothing is written.
+
+`read_cost` reads the cost of a step, on which hours rest, or estimates it from the shape of a model.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from isolaw import backends, executors
+from isolaw import backends, costs, executors
+from isolaw.arguments import checked
 from isolaw.backend import Outlook
+from isolaw.backends.real.train.memory.from_shape import cost_of_shape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.design.directory import race_of
 from isolaw.resolve import ResolvedSweep
@@ -209,3 +214,37 @@ class Preview:
             executors.machines(spec.executor, spec.sweep.backend),
         ):
             return value()
+
+
+@checked
+def read_cost(source: Any) -> Cost:
+    """Return the cost model of a source.
+
+    Parameters
+    ----------
+    source
+        one of the following:
+
+        - a model and GPUs, such as ``"qwen2.5-7b@h100-80g:8"``: an estimate, for which nothing is timed. The
+          model is a known name or a ``config.json``; ``/2048`` at the end limits the tokens of a response;
+        - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
+        - a sweep's directory;
+        - a report of ``isolaw doctor --gpu`` (``.json``);
+        - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
+        - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
+          ``step_s``;
+        - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
+        - a `Cost`, which is returned unchanged.
+
+    Raises
+    ------
+    InputError
+        the source does not exist, is not of these kinds, or records no time.
+
+    >>> cost = read_cost({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
+    ...                             "tokens_per_response": 1000, "gpus": 8}})
+    >>> cost.gpu_hours(32, 64, 100).value
+    34.13...
+    """
+    estimated = cost_of_shape(source) if isinstance(source, str) else None
+    return costs.read(source) if estimated is None else estimated

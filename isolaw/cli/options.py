@@ -167,8 +167,8 @@ budget_options = add_options(
 def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
-        help="Also print hours. SOURCE: rollouts a second and GPUs (12/s@8), runs or logs with times, a "
-        "report of isolaw doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+        help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
+        "GPUs (12/s@8), runs or logs with times, or a TOML file of throughputs (docs/costs.md).",
     )  # fmt: skip
 
 
@@ -187,13 +187,13 @@ further_cost_options = _cost_options({"cls": Further, "group": COSTS})  # listed
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
-    from isolaw.costs import read
+    from isolaw.preview import read_cost
     from isolaw.step_cost import checked_price
 
     checked_price(options.get("price"))
     if options["cost"] is None:
         return None
-    cost = read(options["cost"])
+    cost = read_cost(options["cost"])
     print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
 

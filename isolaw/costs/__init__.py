@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw import commands
-from isolaw.arguments import check_path, checked
+from isolaw.arguments import check_path
 from isolaw.config.sections import Count, Index, Positive, Rate, Section
 from isolaw.costs.recorded import Timed, fit
 from isolaw.documents.reading import read_json, read_toml
@@ -192,37 +192,11 @@ def _line(units: list[float], seconds: list[float]) -> StepPart:
     return StepPart(float(a), float(b))
 
 
-__all__ = ["Cost", "CostOrigin", "read", "read_cost"]
+__all__ = ["Cost", "CostOrigin", "read"]
 
 
-@checked
 def read(source: Any) -> Cost:
-    """Return the cost model of a source.
-
-    Parameters
-    ----------
-    source
-        one of the following:
-
-        - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
-        - a sweep's directory;
-        - a report of ``isolaw doctor --gpu`` (``.json``);
-        - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
-        - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
-          ``step_s``;
-        - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
-        - a `Cost`, which is returned unchanged.
-
-    Raises
-    ------
-    InputError
-        the source does not exist, is not of these kinds, or records no time.
-
-    >>> cost = read({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
-    ...                             "tokens_per_response": 1000, "gpus": 8}})
-    >>> cost.gpu_hours(32, 64, 100).value
-    34.13...
-    """
+    """Return the cost model of a source with times or throughputs (see `isolaw.read_cost`)."""
     from isolaw.costs import recorded
     from isolaw.readers.read import read as read_runs
     from isolaw.runs import Runs
@@ -260,9 +234,6 @@ def read(source: Any) -> Cost:
         cost = recorded.of_runs(read_runs(str(path)), str(path))
     left_out = [str(warning.message) for warning in caught if warning.category is UserWarning]
     return replace(cost, notes=(*cost.notes, *left_out))
-
-
-read_cost = read  # the public name in `isolaw`
 
 
 def _of_sweep(path: Path) -> list[Timed]:

@@ -59,6 +59,8 @@ def origin(cost: Cost) -> str:
         return f"{count(cost.runs, 'recorded run')} ({where})"
     if cost.source is CostOrigin.DOCTOR:
         return f"isolaw doctor --gpu ({where}), which timed a model of its own: {cost.model}"
+    if cost.source is CostOrigin.ESTIMATE:
+        return f"the shape of the model ({where})"
     return f"the given throughputs ({where})"
 
 
