@@ -229,7 +229,6 @@ def read_cost(source: Any) -> Cost:
           model is a known name or a ``config.json``; ``/2048`` at the end limits the tokens of a response;
         - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
         - a sweep's directory;
-        - a report of ``isolaw doctor --gpu`` (``.json``);
         - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
         - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
           ``step_s``;

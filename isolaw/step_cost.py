@@ -73,7 +73,6 @@ class CostOrigin(StrEnum):
     """The kind of source from which a cost was read."""
 
     RECORDED = "recorded runs"
-    DOCTOR = "doctor"
     TABLE = "table"
     ESTIMATE = "estimate"  # from the sizes of model, batch and GPUs; nothing was timed
 
@@ -100,8 +99,7 @@ class LeftOut(NamedTuple):
     configurations: int  #: number of configurations (of batch sizes, unless B_p and n vary independently)
     median: float  #: median absolute error over configurations
     inside: float  #: share of configurations inside their intervals
-    #: root mean square error of each model; None if the model predicts a time that is not positive
-    errors: Mapping[str, float | None]
+    errors: Mapping[str, float]  #: root mean square error of each model
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ _COMBINATIONS = (
     ("problems", "--counts", _EXCLUDES, "--model"),
     ("problems", "--counts", _EXCLUDES, "--out"),
     ("problems", "--counts", _EXCLUDES, "--problems"),
-    ("status", "--watch", _EXCLUDES, "--json"),
     ("sweep", "--price", _REQUIRES, "--cost"),
 )
 

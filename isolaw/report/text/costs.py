@@ -57,8 +57,6 @@ def origin(cost: Cost) -> str:
     where = "; ".join(part for part in (cost.where, gpus) if part)
     if cost.source is CostOrigin.RECORDED:
         return f"{count(cost.runs, 'recorded run')} ({where})"
-    if cost.source is CostOrigin.DOCTOR:
-        return f"isolaw doctor --gpu ({where}), which timed a model of its own: {cost.model}"
     if cost.source is CostOrigin.ESTIMATE:
         return f"the shape of the model ({where})"
     return f"the given throughputs ({where})"
@@ -90,7 +88,6 @@ _MODELS = {
     "line": "line (a + b · T)",
     "tail": "tail (adds c · log2(B_p))",
     "effects": "effects (adds effects of configurations to the tail)",
-    "least squares": "least squares (on rollouts)",
 }
 
 
@@ -102,11 +99,8 @@ def validation(cost: Cost) -> list[str]:
     left_out = cost.left_out
     if left_out is None:
         return ["isolaw did not cross-validate the cost, which requires recorded steps of three sizes."]
-    errors = ", ".join(
-        f"{_MODELS[name]} {'none, since it is negative' if value is None else f'{value:.2f}'}"
-        for name, value in left_out.errors.items()
-    )
-    kind = "configurations" if len(left_out.errors) > 2 else "batch sizes"
+    errors = ", ".join(f"{_MODELS[name]} {value:.2f}" for name, value in left_out.errors.items())
+    kind = "configurations" if len(left_out.errors) > 1 else "batch sizes"
     return [
         f"Each of {left_out.configurations} {kind} was predicted from the others: the median error is "
         f"{100 * left_out.median:.0f} %, and {100 * left_out.inside:.0f} % of the step times are inside "

@@ -91,12 +91,12 @@ def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
-    """Return the progress of a sweep, line by line. ``pace`` describes a running engine."""
+def sweep_state(state: Mapping[str, Any]) -> list[str]:
+    """Return the progress of a sweep, line by line."""
     planned = state["rollouts_planned"]
     share = state["rollouts"] / planned if planned else 1.0
     activity = [f"{count(state['at_work'], 'run')} in progress"] if state["at_work"] else []
-    activity += [pace or "an engine is running"] if state["running"] else []
+    activity += ["an engine is running"] if state["running"] else []
     names = short_ids(failure["run_id"] for failure in state["failures"])
     lines = [
         f"{state['directory']}: {state['runs']} runs of {state['backend']} to "

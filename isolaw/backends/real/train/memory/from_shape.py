@@ -1,7 +1,7 @@
 """Estimate the cost of steps from the shape of a model and the GPUs alone: no weights, tokenizer or torch.
 
 The text ``MODEL@GPU:COUNT``, such as ``qwen2.5-7b@h100-80g:8``, names a known model, or a ``config.json`` (or
-its folder), and the GPUs of a run. ``/TOKENS`` after it is ``recipe.max_response_tokens``. The memory plan and
+its folder), and the GPUs of a run. ``/TOKENS`` is ``recipe.max_response_tokens``. The memory plan and
 the seconds of a step are those of a dry run (`planner`, `step_time`), with the smallest ZeRO stage that fits.
 """
 
