@@ -27,9 +27,9 @@ from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target
 from isolaw.preview import read_cost as read_cost
 from isolaw.readers.read import read as read
+from isolaw.report import summary as summary
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
-from isolaw.report.document import summary as summary
 from isolaw.report.figures import law_figure as law_figure
 from isolaw.report.figures import paper_figures as paper_figures
 from isolaw.report.page import write_report as write_report

@@ -84,6 +84,7 @@ def shape_of(
         value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
     if isinstance(value, Mapping):
         names = {_SYMBOLS.get(name, name): number for name, number in value.items()}
+        known = known if names.keys() <= {*_SYMBOLS.values()} else {}
         shared = {name: values for name, values in (known or {}).items() if name not in names}
         if several := [
             f"{name} = {', '.join(map(str, sorted(v)))}" for name, v in shared.items() if len(v) > 1

@@ -35,7 +35,10 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@shared.hold_option("n")
+@click.option(
+    "--hold", type=click.Choice(["B_p", "B", "n", "nothing"]), show_default="from how B_p and n vary",
+    help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
+)  # fmt: skip
 @shared.law_options
 @click.option(
     "--method", type=click.Choice(["surface", "paper"]), default="surface",

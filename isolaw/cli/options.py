@@ -182,7 +182,8 @@ def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 cost_options = _cost_options({})
 cost_option = _cost_option({})
-further_cost_options = _cost_options({"cls": Further, "group": COSTS})  # listed only by --help-all
+_FURTHER: dict[str, Any] = {"cls": Further, "group": COSTS}  # listed only by --help-all
+further_cost_option, further_cost_options = _cost_option(_FURTHER), _cost_options(_FURTHER)
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
@@ -214,14 +215,6 @@ def recorded_cost(reading: Reading) -> Cost | None:
         return read(directory)
     except DataError:  # no run has completed a step
         return None
-
-
-def hold_option(*more: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds ``--hold``, which accepts ``more`` values than pages and answers show."""
-    return click.option(
-        "--hold", type=click.Choice(["B_p", "B", *more, "nothing"]), show_default="from how B_p and n vary",
-        help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
-    )  # fmt: skip
 
 
 # The question that answer, predict and report put to a law, in options with the same names as in Python.

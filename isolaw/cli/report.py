@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
 @shared.batch_option
-@shared.further_cost_options
-@shared.hold_option()
+@shared.further_cost_option
 @shared.law_options
 @shared.source_options
 @json_option

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from isolaw.arguments import checked
 from isolaw.evidence import Quantity, Simulated, columns, in_reward, number
 from isolaw.registry import Shown
 from isolaw.report.text.law import notes
@@ -188,21 +187,6 @@ class Document:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-
-@checked
-def summary(result: Shown, html: bool = False) -> str:
-    """Return a law, a prediction or the result of a study as lines of text, or as HTML.
-
-    For a law, the text consists of the lines that ``isolaw fit`` prints, the compared laws and the notes.
-    Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
-    in which it loses less than a constant n.
-    """
-    if html:
-        from isolaw.report.page import notebook
-
-        return notebook(document(result))
-    return str(document(result))
 
 
 def document(result: Shown) -> Document:

@@ -143,7 +143,7 @@ def test_a_law_and_a_prediction_print_what_they_found(found: Answer) -> None:
     assert repr(prediction) == f"<Prediction: 2.5e6 rollouts: {split}; expected loss {found.loss:.4f}>"
     text = law.summary().splitlines()
     assert [line.partition(" ")[0] for line in text[:3]] == ["For", "Expected", "Next:"]
-    rows = text[text.index(next(line for line in text if line.startswith("law of n*"))) :]
+    rows = text[text.index(next(line for line in text if line.startswith("law "))) :]
     assert [row.split()[0] for row in rows[1:6]] == ["constant", "power", "linear", "quadratic", "logistic"]
     preferred = law.document.comparison.preferred
     assert law.formula.startswith("n* = " if preferred in ("power", "constant", "linear") else "log2 n* = ")

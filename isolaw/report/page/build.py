@@ -22,7 +22,7 @@ from isolaw.registry import __version__, traits
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import landscape, law_charts, race, responses, run_charts
 from isolaw.report.page.budgets import Budgets, shown
-from isolaw.report.page.chart import Section, palette, text
+from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text.costs import hours_so_far
 from isolaw.report.text.prediction import backtest_failed, backtest_line
@@ -137,7 +137,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     run_ids = sorted(study.runs.points["run_id"].unique())
     made = [
         law_charts.section(study, budgets),
-        Section("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
+        PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
         race.section(facts.race, facts.sweep),
         run_charts.at_one_compute(study),
         run_charts.spread(study),
@@ -146,7 +146,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         run_charts.health_section(study, facts.failed),
         run_charts.backtest(facts.backtest),
     ]
-    sections = [section for section in made if isinstance(section, Section)]
+    sections = [section for section in made if isinstance(section, PageSection)]
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None

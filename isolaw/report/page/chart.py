@@ -45,7 +45,7 @@ class Chart:
 
 
 @dataclass
-class Section:
+class PageSection:
     """A section of the page: sentences, charts (next to each other if ``small``) and tables."""
 
     name: str

@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter
 
 from isolaw.evidence import number
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page.chart import Chart, Section, line, log_axis, n_colour, rounded
+from isolaw.report.page.chart import Chart, PageSection, line, log_axis, n_colour, rounded
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # height of a map
@@ -20,7 +20,7 @@ _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "
 _engineering = EngFormatter(sep="")
 
 
-def section(study: FittedRuns) -> Section | str:
+def section(study: FittedRuns) -> PageSection | str:
     """Return the section of the pass@1 landscape, or the reason why there is none."""
     charts = _charts(study)
     if not charts:
@@ -32,7 +32,7 @@ def section(study: FittedRuns) -> Section | str:
             'evaluation.metrics = [..., "histogram"]. A real sweep always records it, in its directory and '
             "not in its table."
         )
-    return Section("landscape", "The pass@1 landscape over training", lines, charts, small=True)
+    return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 
 
 def _charts(study: FittedRuns) -> list[Chart]:

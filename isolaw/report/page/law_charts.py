@@ -21,7 +21,7 @@ from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
-    Section,
+    PageSection,
     band,
     joined,
     line,
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
 
-def section(study: FittedRuns, budgets: Budgets | None) -> Section | str:
+def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
     """Return the section of the law, or the reason why there is none."""
     law = study.law
     if law is None:
@@ -58,7 +58,7 @@ def section(study: FittedRuns, budgets: Budgets | None) -> Section | str:
         charts = [n_star(law, budgets)]
         tables.insert(0, frontier_table(shown, d))
     title = f"The best {SYMBOL_OF[d.axis]} for a budget"
-    return Section("law", title, lines, charts, [table for table in tables if table is not None])
+    return PageSection("law", title, lines, charts, [table for table in tables if table is not None])
 
 
 def buys(study: FittedRuns, budgets: Budgets) -> Chart:

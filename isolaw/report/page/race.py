@@ -8,19 +8,19 @@ from isolaw import commands
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
 from isolaw.evidence import number
 from isolaw.report.document import Table, TableCell
-from isolaw.report.page.chart import Chart, Section, line, log_axis
+from isolaw.report.page.chart import Chart, PageSection, line, log_axis
 from isolaw.report.text import race as text
 
 _WHOLE = ("design.kind=grid",)
 
 
-def section(history: Sequence[Decision], directory: str) -> Section | None:
+def section(history: Sequence[Decision], directory: str) -> PageSection | None:
     """Return the section about a race, or None if the runs form a grid. ``directory`` is of its sweep."""
     if not history:
         return None
     chart = _loss_against_spend(history)
     charts, tables = [chart] if chart else [], [_decisions(history)]
-    return Section("race", "How the runs were chosen", _lines(history, directory), charts, tables)
+    return PageSection("race", "How the runs were chosen", _lines(history, directory), charts, tables)
 
 
 def _loss_against_spend(history: Sequence[Decision]) -> Chart | None:

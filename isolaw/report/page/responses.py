@@ -9,7 +9,7 @@ import numpy as np
 
 from isolaw.evidence import number
 from isolaw.report.document import Table, TableCell
-from isolaw.report.page.chart import Section
+from isolaw.report.page.chart import PageSection
 from isolaw.store.sweep import Kept
 
 _MOST = 300  # rows; each text has up to 2.7 kB
@@ -18,7 +18,7 @@ _EVALUATIONS = 5  # per run
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
 
 
-def section(kept: Sequence[Kept]) -> Section | None:
+def section(kept: Sequence[Kept]) -> PageSection | None:
     """Return the section of kept responses, or None if no run kept any (simulated runs never do)."""
     if not kept:
         return None
@@ -31,7 +31,7 @@ def section(kept: Sequence[Kept]) -> Section | None:
         lines.append(
             f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."
         )
-    return Section("responses", "Responses", lines, tables=[_table(shown)])
+    return PageSection("responses", "Responses", lines, tables=[_table(shown)])
 
 
 def _chosen(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:

@@ -21,7 +21,7 @@ from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
-    Section,
+    PageSection,
     band,
     line,
     log_axis,
@@ -43,14 +43,14 @@ _NEAR_END = 0.8  # rewards before this share of the largest compute do not count
 _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
-def at_one_compute(study: FittedRuns) -> Section:
+def at_one_compute(study: FittedRuns) -> PageSection:
     """Return the section of the rewards of all configurations at one compute."""
-    return Section(
+    return PageSection(
         "grid", "Rewards at the same compute", charts=[grid(study)], tables=[_rewards_table(study)]
     )
 
 
-def spread(study: FittedRuns) -> Section | str:
+def spread(study: FittedRuns) -> PageSection | str:
     """Return the section of best@k and worst@k, or the reason why there is none."""
     names = study.best_and_worst()
     if not names:
@@ -62,23 +62,23 @@ def spread(study: FittedRuns) -> Section | str:
         f"correct answers ({worst}, reliability)."
     )
     charts = _best_and_worst(study)
-    return Section("spread", f"{best} against {worst}", [line], charts, small=True)
+    return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
 
 
-def health_section(study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Section:
+def health_section(study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> PageSection:
     """Return the section of the health of the runs, and of ``failed`` ones (`isolaw.engine.status`)."""
     judged = health(study.runs, study.metric, study.eval_set)
     lines = sweep_text.health(judged, len(failed), study.document)
     table = _health_table(judged, study, failed)
-    return Section("health", "Health of the runs", lines, tables=[table])
+    return PageSection("health", "Health of the runs", lines, tables=[table])
 
 
-def backtest(result: Mapping[str, Any] | str) -> Section | str:
+def backtest(result: Mapping[str, Any] | str) -> PageSection | str:
     """Return the section of a backtest, or the reason why there is none."""
     if isinstance(result, str):
         return f"Backtest: {result}"
     title = "Backtest: would small runs have predicted the best allocation?"
-    return Section("backtest", title, [], [_backtest_chart(result)], [_backtest_table(result)])
+    return PageSection("backtest", title, [], [_backtest_chart(result)], [_backtest_table(result)])
 
 
 def grid(study: FittedRuns) -> Chart:

@@ -257,7 +257,7 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     same = common_compute(own.rows())
     there = law.predict(same)
     assert f"Recommended here: B_p = {there.B_p:,}, n = {there.n:,}, with" in page
-    assert f"today: n = {m}" in [text.get_text() for text in law_figure(law).axes[0].texts]
+    assert any(text.get_text().startswith(f"today: n = {m}") for text in law_figure(law).axes[0].texts)
 
 
 def test_no_fitted_reward_is_above_the_frontier(joint: FittedRuns) -> None:
@@ -285,8 +285,8 @@ def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None
     for trace in (*band, line):
         y = np.log10(np.array(trace["y"], dtype=float))
         assert np.all((y >= low - 1e-4) & (y <= high + 1e-4))
-    at = np.log2(np.array(line["y"], dtype=float))
-    bends = np.diff(at, 2)
+    even = [c != found.today.compute for c in line["x"]]  # the other stops are evenly spaced
+    bends = np.diff(np.log2(np.array(line["y"], dtype=float)[even]), 2)
     assert np.abs(bends).max() < 0.5  # doublings; the grid of n alone steps by whole cells
     said = {p.compute: p.n_star.value for p in found.predictions}
     assert all(
@@ -368,11 +368,11 @@ def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
 @pytest.mark.numbers
 def test_stops_are_round_and_even() -> None:
     found = np.array(stops(1e3, 1e6))
-    assert {1_000, 1_200, 3_300, 1_000_000} <= set(found)
-    assert len(found) == 3 * 12 + 1
+    assert {1_000, 1_500, 3_300, 1_000_000} <= set(found)
+    assert len(found) == 3 * 6 + 1
     steps = np.diff(np.log10(found))
-    assert steps.min() > 0.065
-    assert steps.max() < 0.105
+    assert steps.min() > 0.15
+    assert steps.max() < 0.18
 
 
 def test_the_slider_says_what_the_law_predicts(joint: FittedRuns) -> None:
