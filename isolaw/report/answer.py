@@ -30,7 +30,7 @@ from isolaw.readers.sources import search
 from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.text.prediction import answer_lines, backtest_failed, largest_with_recommendation, others
+from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
 from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
 from isolaw.store import SweepStore
@@ -131,11 +131,11 @@ class Answer(Shown):
 
 
 def answered(result: Answer) -> Document:
-    """Return the document of an answer; only notebooks show the table of the other choices."""
+    """Return the document of an answer; only notebooks show the table of its choices."""
     passages = [Passage("", result.lines())]
-    if len(result.prediction.options) > 1:
-        choices = others(result.prediction)
-        passages.append(Passage("Other choices", [replace(choices, page_only=choices.columns)]))
+    if result.prediction.options:
+        table = choices(result.prediction)
+        passages.append(Passage("", [replace(table, page_only=table.columns)]))
     return Document("answer", passages, result.to_dict())
 
 

@@ -104,16 +104,19 @@ def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[S
     blocks += [line for line in (cost_line(prediction), _optimum(prediction), rules(prediction)) if line]
     if len(prediction.options) > 1:
         law = _law(prediction)
-        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", others(prediction)]
+        blocks += [
+            f"Other choices with an expected loss of at most {law.tolerance:g}:",
+            choices(prediction, 1),
+        ]
     if prediction.epochs is not None:
         blocks.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
     return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
 
 
-def others(prediction: Prediction) -> Table:
-    """Return the other choices as a table."""
+def choices(prediction: Prediction, first: int = 0) -> Table:
+    """Return the choices from the ``first`` on as a table."""
     tolerance, rows = prediction.tolerance, []
-    for other in prediction.options[1:]:
+    for other in prediction.options[first:]:
         a = other.allocation
         within = None if other.probability is None else share(other.probability)
         rows.append(

@@ -26,7 +26,7 @@ from isolaw.files import open_file
 from isolaw.machine import Cards, card_speed, cards
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
-_TEXT = re.compile(r"(?P<model>.+)@(?P<gpus>[\w.-]+(?::\d+)?)(?:/(?P<tokens>[1-9]\d{0,5}))?")
+_TEXT = re.compile(r"(?P<model>.+)(?<!/s)@(?P<gpus>[\w.-]+(?::\d+)?)(?:/(?P<tokens>[1-9]\d{0,5}))?")
 _PROMPT_TOKENS = 256  # assumed tokens of a prompt; problems of GSM8K and MATH have about 100 to 300
 _REFERENCE = (32, 16)  # the (B_p, n) whose parts of a step stand for all
 # From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
