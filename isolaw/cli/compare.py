@@ -153,6 +153,8 @@ def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> N
     from isolaw.allocation import shape_of
     from isolaw.report.text.comparisons import shapes as shown_shapes
 
+    for shape in shapes:  # before anything is read
+        shape_of(shape, {"problems_per_batch": {1}, "rollouts_per_problem": {1}})
     rewards: Any = options["target"]
     target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
     cost = shared.cost_of(options)
