@@ -148,3 +148,5 @@ def test_a_law_and_a_prediction_print_what_they_found(found: Answer) -> None:
     preferred = law.document.comparison.preferred
     assert law.formula.startswith("n* = " if preferred in ("power", "constant", "linear") else "log2 n* = ")
     assert law.formula in law.summary()
+    missed = law.residuals()["residual"]
+    assert f"Residuals of {len(missed)} mean rewards: {(missed**2).mean() ** 0.5:.4f} (root" in law.summary()

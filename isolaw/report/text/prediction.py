@@ -350,7 +350,7 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
 
 
 def fitted(law: Law) -> Document:
-    """Return the lines of `law_lines`, the compared laws and the notes; for pages also n* by budget.
+    """Return the lines of `law_lines`, the residuals, the compared laws and the notes; for pages also n*(C).
 
     Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
     in which it loses less than a constant n.
@@ -358,9 +358,25 @@ def fitted(law: Law) -> Document:
     of_law = law.document
     notes = [f"Note: {note}." for note in law_text.notes(of_law.flags)]
     table = laws(of_law)
-    lines: list[Stanza] = [*law_lines(law), *([table] if table else []), *notes]
+    lines: list[Stanza] = [*law_lines(law), *_residuals(law), *([table] if table else []), *notes]
     passages = [Passage("", lines), Passage("n* by budget", [_frontier(of_law)])]
     return Document("law of n*", passages, law.to_dict())
+
+
+def _residuals(law: Law) -> list[str]:
+    """Return what the fit misses, in one sentence; empty for a law that keeps no rewards."""
+    table = law.residuals()
+    if table.empty:
+        return []
+    tolerance, residual = law.document.tolerance, table["residual"]
+    cells = table.assign(residual=residual.abs()).groupby(["problems_per_batch", "rollouts_per_problem"])
+    mean = cells["residual"].mean()
+    b, n = mean.idxmax()
+    rms, worst = (in_reward(float(v), tolerance) for v in ((residual**2).mean() ** 0.5, mean.max()))
+    return [
+        f"Residuals of {len(table):,} mean rewards: {rms} (root mean square), largest for B_p = {b}, n = {n} "
+        f"({worst} on average). law.residuals() lists them."
+    ]
 
 
 def _frontier(document: LawDocument) -> Table:
