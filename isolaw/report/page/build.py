@@ -162,7 +162,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         "failed": backtest_failed(facts.backtest),
         "tolerance": "" if document is None else f"{document.tolerance:g}",
         "facts": _facts(study),
-        "warnings": _warnings(document) if document else list(facts.notes),
+        "warnings": law_text.notes(document.flags) if document else list(facts.notes),
         "budgets": texts,
         "first": 0 if budgets is None else budgets.first,
         "drawn": {
@@ -176,11 +176,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         "charts": [chart.to_dict() for chart in charts],
         "runs": _names(study, run_ids),
     }
-
-
-def _warnings(document: LawDocument) -> list[str]:
-    """Return the flags of the law, except the saturation flag, which has a line of its own."""
-    return law_text.notes(document.flags)
 
 
 def _facts(study: FittedRuns) -> list[tuple[str, str]]:

@@ -210,7 +210,7 @@ def n_star(law: Law, budgets: Budgets) -> Chart:
     hovered = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
     data.append(line(at, n, solid, **hovered, **_named(name, 1)))
     fine = np.geomspace(*document.x.range, 60)
-    by_law, _ = _law_line(law, fine)
+    by_law = _law_line(law, fine)
     if by_law is not None:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
@@ -274,12 +274,8 @@ def _fitted_curves(law: Law) -> list[tuple[Floats, Floats]]:
     return out
 
 
-def _law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
-    """Return n of the preferred law at each ``x``, and its pointwise 95 % interval.
-
-    For x of shape (X,), n has shape (X,) and the interval has shape (2, X). Without a preferred law both are
-    None. Without draws only the interval is None.
-    """
+def _law_line(law: Law, x: Floats) -> Floats | None:
+    """Return n of the preferred law at each ``x``; None without a preferred law."""
     document = law.document
     name = law_text.preferred(document)
     argument = np.log10(x) if document.x.log10 else x
@@ -288,10 +284,7 @@ def _law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
     else:
         theta = None if name is None else law.theta(name)
         log2_n = None if name is None or theta is None else LAWS[name].log2_n(argument, theta)
-    if log2_n is None:
-        return None, None
-    draws = np.exp2(np.clip(log2_n, -20, 60))
-    return draws[0], np.quantile(draws[1:], [0.025, 0.975], axis=0) if len(draws) > 1 else None
+    return None if log2_n is None else np.asarray(np.exp2(np.clip(log2_n[0], -20, 60)))
 
 
 def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[float, float]) -> Floats:

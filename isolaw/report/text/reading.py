@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-def status(candidate: FoundLog, folder: str = "") -> str:
+def _status(candidate: FoundLog, folder: str = "") -> str:
     """Return in a few words whether a log can be fitted. Names are shown without ``folder``."""
     if candidate.needs:
         return f"needs {', '.join(candidate.needs)}"
@@ -73,7 +73,7 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
         steps = f"{candidate.steps[1]:,}" if candidate.steps else ""
         total = number(candidate.compute[1]) if candidate.compute else ""
         name, framework = candidate.run.removeprefix(folder), candidate.framework or candidate.container
-        rows.append([name, framework, *known, steps, total, _metrics(candidate), status(candidate, folder)])
+        rows.append([name, framework, *known, steps, total, _metrics(candidate), _status(candidate, folder)])
     lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 
@@ -121,7 +121,7 @@ def _configurations(ready: Sequence[FoundLog]) -> str:
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
 
 
-def metrics(candidate: FoundLog) -> list[tuple[str, str]]:
+def _ordered(candidate: FoundLog) -> list[tuple[str, str]]:
     """Return (evaluation set, metric) pairs: held-out rewards first, then other rewards, then the rest."""
     every = [(where, metric) for where in sorted(candidate.metrics) for metric in candidate.metrics[where]]
     return sorted(every, key=lambda one: _rank(*one))
@@ -132,7 +132,7 @@ def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
 
 
 def _metrics(candidate: FoundLog) -> str:
-    names = [f"{metric} on {where}" for where, metric in metrics(candidate)]
+    names = [f"{metric} on {where}" for where, metric in _ordered(candidate)]
     more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
     return ", ".join(names[:_MOST_METRICS]) + more
 
@@ -166,7 +166,7 @@ def in_full(run: FoundLog) -> list[tuple[str, str]]:
         )
     if run.steps and run.compute:
         rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
-    ordered = metrics(run)
+    ordered = _ordered(run)
     for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
         sizes = run.metrics[where]
         texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)

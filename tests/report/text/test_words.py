@@ -164,7 +164,7 @@ def test_draws_that_prefer_none_say_so(rising: Law) -> None:
     document = replace(rising.document, comparison=comparison)
     assert law_text.verdict(document) == "The draws prefer no law."
     assert law_text.equation(document) == ""
-    assert law_line(Law(document, rising.draws), np.array([1e5])) == (None, None)
+    assert law_line(Law(document, rising.draws), np.array([1e5])) is None
 
 
 @pytest.mark.parametrize(("verdict", "said"), [("constant", True), ("power", False), (None, False)])
@@ -193,7 +193,7 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
         assert not any(claim in own for own in told)
     assert law_text.equation(document) == ""
-    assert law_line(law, np.array([1e5])) == (None, None)
+    assert law_line(law, np.array([1e5])) is None
     assert "The dashed line" not in law_charts._n_star_caption(document)
     table = prediction_text.laws(document)
     assert table is not None
