@@ -133,37 +133,6 @@ def test_simulated_runs_have_no_cost() -> None:
         costs.read(runs)
 
 
-TABLE = """
-[throughput]
-sampled_tokens_per_s = 20000
-trained_tokens_per_s = 40000
-tokens_per_response = 1000
-tokens_per_prompt = 200
-gpus = 8
-step_overhead_s = 12
-"""
-
-
-def test_a_table_of_throughputs(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text(TABLE)
-    cost = costs.read(file)
-    step = 12 + 256 * 1000 / 20000 + 256 * 1200 / 40000
-    assert cost.seconds(32, 8, 10) == Quantity(pytest.approx(10 * step))
-    assert cost.gpu_hours(32, 8, 3600) == Quantity(pytest.approx(8 * step))
-    assert (cost.source, cost.where) == (CostOrigin.TABLE, str(file))
-    file.write_text(TABLE.replace("gpus", "gpu").replace("= 20000", "= 0"))
-    with pytest.raises(SpecError) as caught:
-        costs.read(file)
-    text = str(caught.value)
-    assert "own.toml:3: throughput.sampled_tokens_per_s: found 0" in text
-    assert "own.toml:7: throughput.gpu: unknown key; found 8 (did you mean 'gpus'?)" in text
-    assert "throughput.gpus: a required key is missing" in text
-
-
-# The stage speed of a report made on two cores of a CPU.
-
-
 def test_budgets_in_hours() -> None:
     machine = {gpus: Cost({}, 1.0, "rollouts", CostOrigin.TABLE, "t.toml", gpus) for gpus in (8, 0, None)}
     assert machine[8].budget_seconds("384gpuh") == machine[0].budget_seconds("48 h") == 48 * 3600
