@@ -24,8 +24,7 @@ import numpy as np
 from isolaw.arguments import check_path
 from isolaw.config.sections import Count, Index, Positive, Section
 from isolaw.costs.recorded import Timed, fit
-from isolaw.documents.reading import read_toml
-from isolaw.documents.validation import located, parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError, SpecError, Wording
 from isolaw.files import open_file
 from isolaw.registry import traits
@@ -39,7 +38,7 @@ _RATE = re.compile(r"([0-9]*\.?[0-9]+)/s@([0-9]{1,6})")
 
 
 class _StepTime(Section):
-    """The seconds of one step with (B_p, n): a ``[[step]]`` of a TOML file, or a row of a CSV file."""
+    """The seconds of one step with (B_p, n): an item of ``{"step": […]}``, or a row of a CSV file."""
 
     problems_per_batch: Count
     rollouts_per_problem: Count
@@ -94,15 +93,6 @@ def _read_step_times(path: str | Path) -> Cost | None:
     return _of_steps(rows, str(path))
 
 
-def _read_table(path: str | Path) -> Cost:
-    """Return the cost of a step from a TOML file of step times."""
-    data = read_toml(path)
-    try:
-        return _of_steps(parse_section(_StepFile, data, source=str(path)).step, str(path))
-    except SpecError as error:
-        raise located(error, path) from None
-
-
 __all__ = ["Cost", "CostOrigin", "read"]
 
 
@@ -130,10 +120,8 @@ def read(source: Any) -> Cost:
     if not path.exists():
         raise InputError(
             f"{path}: no such file or directory; expected a sweep's directory, a table of step times "
-            "(.csv, .toml), or a model and GPUs, e.g. qwen2.5-7b@h100-80g:8"
+            "(.csv), or a model and GPUs, e.g. qwen2.5-7b@h100-80g:8"
         )
-    if path.suffix == ".toml":
-        return _read_table(path)
     if path.suffix == ".csv" and (timed := _read_step_times(path)) is not None:
         return timed
     if path.is_dir() and (path / "sweep.json").exists():

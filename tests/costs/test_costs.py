@@ -231,15 +231,13 @@ def test_a_tail_and_effects_come_back_and_a_line_stays_a_line() -> None:
 
 
 def test_two_steps_that_one_knows(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    row = "[[step]]\nproblems_per_batch = {}\nrollouts_per_problem = {}\nstep_s = {}\ngpus = 8\n"
-    file.write_text(row.format(64, 8, 20) + row.format(128, 16, 50))
-    cost = costs.read(file)
+    names = "problems_per_batch", "rollouts_per_problem", "step_s", "gpus"
+    rows = [dict(zip(names, row, strict=True)) for row in ((64, 8, 20, 8), (128, 16, 50, 8))]
+    cost = costs.read({"step": rows})
     assert cost.seconds(128, 8, 3) == Quantity(pytest.approx(3 * 30))
     assert cost.gpus == 8
-    file.write_text(row.format(0, 8, 20))
-    with pytest.raises(SpecError, match=r"own\.toml: step\.problems_per_batch: found 0"):
-        costs.read(file)
+    with pytest.raises(SpecError, match=r"step\.problems_per_batch: found 0"):
+        costs.read({"step": [{**rows[0], "problems_per_batch": 0}]})
     table = tmp_path / "own.csv"
     table.write_text("problems_per_batch,rollouts_per_problem,step_s\n64,8,20\n0,8,x\n64,-1,3\n")
     with pytest.raises(DataError, match=r"own\.csv:3: found 0, 8, x; .*\n.*own\.csv:4: rollouts"):
