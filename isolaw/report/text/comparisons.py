@@ -241,7 +241,7 @@ def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
             "within ten times the runs' compute."
         )
     if cost is not None:
-        lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
+        lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)}")
         lines += costs.extrapolated(cost, comparison.shapes)
     flags = [flag for flag in comparison.flags if flag.code != Code.AS_READ]
     return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], comparison.to_dict())

@@ -84,29 +84,17 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
     ]
 
 
-_MODELS = {
-    "line": "line (a + b · T)",
-    "tail": "tail (adds c · log2(B_p))",
-    "effects": "effects (adds effects of configurations to the tail)",
-}
-
-
-def validation(cost: Cost) -> list[str]:
-    """Return the cross-validation errors of the cost model and its rivals on left-out configurations.
-
-    Without recorded steps of three sizes, the only line says that the cost was not cross-validated.
-    """
+def validation(cost: Cost) -> str:
+    """Return the errors of the cost model on left-out configurations, in one sentence."""
     left_out = cost.left_out
     if left_out is None:
-        return ["isolaw did not cross-validate the cost, which requires recorded steps of three sizes."]
-    errors = ", ".join(f"{_MODELS[name]} {value:.2f}" for name, value in left_out.errors.items())
+        return "isolaw did not cross-validate the cost, which requires recorded steps of three sizes."
     kind = "configurations" if len(left_out.errors) > 1 else "batch sizes"
-    return [
+    return (
         f"Each of {left_out.configurations} {kind} was predicted from the others: the median error is "
         f"{100 * left_out.median:.0f} %, and {100 * left_out.inside:.0f} % of the step times are inside "
-        "intervals.",
-        f"isolaw uses the model {left_out.model!r}. Root mean square of the log error by model: {errors}.",
-    ]
+        "intervals."
+    )
 
 
 def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]:
