@@ -24,7 +24,7 @@ from isolaw.readers.stitch import ROUNDED, RunCurves
 
 _ABOVE_ONE = 1 + 1e-6
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
-_COARSEST = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
+_COARSEST = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # ratio; people write rounded values such as 7.1e-7
 _BEYOND = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other

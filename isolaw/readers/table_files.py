@@ -20,15 +20,21 @@ from isolaw.errors import DataError
 from isolaw.files import open_file
 from isolaw.metrics import is_reward
 from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
-from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
+from isolaw.readers.containers.notebook import (
+    HtmlTable,
+    holds_cells,
+    pipe_tables,
+    printed_text,
+    shown,
+    tables,
+)
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS
-from isolaw.readers.notebook_outputs import HtmlTable, pipe_tables, tables
 from isolaw.readers.raw_log import HEAD, number
 from isolaw.readers.records import is_step, of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
@@ -250,7 +256,7 @@ def _is_document(start: bytes) -> bool:
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
     if first is not None:
-        return not more.strip() and (notebook_outputs.is_notebook(first) or any(_lists(first, {}, 1)))
+        return not more.strip() and (holds_cells(first) or any(_lists(first, {}, 1)))
     try:
         return isinstance(orjson.loads(start), dict)
     except ValueError:
@@ -264,7 +270,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
     _check_size(path, 0, content.count(b":"))
-    if notebook_outputs.is_notebook(document):
+    if holds_cells(document):
         return _read_notebook(path, document)
     found = list(_lists(document, {}, 1))
     records, beside = max(found, key=lambda pair: len(pair[0]), default=([], {}))
@@ -291,8 +297,8 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
-    text = notebook_outputs.printed(document).encode("utf-8", "replace")
-    html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
+    text = printed_text(document).encode("utf-8", "replace")
+    html = "".join(shown(document)).encode("utf-8", "replace")
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:

@@ -11,8 +11,11 @@
     === [GlobalReduce] - METRICS STEP 3 ===                 torchforge, then one metric a line
     Step 3 | Pass@1: 0.1100, Pass@2: 0.1300                 nanochat's chat_rl: an evaluation, and training
     Step 3/467 | Average reward: 0.12 | Average sequence length: 207.56
+    SUCCESS Step 3 | Time: 13.04s | Reward: 0.1160 | …      prime-rl's orchestrator, without ``metrics.jsonl``
+    SUCCESS Step 3 |    2m 5s | Reward 0.1160 | …           the same since 2026
 
-Values get the names that they have in trackers.
+Values get the names that they have in trackers. prime-rl's ``Val. Reward`` is ignored, because the line does
+not show which policy it evaluates.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _EXACT_COUNT = 99_999  # AReaL prints five digits
 # Generic file names, which do not identify the run.
 _GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
+_GENERIC |= {"orchestrator", "rl"}
 _LONGEST_KEY = 200
 _SEARCHED = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
@@ -121,6 +125,15 @@ def _nanochat(text: str) -> StepValues:
     return values
 
 
+_PRIME_RL = r"Step (?P<step>\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? (?=[-\d])"
+
+
+def _prime_rl(text: str) -> StepValues:
+    names = {"Reward": "reward/all/mean", "Seq. Length": "seq_len/all/mean", "Val. Reward": "val_reward"}
+    pairs = re.findall(rf"\| ((?:Val\. )?Reward|Seq\. Length):? {_NUMBER}(?= )", text[:1_000])
+    return {names[name]: value for name, value in pairs} if re.search(rf"\b{_PRIME_RL}", text) else {}
+
+
 @dataclass(frozen=True)
 class _Form:
     """The form in which one framework announces a step and lists its values."""
@@ -159,12 +172,14 @@ _FORMS = (
     ),
     _Form(re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ==="), _forge, (b": ",)),
     _Form(re.compile(_NANOCHAT), _nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
+    _Form(re.compile(rf"\b{_PRIME_RL}"), _prime_rl, (b"Reward",)),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 _STEP_IN_BYTES = re.compile(
     rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
     rb'|metrics_tag: \{"step": ?\d|=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP \d'
     rb"|Step \d{1,9}(?:/\d{1,9})? \| (?:Pass@1|Average reward): "
+    rb"|Step \d{1,9} \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward"
 )
 
 
@@ -198,7 +213,7 @@ def read(path: Path) -> Iterator[RawLog]:
     if form is None:
         raise DataError(
             f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora, ROLL, "
-            "torchforge or nanochat"
+            "torchforge, nanochat or prime-rl"
         )
     reader = _Reader(form, log)
     for _, line in lines(path, log, returns=True):
