@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
 from isolaw.commands import Placeholder
-from isolaw.documents.reading import toml_key
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
-from isolaw.readers.names import ALIASES, ASSUMED
+from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
+from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, only
 from isolaw.readers.table_files import load
 from isolaw.readers.table_needs import TableNeeds, check_complete
@@ -30,11 +30,11 @@ _NAME, _VALUE, _COLUMN = Placeholder("name"), Placeholder("value"), Placeholder(
 _Set = dict[str, dict[str, Any]]
 
 
-def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead | None:
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), most: float = _MOST) -> HowToRead | None:
     """Return what would make all runs ready, with placeholders for the user to fill in.
 
     ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
-    there would be too many options; `draft` then writes a file instead.
+    there would be more than ``most`` options; `draft` then writes a file instead.
     """
     needing = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -42,9 +42,6 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead
     pattern, given = offer(runs, carried, sources)
     if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
         pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
-    if not pattern and _needs(needing) == ["seed"]:
-        pattern = offer_setting(runs)
-        given = ["seed"] if pattern else []
     names = [log.run for log in logs]
     out: _Set = {}
     offered: dict[str, Any] = {"columns": {}}
@@ -70,7 +67,7 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead
             for glob in [folder] if folder else [only(log.run, names) for log in lacking]:
                 out.setdefault(glob, {})[need] = value
     pattern = pattern or offered.pop("name_pattern", "")
-    if sum(map(len, out.values())) + bool(pattern) > _MOST:
+    if sum(map(len, out.values())) + bool(pattern) > most:
         return None
     return HowToRead.model_construct(set=out, name_pattern=[pattern] if pattern else [], **offered)
 
@@ -167,8 +164,8 @@ def draft(
     if needs:
         wanted, columns = needs.how.tables(), ["".join(parts) for parts in lines_of(needs.short)[-1:]]
     elif missing:
-        proposal = proposed(logs, sources)
-        wanted = proposal.tables() if proposal else _by_run(logs, sources)
+        proposal = proposed(logs, sources, math.inf)
+        wanted = proposal.tables() if proposal else {}
     if not (how.but(files=[]).tables() or wanted):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     head = [
@@ -198,23 +195,3 @@ def _of_a_table(logs: Sequence[FoundLog], how: HowToRead) -> TableNeeds | None:
             except InputError:
                 continue
     return None
-
-
-def _by_run(logs: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return a table for each run that needs values: the reason, and a key for each value.
-
-    Values in the names of runs are filled in, but as comments too, since a name is no proof.
-    """
-    needing = [log for log in logs if log.status is LogStatus.NEEDS]
-    text, _ = offer([log.run for log in needing], _carried(needing), sources)
-    pattern = NamePattern(text) if text else None
-    out: dict[str, list[str]] = {}
-    for log in needing:
-        lines = out.setdefault(f"[set.{toml_key(only(log.run))}]", [])
-        lines += [one_line("".join(parts)) for parts in lines_of(log.message)]
-        carried = pattern.read(log.run, log.sources) if pattern else {}
-        for need in dict.fromkeys([*log.needs, *(["seed"] if "seed" in carried else [])]):
-            name = ALIASES.get(need, need)
-            value = f"{one_line(str(carried[name]))}  # in the run's name" if name in carried else ""
-            lines.append(f"{need} = {value}".rstrip())
-    return out
