@@ -32,18 +32,16 @@ from isolaw.readers.stitch import stitch
 from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 
 
-def assemble(
-    logs: list[RawLog], ways: Sequence[HowToRead] = (), group_by: str | None = None
-) -> tuple[list[LoggedRun], set[Rule]]:
+def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[LoggedRun], set[Rule]]:
     """Return the runs of the logs, and the rules of ``ways`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
     Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
     default, logs with the same name. If two logs have the values of one run, the more complete log is kept.
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
-    ``group_by``.
+    ``group_by``. The last of the ``ways`` takes precedence.
     """
-    groups, runs = _grouped(list(_trainings(logs)), group_by)
+    groups, runs = _grouped(list(_trainings(logs)), ways)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
@@ -163,14 +161,18 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     return run
 
 
-def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
-    """Return the logs grouped by run, and the logs that lack the key ``by``."""
-    groups: dict[str, list[RawLog]] = {}
+def _grouped(
+    logs: Sequence[RawLog], ways: Sequence[HowToRead]
+) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
+    """Return the logs grouped by run, and the logs that lack the key by which they are grouped."""
+    groups: dict[tuple[str, str | None], list[RawLog]] = {}
     lacking: dict[str, LoggedRun] = {}
     in_file: dict[str, set[str]] = {}
     for log in logs:
         in_file.setdefault(log.source, set()).add(log.run)
     for log in logs:
+        keys = [way.group_by for way in ways if way.group_by and way.covers([log.source])]
+        by = keys[-1] if keys else None
         if by is None:
             name = log.run or log.source
         elif by == "file":
@@ -191,15 +193,14 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
                 [by],
             )
             continue
-        groups.setdefault(name, []).append(log)
-    if by is None:
-        groups = {
-            group: parts for name, parts in groups.items() for group, parts in _by_framework(name, parts)
-        }
+        groups.setdefault((name, by), []).append(log)
     if lacking and not groups:
         run = next(iter(lacking.values()))
         raise DataError(f"{run.name}: " + run.message)
-    return groups, list(lacking.values())
+    named: dict[str, list[RawLog]] = {}
+    for (name, by), parts in groups.items():
+        named |= {name: parts} if by else dict(_by_framework(name, parts))
+    return named, list(lacking.values())
 
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:

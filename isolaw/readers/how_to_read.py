@@ -319,14 +319,8 @@ class HowToRead(BaseModel):
         )
 
     def note(self, call: HowToRead) -> str:
-        """Return the note that a file was used, with the keys of the call that override it."""
-        wins = [key for key in (*_ONE, "only", "name_pattern") if _given(self, key) and _given(call, key)]
-        if {one.name for one in self._assignments} & {one.name for one in call._assignments}:
-            wins.append("set")
-        wins += [
-            key for key in ("columns", "metrics") if getattr(self, key).keys() & getattr(call, key).keys()
-        ]
-        more = f"; {', '.join(wins)} of this call win{'s' * (len(wins) == 1)} over them" if wins else ""
+        """Return the note that a file was used, next to the options of a call."""
+        more = "; those of this call take precedence" if call != HowToRead() else ""
         return f"isolaw reads with the options in {self._file}{more}"
 
     # Its other spellings. Values can be placeholders.

@@ -25,7 +25,7 @@ from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
-from isolaw.readers.sources import Place, Search, expected_formats, search
+from isolaw.readers.sources import Place, expected_formats, search
 from isolaw.readers.table_needs import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed, plain
@@ -57,7 +57,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     for place in there.places:
         if not any(way.excludes(place.path) for way in collector.ways):
             collector.add(place)
-    reading = collector.close(_group_by(how, files, there), " + ".join(map(str, sources)))
+    reading = collector.close(" + ".join(map(str, sources)))
     read = listed([str(place.path) for place in there.places], _SHOWN)
     if unused := [rule for rule in how.rules if rule not in collector.used]:
         first, *others = (f"{rule}: {_no_run(rule)}; read: {read}" for rule in unused)
@@ -97,24 +97,6 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
             "columns are for tables, whose format isolaw detects"
         )
     return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
-
-
-def _group_by(how: HowToRead, files: Sequence[HowToRead], there: Search) -> str | None:
-    """Return the one key by which all sources are grouped into runs."""
-    grouping = [file for file in files if file.group_by]
-    ways = list(dict.fromkeys(filter(None, [how.group_by, *(file.group_by for file in grouping)])))
-    if len(ways) > 1:
-        where = listed([file.file for file in files], _SHOWN)
-        raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
-    if ways and not how.group_by:
-        logs = [place.path for place in there.places if place.container]
-        others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
-        if others:  # otherwise the key would also group logs in folders that the file does not cover
-            raise InputError(
-                f"{grouping[0].file}: group_by: found {ways[0]!r}, which does not cover "
-                f"{listed(others, _SHOWN)}; expected one group_by for all sources"
-            )
-    return ways[0] if ways else None
 
 
 def _no_run(rule: Rule) -> str:
@@ -274,10 +256,10 @@ class _Collector:
                 out.append(part if len(keep) == len(part) else part.select(keep))
         return out
 
-    def close(self, group_by: str | None, source: str) -> Reading:
+    def close(self, source: str) -> Reading:
         """Turn the logs into runs, and return everything that was found."""
         self._ask_for_seeds()
-        runs, used = assemble(self.logs, self.ways, group_by)
+        runs, used = assemble(self.logs, self.ways)
         self.used |= used
         candidates = [run.candidate() for run in runs]
         if len(self.candidates) + len(candidates) == 1 and self.in_full:
