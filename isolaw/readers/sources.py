@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -297,17 +296,8 @@ def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
     walk = Walk(top, enters, limits.MOST_FILES)
     files = list(walk)
     notes += walk.notes
-    globs = ["**", *filter(None, rest.split("/"))]
-    yield from (path for path in (*folders, *files) if _matches(path.relative_to(top).parts, globs))
-
-
-def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
-    """Return whether the parts of a path match globs, of which ``**`` stands for any number of parts."""
-    if not globs:
-        return not parts
-    if globs[0] == "**":
-        return any(_matches(parts[i:], globs[1:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _matches(parts[1:], globs[1:])
+    rest = rest.strip("/")
+    yield from (path for path in (*folders, *files) if not rest or path.relative_to(top).match(rest))
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:

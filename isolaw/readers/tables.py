@@ -40,8 +40,7 @@ from isolaw.readers.records import LENGTH, by_training, is_measured
 from isolaw.readers.table_columns import apply, columns_used, melt
 from isolaw.readers.table_conflicts import (
     check_compute,
-    check_counters,
-    check_said_twice,
+    check_said,
     counted_batch,
     ends_in_nan,
     of_training_rows,
@@ -126,7 +125,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             notes.append(note)
     how, lengths = _with_lengths(frame, how, source)
     notes += lengths
-    if (counted := _counted(frame, how)) is not None:
+    if (counted := counted_batch(frame, how)) is not None:
         column, batch = counted
         how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
         notes.append(f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n")
@@ -183,9 +182,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
-    check_said_twice(table, frame, how, unused, source)
+    check_said(table, frame, how, unused, source)
     notes += steps_of_rollouts(table) if "step" in there else []
-    check_counters(table, frame, how, unused, source)
     of_reward = {reward: reward} if wide else {}
     columns = {name: column.column for name, column in how.metrics.items()} or of_reward
     if columns:
@@ -272,17 +270,6 @@ def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[How
         values = {**how.values, SPLIT[2]: length}
         return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
     return how, []
-
-
-def _counted(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
-    """Return the column that counts the rollouts of each step, and their number, if B_p or n is missing."""
-    columns = list(map(str, frame.columns))
-    step = how.columns.get("step") or guess(columns).get("step")
-    known = {*how.names, *columns} & {*SPLIT}
-    if step not in columns or len(known) > 1 or SPLIT[2] in known or "compute" in how.columns:
-        return None
-    free = [c for c in columns if c not in how.texts and c not in guess(columns).values()]
-    return counted_batch(frame, step, free)
 
 
 def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:

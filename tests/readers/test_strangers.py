@@ -271,7 +271,7 @@ def test_a_log_without_a_reward_is_not_ready_and_two_mounts_are_one_model(tmp_pa
         ("own-console/a.log", None, SET, (8, 4, (1, 5))),
         ("own-console/b.log", "correct", {"n": 4, "B_p": 1}, (1, 4, (1, 5))),
         ("own-console-list-and-examples/list.log", "rewards", {"B_p": 1}, (1, 4, (1, 6))),
-        ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5, "B_p": 8}, "rollout_count is 20"),
+        ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5, "B_p": 8}, "rollout_count counts 20"),
         ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5}, (4, 5, (1, 12))),
         ("product-in-log-ignored/metrics.jsonl", None, {"n": 4}, (100, 4, (1, 4))),
         ("product-in-log-ignored/metrics.jsonl", None, {"n": 16, "B_p": 512}, "400"),

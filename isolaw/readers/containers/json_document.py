@@ -23,11 +23,15 @@ from typing import Any
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add, flat
-from isolaw.readers.literals import parse_json
+from isolaw.readers.literals import parse_json, scalar
+from isolaw.readers.measures import eval_set_of
+from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.raw_log import Container, RawLog, number
+from isolaw.readers.records import is_step
 
 _LARGEST = 50 * limits.MB
-_DEEPEST = 3  # deepest level of the list of records
+_DEEPEST = 4  # levels above the list of records
+_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
 _MOST_TRIED = 20  # objects to check when recognising a document
@@ -66,7 +70,12 @@ def read(path: Path) -> Iterator[RawLog]:
     if document is None:
         records = _in_sequence(content.decode("utf-8-sig", "replace"), log)
     else:
-        records, config = _records(document)
+        known = [
+            one
+            for one in lists(document)
+            if _known({key for record in one[0][:_MOST_TRIED] for key in flat(record)})
+        ]
+        records, config = max(known, key=lambda one: len(one[0]), default=([], {}))
     began = math.nan
     for record in records:
         began = add(log, record, began, escaped=True)
@@ -96,39 +105,44 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
             log.damaged("records that are not objects")
 
 
-def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the records of a document, and the configuration next to them."""
+Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
+
+
+def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[Found]:
+    """Yield the lists of records in a document, each with the values next to it and above it.
+
+    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys above a
+    list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
+    """
+    beside = beside or {}
     if isinstance(document, list):
         records = [record for record in document if isinstance(record, dict)]
-        keys = {key for record in records[:_MOST_TRIED] for key in flat(record)}
-        return (records if len(records) >= _FEWEST and _known(keys) else []), {}
-    if not isinstance(document, dict):
-        return [], {}
-    columns = {
-        key: column for key, column in document.items() if isinstance(column, list) and len(column) >= _FEWEST
-    }
-    columns = {
-        key: column for key, column in columns.items() if any(number(value) is not None for value in column)
-    }
-    if _known(set(columns)):
-        lengths = {len(column) for column in columns.values()}
-        if len(lengths) == 1:
-            rows = zip(*columns.values(), strict=True)
-            records = [dict(zip(columns, row, strict=True)) for row in rows]
-            return records, _rest(document, set(columns))
-    if depth < _DEEPEST:
-        for key, below in document.items():
-            records, config = _records(below, depth + 1)
-            if records:
-                return records, config | _rest(document, {key})
-    return [], {}
+        if len(records) >= _FEWEST:
+            yield records, beside
+    elif isinstance(document, dict) and depth <= _DEEPEST:
+        columns = {key: v for key, v in document.items() if isinstance(v, list) and len(v) >= _FEWEST}
+        values = {key: v for key, v in document.items() if not isinstance(v, dict | list)}
+        for name in CONFIGURATIONS:
+            values |= configs.flatten(below) if isinstance(below := document.get(name), dict) else {}
+        columns = {key: v for key, v in columns.items() if not any(isinstance(x, dict | list) for x in v)}
+        alike = len(columns) > 1 and len({len(column) for column in columns.values()}) == 1
+        if alike and (any(map(is_step, columns)) or _known({*columns})):
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            yield rows, beside | values
+        several = sum(isinstance(below, dict | list) for below in document.values()) > 1
+        for name, below in document.items():
+            if name not in CONFIGURATIONS and name not in columns:
+                above = _above(name, beside) if several else {}
+                yield from lists(below, beside | values | above, depth + 1)
 
 
-def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """Return the configuration next to the records, without its section name."""
-    rest = {key: value for key, value in document.items() if key not in used}
-    inner = [part for key in ("config", "args", "hparams") if isinstance(part := rest.get(key), dict)]
-    return inner[0] if inner else {key: value for key, value in rest.items() if not isinstance(value, list)}
+def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
+    """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
+    if phase := eval_set_of(name):
+        return {"phase": phase}
+    if setting := _SETTING.fullmatch(name):
+        return {setting[1]: scalar(setting[2])}
+    return {"run": f"{beside['run']}/{name}" if "run" in beside else name}
 
 
 def _known(keys: set[str]) -> bool:

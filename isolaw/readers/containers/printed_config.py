@@ -167,13 +167,13 @@ def _kind(line: str) -> str:
 def _parsed(text: str, kind: str) -> dict[str, Any]:
     """Return a printed dictionary with flat keys, or an empty one if the text is not a dictionary."""
     try:
-        parsed = parse_yaml(text) if kind == "yaml" else python_or_json(text)
+        parsed = parse_yaml(text) if kind == "yaml" else _python_or_json(text)
         return flatten(parsed) if isinstance(parsed, Mapping) else {}
     except DataError:
         return {}
 
 
-def python_or_json(text: str) -> Any:
+def _python_or_json(text: str) -> Any:
     """Parse a JSON document or a Python literal; return None if the text is neither."""
     for parse in (loads, ast.literal_eval):
         try:
