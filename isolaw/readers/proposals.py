@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -15,8 +16,8 @@ from isolaw.readers.how_to_read import Assignment, HowToRead
 from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, only
+from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
-from isolaw.readers.table_needs import TableNeeds, check_complete
 
 _MOST = 12  # with more options, a file is easier to fill in
 _SHOWN = 200  # columns
@@ -157,15 +158,12 @@ def draft(
     It says ``how``, and what is missing as comments. ``command`` is the command to run once these values are
     filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
     """
-    given, needs = how.tables(), _of_a_table(logs, how)
-    missing = [*(needs.needs if needs else _needs(logs))] or (["the columns"] if needs else [])
-    columns: list[str] = []
-    wanted: dict[str, list[str]] = {}
-    if needs:
-        wanted, columns = needs.how.tables(), ["".join(parts) for parts in lines_of(needs.short)[-1:]]
-    elif missing:
-        proposal = proposed(logs, sources, math.inf)
-        wanted = proposal.tables() if proposal else {}
+    logs = [_as_table(log, how) for log in logs]
+    given, missing = how.tables(), _needs(logs)
+    of_tables = [line for log in logs if log.offered for line in lines_of(log.message)]
+    columns = [text for parts in of_tables if (text := "".join(parts)).startswith("  columns: ")][:1]
+    proposal = proposed(logs, sources, math.inf)
+    wanted = proposal.tables() if proposal else {}
     if not (how.but(files=[]).tables() or wanted):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     head = [
@@ -183,15 +181,14 @@ def draft(
     return "\n\n".join(blocks) + "\n", missing
 
 
-def _of_a_table(logs: Sequence[FoundLog], how: HowToRead) -> TableNeeds | None:
-    """Return what the first table needs whose columns isolaw does not recognise."""
-    for log in logs:
-        unknown = log.status is LogStatus.UNKNOWN_FORMAT or (log.container == "table" and bool(log.offered))
-        if unknown and not log.facts:
-            try:
-                check_complete(load(log.sources[0]), how, log.sources[0])
-            except TableNeeds as error:
-                return error
-            except InputError:
-                continue
-    return None
+def _as_table(log: FoundLog, how: HowToRead) -> FoundLog:
+    """Return a log of unknown names as the table that it may be, with what it lacks."""
+    if log.status is LogStatus.UNKNOWN_FORMAT and not log.facts:
+        try:
+            check_complete(load(log.sources[0]), how, log.sources[0])
+        except TableNeeds as error:
+            needs, message = list(error.needs), str(error)
+            return replace(log, status=LogStatus.NEEDS, needs=needs, offered=error.needs, message=message)
+        except InputError:
+            pass
+    return log

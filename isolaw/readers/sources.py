@@ -27,9 +27,8 @@ from isolaw.readers.containers.printed_config import PrintedArguments, PrintedCo
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, guess
 from isolaw.readers.raw_log import HEAD, Container
-from isolaw.readers.table_columns import columns_needed
+from isolaw.readers.table_columns import absent, columns_needed
 from isolaw.readers.table_files import columns_of
-from isolaw.readers.table_needs import absent
 from isolaw.readers.text_lines import clean, is_text, unprefixed
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore

@@ -26,7 +26,7 @@ from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
 from isolaw.readers.sources import Place, expected_formats, search
-from isolaw.readers.table_needs import TableNeeds
+from isolaw.readers.table_columns import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed, plain
 from isolaw.store import SweepStore
@@ -112,7 +112,6 @@ class _Collector:
     def __init__(self, how: HowToRead, files: Sequence[HowToRead], several: bool) -> None:
         self.how, self.ways = how, (*files, how)
         self.several = several  # whether there are several places; tables are then named by their files
-        self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
         self.logs: list[RawLog] = []
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
@@ -140,12 +139,11 @@ class _Collector:
                 if self._keeps(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            run = _name(place.path)
             nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
             more = [_NO_LOG.format(expected_formats())] if nothing else []
-            self.in_full[run] = Wording(str(error), *more)
-            needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
-            table = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+            message = Wording(str(error).removeprefix(f"{path}: "), *more)
+            needs, name = list(error.needs), path if not self.several else _name(place.path)
+            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, message)
             table.offered = error.needs
             self._leave_out(table)
         except (DataError, StoreError) as error:
@@ -262,10 +260,6 @@ class _Collector:
         runs, used = assemble(self.logs, self.ways)
         self.used |= used
         candidates = [run.candidate() for run in runs]
-        if len(self.candidates) + len(candidates) == 1 and self.in_full:
-            (table,) = self.candidates
-            message, table.run = self.in_full[table.run], table.sources[0]
-            table.message = message.removeprefix(f"{table.run}: ")
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:

@@ -7,6 +7,7 @@ that the user maps to a new name (``lr=learning_rate``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -17,10 +18,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, nearest, unknown
+from isolaw.errors import DataError, Wording, nearest, unknown
 from isolaw.evidence import Simulated
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks, table_segments
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
@@ -35,9 +37,10 @@ from isolaw.readers.measures import (
     words_of,
 )
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
+from isolaw.readers.proposals import proposed
 from isolaw.readers.raw_log import HEAD
 from isolaw.readers.records import LENGTH, by_training, is_measured
-from isolaw.readers.table_columns import apply, columns_used, melt
+from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
 from isolaw.readers.table_conflicts import (
     check_compute,
     check_said,
@@ -48,7 +51,6 @@ from isolaw.readers.table_conflicts import (
     steps_of_rollouts,
 )
 from isolaw.readers.table_files import PARQUET_MAGIC, SOURCE, WRITTEN_NAN, as_pandas, load
-from isolaw.readers.table_needs import check_complete, value_alone
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
 
@@ -94,7 +96,12 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
             f"{SOURCE}: repeated (run, step): {frame.attrs['notes'][-1]}. Name the column that distinguishes "
             "them: " + option("columns", "seed", Placeholder("column"))
         )
-    return _as_runs(frame, SOURCE, how)
+    try:
+        return _as_runs(frame, SOURCE, how)
+    except TableNeeds as error:
+        needing = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
+        add = proposed([needing], most=math.inf) or HowToRead()
+        raise DataError(Wording(str(error), "  Add " + add.spelled)) from None
 
 
 def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:

@@ -111,8 +111,8 @@ Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain va
 def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[Found]:
     """Yield the lists of records in a document, each with the values next to it and above it.
 
-    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys above a
-    list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
+    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys
+    above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
     """
     beside = beside or {}
     if isinstance(document, list):
@@ -129,11 +129,11 @@ def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -
         if alike and (any(map(is_step, columns)) or _known({*columns})):
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
             yield rows, beside | values
-        several = sum(isinstance(below, dict | list) for below in document.values()) > 1
-        for name, below in document.items():
-            if name not in CONFIGURATIONS and name not in columns:
-                above = _above(name, beside) if several else {}
-                yield from lists(below, beside | values | above, depth + 1)
+        nested = {key: below for key, below in document.items() if isinstance(below, dict | list)}
+        nested = {key: v for key, v in nested.items() if key not in CONFIGURATIONS and key not in columns}
+        for name, below in nested.items():
+            above = _above(name, beside) if len(nested) > 1 else {}
+            yield from lists(below, beside | values | above, depth + 1)
 
 
 def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
