@@ -73,11 +73,11 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
     name = f"{target[1]} on {target[0]}"
     percent: list[LoggedRun] = []
     fractions: list[LoggedRun] = []
-    highest = {run.name: float(run.curves.of[target].value.max()) for run in runs if target in run.curves.of}
-    for run in (run for run in runs if run.name in highest):
-        low, high = run.curves.of[target].value.min(), highest[run.name]
-        if run.name in given:
-            (percent if given[run.name] else []).append(run)
+    highest = {run.run: float(run.curves.of[target].value.max()) for run in runs if target in run.curves.of}
+    for run in (run for run in runs if run.run in highest):
+        low, high = run.curves.of[target].value.min(), highest[run.run]
+        if run.run in given:
+            (percent if given[run.run] else []).append(run)
         elif low < 0 or high > 100:
             run.curves.notes.append(
                 f"{name} goes from {low:g} to {high:g}, so it is not an accuracy; isolaw leaves it unchanged"
@@ -92,20 +92,20 @@ def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool
             percent.append(run)
         elif high > 0:  # all zeros are the same in both units
             fractions.append(run)
-    detected = [run for run in percent if run.name not in given]
+    detected = [run for run in percent if run.run not in given]
     if detected and fractions:
         fewer = detected if len(detected) < len(fractions) else fractions
         one, other = detected[0], fractions[0]
         for run in fewer:
             run.leave_out(
                 LogStatus.NEEDS,
-                f"{name} is in percent in {one.name} (up to {highest[one.name]:g}), but at most "
-                f"{highest[other.name]:g} in {other.name}; set percent=true or percent=false",
+                f"{name} is in percent in {one.run} (up to {highest[one.run]:g}), but at most "
+                f"{highest[other.run]:g} in {other.run}; set percent=true or percent=false",
                 ["percent"],
             )
         percent = [run for run in percent if run.status is LogStatus.READY]
     for run in percent:
-        run.curves.notes.append(f"{name} was in percent (up to {highest[run.name]:g}): divided by 100")
+        run.curves.notes.append(f"{name} was in percent (up to {highest[run.run]:g}): divided by 100")
         run.curves.of[target].value = run.curves.of[target].value / 100
 
 
@@ -180,7 +180,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
     of: dict[str, list[LoggedRun]] = {}
     for run in runs:
         if run.framework and run.curves.of and not run.curves.unnumbered:
-            of.setdefault(run.framework.name, []).append(run)
+            of.setdefault(run.framework, []).append(run)
     for framework, members in of.items():
         logs = sorted(members, key=_worth, reverse=True)
         copies: set[int] = set()
@@ -190,7 +190,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
                 continue
             copies.add(copy)
             run.leave_out(LogStatus.DUPLICATE, "another log of this run has the same values")
-            run.duplicate_of = twin.name
+            run.duplicate_of = twin.run
             twin.curves.notes.append(
                 f"isolaw leaves out a copy of this run in {', '.join(run.sources)} ({run.container})"
             )
@@ -251,7 +251,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():
         for run in group if len(group) > 1 else ():
-            text = one_identity(group[0].facts, [run.name for run in group])
+            text = one_identity(group[0].facts, [run.run for run in group])
             text += ". If one continues the other: "
             way = argument("group_by", "directory")
             run.leave_out(LogStatus.NEEDS, text + way + ", or a key of the configuration", ["seed"])

@@ -49,10 +49,10 @@ def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[L
         used |= {one.rule for one in run.assignments.values()}
         runs.append(run)
     across_runs.without_copies(runs)
-    percent = {run.name: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
+    percent = {run.run: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
     across_runs.separate_policies(_ready(runs))
-    for framework in {run.framework.name for run in runs if run.framework}:
-        of_framework = [run for run in runs if run.framework and run.framework.name == framework]
+    for framework in {run.framework for run in runs if run.framework}:
+        of_framework = [run for run in runs if run.framework == framework]
         across_runs.to_fractions(_ready(of_framework), percent)
     for alike in _alike(_ready(runs)):
         across_runs.one_model(alike)
@@ -101,8 +101,7 @@ def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
     """Group runs by framework, algorithm and problem set; the runs of one group can be fitted together."""
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
-        framework = run.framework.name if run.framework else ""
-        key = framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
+        key = run.framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
@@ -114,7 +113,8 @@ def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -> LoggedRun:
     """Build the run of these parts: map names, resolve facts and stitch curves."""
     sources = list(dict.fromkeys(part.source for part in parts))
-    run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
+    container = ", ".join(dict.fromkeys(part.container for part in parts))
+    run = LoggedRun(name, container=container, sources=sources)
     applied = applying(ways, name, sources)
     run.assignments = {name: one for name, one in applied.items() if name not in FOR_TABLES}
     config = {key: value for part in parts for key, value in part.config.items()}
@@ -124,7 +124,7 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     if not keys:
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
         left_out = f"; left out: {dropped}" if dropped else ""
-        run.framework = framework
+        run.framework = framework.name if framework else ""
         run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
     elif framework is None and is_supervised(keys):
         run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
@@ -134,7 +134,7 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     elif framework is None:
         run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
     else:
-        run.framework = framework
+        run.framework = framework.name
         run.configurations = [
             RawLog(
                 *(part.source, part.container, name, part.config, part.config_source),
@@ -184,7 +184,9 @@ def _grouped(
         else:
             reason = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
-            run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
+            run = lacking.setdefault(
+                log.source, LoggedRun(log.source, container=log.container, sources=[log.source])
+            )
             run.leave_out(
                 LogStatus.NEEDS,
                 commands.argument("group_by", by)
@@ -196,7 +198,7 @@ def _grouped(
         groups.setdefault((name, by), []).append(log)
     if lacking and not groups:
         run = next(iter(lacking.values()))
-        raise DataError(f"{run.name}: " + run.message)
+        raise DataError(f"{run.run}: " + run.message)
     named: dict[str, list[RawLog]] = {}
     for (name, by), parts in groups.items():
         named |= {name: parts} if by else dict(_by_framework(name, parts))

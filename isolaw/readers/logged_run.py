@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pandas as pd
 
 from isolaw.errors import joined
 from isolaw.readers.found_logs import FoundLog, LogStatus
-from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import Assignment
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved
@@ -24,21 +23,10 @@ _NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", 
 
 
 @dataclass
-class LoggedRun:
-    """A run assembled from one or more logs: its facts, its curves, and the reason if it is left out."""
+class LoggedRun(FoundLog):
+    """A run assembled from one or more logs, with its curves."""
 
-    name: str
-    sources: list[str]
-    container: str
-    framework: Framework | None = None
-    facts: dict[str, Fact] = field(default_factory=dict)
     curves: RunCurves = field(default_factory=RunCurves)
-    notes: list[str] = field(default_factory=list)
-    status: LogStatus = LogStatus.READY
-    needs: list[str] = field(default_factory=list)
-    message: str = ""
-    duplicate_of: str = ""
-    frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
     # Sources of the facts: the configurations and counts of the run's parts, and the user's settings.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
@@ -86,21 +74,18 @@ class LoggedRun:
             pieces.append(pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": value}))
         names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
         fixed = {name: self.facts[name].value for name in names}
-        return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
+        return pd.concat(pieces, ignore_index=True).assign(run_id=self.run, **fixed)
 
     def candidate(self) -> FoundLog:
-        """Return the run as an entry in the list of logs."""
-        metrics: dict[str, dict[str, int]] = {}
+        """Return the run as an entry in the list of logs, without its curves."""
         for (eval_set, metric), curve in self.curves.of.items():
-            metrics.setdefault(eval_set, {})[metric] = curve.step.size
-        left_out = dict(self.curves.dropped)
+            self.metrics.setdefault(eval_set, {})[metric] = curve.step.size
+        self.left_out = dict(self.curves.dropped)
         if self.curves.ignored:
-            left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
-        steps = None if self.curves.unnumbered else self.curves.steps
-        batch = self.facts.get("rollouts_per_step")
-        compute = tuple(math.ceil(end * batch.value) for end in steps) if steps and batch else None
-        return FoundLog(
-            self.name, self.framework.name if self.framework else "", self.container, self.sources,
-            self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,
-            left_out, [*self.notes, *self.curves.notes], self.frameworks,
-        )  # fmt: skip
+            self.left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
+        self.steps = None if self.curves.unnumbered else self.curves.steps
+        if self.steps and (batch := self.facts.get("rollouts_per_step")):
+            first, last = self.steps
+            self.compute = math.ceil(first * batch.value), math.ceil(last * batch.value)
+        known = {each.name: getattr(self, each.name) for each in fields(FoundLog)}
+        return FoundLog(**known | {"notes": [*self.notes, *self.curves.notes]})

@@ -69,36 +69,28 @@ _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 
 
 @dataclass(frozen=True)
-class Measure:
-    """The quantity in a table's column: its evaluation set, and whether it is an accuracy or a reward."""
+class _Measure:
+    """The quantity in a table's column, judged by its name and those of the other columns."""
 
     train: bool  # measured on training batches
     held_out: bool  # on held-out problems, according to its name
     reward: bool  # rises with training: an accuracy, a reward or a score
     accuracy: bool
-    percent: bool
     summary: bool  # best so far, or smoothed
 
-    @property
-    def eval_set(self) -> str:
-        """The evaluation set, ``train`` or ``validation``; for an accuracy, ``validation`` is the default."""
-        return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
-
-def measure(frame: pd.DataFrame, column: str) -> Measure | None:
+def _measure(frame: pd.DataFrame, column: str) -> _Measure | None:
     """Classify a column of a table; return None if it does not contain numbers."""
     if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
         return None
-    return Measure(
-        of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT),
-        is_reward(column), is_accuracy(column), in_percent(column, frame[column]),
-        bool(words_of(column) & _SUMMARIES) and "@" not in column,
-    )  # fmt: skip
+    summary = bool(words_of(column) & _SUMMARIES) and "@" not in column
+    train, held_out = of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT)
+    return _Measure(train, held_out, is_reward(column), is_accuracy(column), summary)
 
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
-    every = [(column, match) for column in columns if (match := measure(frame, column))]
+    every = [(column, match) for column in columns if (match := _measure(frame, column))]
     measured = [one for one in every if one[1].reward] or [one for one in every if _R.fullmatch(one[0])]
     return min(
         measured,
@@ -109,7 +101,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the only accuracy of a table, or "" if it has none or several."""
-    found = [c for c in columns if (match := measure(frame, c)) and match.accuracy and not match.summary]
+    found = [c for c in columns if (match := _measure(frame, c)) and match.accuracy and not match.summary]
     return found[0] if len(found) == 1 else ""
 
 

@@ -38,10 +38,12 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-Measured = Mapping[str, tuple[Sequence[int], Sequence[float]]]  # metric → ascending positions, and its values
+_Measured = Mapping[
+    str, tuple[Sequence[int], Sequence[float]]
+]  # metric → ascending positions, and its values
 
 
-def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collection[int] = ()) -> list[int]:
+def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
     ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
@@ -76,7 +78,7 @@ def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collec
     return begins
 
 
-def _again(steps: Floats, start: int, fall: int, at: int, places: Measured, resettled: bool) -> bool:
+def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
     """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
     for positions, values in places.values():
         low, here = bisect_left(positions, start), bisect_left(positions, at)
@@ -230,7 +232,7 @@ def is_measured(column: str) -> bool:
 
 
 @dataclass(frozen=True)
-class StepCount:
+class _StepCount:
     """What a column counts in each step."""
 
     unit: str  # ``rollouts``, ``problems`` or ``both``, as `isolaw.readers.names.counts`
@@ -246,7 +248,7 @@ class StepCount:
         return any(abs(each - one) <= _SLACK * one for each in self.a_step for one in accepted)
 
 
-def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
+def count_of(name: str, step: Floats, value: Floats) -> _StepCount | None:
     """Return what a column counts per step: its rise, or the same number in every record; else None.
 
     >>> count_of("total_episodes", np.array([10.0, 20.0]), np.array([320.0, 640.0])).a_step
@@ -265,9 +267,9 @@ def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
         return None
     passed, rise = float(steps[-1] - steps[0]), float(values[-1] - values[0])
     if rise:  # one that rises as the steps do counts them
-        return None if rise == passed else StepCount(unit, (rise / passed,), True)
+        return None if rise == passed else _StepCount(unit, (rise / passed,), True)
     if not values[0]:
         return None
     interval = float(np.diff(steps).max())
     each = (float(values[0]), *([float(values[0]) / interval] if interval > 1 else []))
-    return StepCount(unit, each, False)
+    return _StepCount(unit, each, False)

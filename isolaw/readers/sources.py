@@ -26,10 +26,9 @@ from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
 from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, guess
-from isolaw.readers.raw_log import HEAD, Container
+from isolaw.readers.raw_log import HEAD, Container, clean, is_text, unprefixed
 from isolaw.readers.table_columns import absent, columns_needed
 from isolaw.readers.table_files import columns_of
-from isolaw.readers.text_lines import clean, is_text, unprefixed
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 

@@ -20,7 +20,7 @@ from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, links_next_to, next_to
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
@@ -50,7 +50,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     for source in sources:
         check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
-    beside = next_to(paths)
+    beside, links = next_to(paths)
     files = [file.under(how) for file in beside]
     there = search(paths, [_searched(path, how, files) for path in paths])
     collector = _Collector(how, files, len(there.places) > 1)
@@ -73,7 +73,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
-        for path in links_next_to(paths)
+        for path in links
         if not any(str(path) in note for note in there.notes)
     ]
     reading.no_logs = there.no_logs
@@ -266,7 +266,7 @@ class _Collector:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
             made = {
-                run.name: run.attributes | ({"framework": run.framework.name} if run.framework else {})
+                run.run: run.attributes | ({"framework": run.framework} if run.framework else {})
                 for run in ready
             }
             logged = Runs(points, made, source, notes)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.raw_log import RawLog
-from isolaw.readers.text_lines import LONGEST, clean, lines, unprefixed
+from isolaw.readers.raw_log import LONGEST, RawLog, clean, lines, unprefixed
 
 
 def read(path: Path, returns: bool = False) -> tuple[list[tuple[int, bytes]], dict[str, int]]:

@@ -39,7 +39,7 @@ _FEWEST = 2  # records, or values of a column
 _BETWEEN = re.compile(r"[\s,\[\0]*")
 
 
-def is_document(_path: Path, head: bytes) -> bool:
+def _is_document(_path: Path, head: bytes) -> bool:
     """Return whether a file is JSON with a framework's metrics, as records or as columns."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
@@ -51,7 +51,7 @@ def is_document(_path: Path, head: bytes) -> bool:
     return (len(records) >= _FEWEST and _known(keys)) or _known(columns)
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a document.
 
     Raises `DataError` if the file is larger than 50 MB or not JSON, and `NoHistory` if it has no records.
@@ -105,10 +105,10 @@ def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
             log.damaged("records that are not objects")
 
 
-Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
+_Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
 
 
-def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[Found]:
+def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[_Found]:
     """Yield the lists of records in a document, each with the values next to it and above it.
 
     Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys
@@ -149,4 +149,4 @@ def _known(keys: set[str]) -> bool:
     return bool(keys) and frameworks.find(keys, {}) is not None
 
 
-CONTAINER = Container("json", read, file=is_document)
+CONTAINER = Container("json", _read, file=_is_document)

@@ -22,8 +22,7 @@ import orjson
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import containers, frameworks, limits
 from isolaw.readers.containers.printed_config import PrintedArguments
-from isolaw.readers.raw_log import Container, RawLog, finite
-from isolaw.readers.text_lines import clean
+from isolaw.readers.raw_log import Container, RawLog, clean, finite
 
 HtmlTable = tuple[list[str], list[list[str]]]  # header, and rows with as many cells
 _MOST_CELLS = 5_000_000
@@ -40,7 +39,7 @@ _CONFIG = re.compile(r"\w{0,40}(?:GRPO|RLOO|GSPO|DAPO|PPO)\w{0,40}(?:Config|Argu
 _MOST_CODE = 200_000  # characters per cell
 
 
-def is_notebook(path: Path, head: bytes) -> bool:
+def _is_notebook(path: Path, head: bytes) -> bool:
     """Return whether a file is a notebook with a framework's metrics."""
     if head.lstrip()[:1] != b"{" or b'"cells"' not in head:
         return False
@@ -51,7 +50,7 @@ def is_notebook(path: Path, head: bytes) -> bool:
     return bool(notebook.tables) or notebook.console() is not None
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a notebook; raise `DataError` if it is not a notebook, and `NoHistory` if it shows no metrics."""
     notebook = _Notebook(path)
     if notebook.tables:
@@ -290,4 +289,4 @@ def _joined(text: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-CONTAINER = Container("notebook", read, file=is_notebook)
+CONTAINER = Container("notebook", _read, file=_is_notebook)

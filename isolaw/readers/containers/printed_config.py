@@ -28,7 +28,7 @@ from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, loads, parse_yaml
 
-FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
+_FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's configuration has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first of them
 _FOREIGN = 10_000  # lines of other output inside a dictionary, such as the states of a progress bar
@@ -106,9 +106,9 @@ class PrintedConfig:
         self._forget()
         if kind == "command":
             self.command = _command(text) or self.command
-        elif kind and whole and text.count(":") >= FEWEST:
+        elif kind and whole and text.count(":") >= _FEWEST:
             config = _parsed(text, kind)
-            if len(config) >= FEWEST:
+            if len(config) >= _FEWEST:
                 self.config = config
         self.torn = self.torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
 

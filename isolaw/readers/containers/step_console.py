@@ -31,8 +31,7 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, changed
-from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
-from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
+from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, finite, is_text, lines, unprefixed
 
 _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _EXACT_COUNT = 99_999  # AReaL prints five digits
@@ -44,10 +43,10 @@ _SEARCHED = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"STEP ", b"ter ", b"Epoch")  # of configurations and steps
-StepValues = dict[str, Any]
+_StepValues = dict[str, Any]
 
 
-def _areal(text: str) -> StepValues:
+def _areal(text: str) -> _StepValues:
     cells = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
     counts = {key for key, value in cells if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
     return {key: value for key, value in cells if key not in counts}
@@ -68,7 +67,7 @@ _NEMO_NAMES = {
 _NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})")
 
 
-def _nemo_rl(text: str) -> StepValues:
+def _nemo_rl(text: str) -> _StepValues:
     if batch := _NEMO_BATCH.match(text):
         return {"generated": batch[1]}
     match = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
@@ -83,7 +82,7 @@ _MLX_NAMES = {
 }
 
 
-def _mlx_lm(text: str) -> StepValues:
+def _mlx_lm(text: str) -> _StepValues:
     if " loss " in text:  # all in one line
         pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
         names = [key.lower().replace(" ", "_") for key, _ in pairs]
@@ -95,7 +94,7 @@ def _mlx_lm(text: str) -> StepValues:
     return {f"train_{_MLX_NAMES.get(match[1], f'{match[1]}_mean')}": match[2]}
 
 
-def _roll(text: str) -> StepValues:
+def _roll(text: str) -> _StepValues:
     try:
         record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
         return dict(record["metrics"]) if isinstance(record["metrics"], dict) else {}
@@ -103,7 +102,7 @@ def _roll(text: str) -> StepValues:
         return {}
 
 
-def _forge(text: str) -> StepValues:
+def _forge(text: str) -> _StepValues:
     match = re.match(
         rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text
     )
@@ -113,7 +112,7 @@ def _forge(text: str) -> StepValues:
 _NANOCHAT = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"  # else of a micro-batch
 
 
-def _nanochat(text: str) -> StepValues:
+def _nanochat(text: str) -> _StepValues:
     if total := re.match(r"Total sequences per step: (\d{1,9})$", text):
         return {"sequences_per_step": total[1]}
     if not re.match(_NANOCHAT, text):
@@ -128,7 +127,7 @@ def _nanochat(text: str) -> StepValues:
 _PRIME_RL = r"Step (?P<step>\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? (?=[-\d])"
 
 
-def _prime_rl(text: str) -> StepValues:
+def _prime_rl(text: str) -> _StepValues:
     names = {"Reward": "reward/all/mean", "Seq. Length": "seq_len/all/mean", "Val. Reward": "val_reward"}
     pairs = re.findall(rf"\| ((?:Val\. )?Reward|Seq\. Length):? {_NUMBER}(?= )", text[:1_000])
     return {names[name]: value for name, value in pairs} if re.search(rf"\b{_PRIME_RL}", text) else {}
@@ -141,7 +140,7 @@ class _Form:
     # Has the groups ``step``; ``of``, the number of steps per epoch, if the steps start again with each
     # epoch; and ``before``, if an evaluation precedes the update of the step.
     step: re.Pattern[str]
-    values: Callable[[str], StepValues]  # of one line
+    values: Callable[[str], _StepValues]  # of one line
     signs: tuple[bytes, ...]  # every line with values contains one of these
     ahead: int = 0  # how far the console's count is ahead of the trackers'
 
@@ -199,14 +198,14 @@ def _form(text: bytes) -> _Form | None:
     return None
 
 
-def is_console(path: Path, head: bytes) -> bool:
+def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains a step with values of one of the frameworks in its first 4 MB."""
     if b"\0\0\0\0" in head or not is_text(head):
         return False
     return _form(limits.start(path, _SEARCHED) if len(head) >= HEAD else head) is not None
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a console, with one log per configuration; raise `DataError` if it has no step."""
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
@@ -236,7 +235,7 @@ class _Reader:
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
-        self._step, self._values = 0, StepValues()  # values before any step were measured before training
+        self._step, self._values = 0, _StepValues()  # values before any step were measured before training
         self._epoch = 1
 
     def take(self, line: bytes) -> None:
@@ -270,4 +269,4 @@ class _Reader:
         self._values = {}
 
 
-CONTAINER = Container("step-console", read, file=is_console)
+CONTAINER = Container("step-console", _read, file=_is_console)

@@ -32,13 +32,13 @@ _SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs
 _PICKLE = "training_args.bin"
 
 
-def is_state(_path: Path, head: bytes) -> bool:
+def _is_state(_path: Path, head: bytes) -> bool:
     """Return whether a file is a trainer state."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     return text.startswith(b"{") and b'"log_history"' in text and b'"global_step"' in text
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read one state. From a truncated file, read the complete records.
 
     Raises `DataError` if the file cannot be read, takes too long or has no history.
@@ -126,4 +126,4 @@ def _around(begin: str, end: str) -> dict[str, Any]:
     return {}
 
 
-CONTAINER = Container("trainer-state", read, file=is_state)
+CONTAINER = Container("trainer-state", _read, file=_is_state)

@@ -41,7 +41,7 @@ _LARGEST_CONFIG = 4 * limits.MB  # of all records; a changed configuration is lo
 _OWN = "_wandb"
 
 
-def is_run(path: Path) -> bool:
+def _is_run(path: Path) -> bool:
     """Return whether a directory is a single run's folder, not one with a ``.wandb`` among other files."""
     if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
         return True
@@ -54,13 +54,13 @@ def is_run(path: Path) -> bool:
     )
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a run's folder, or just its ``.wandb`` file.
 
     Raises `DataError` if wandb is not installed, or if the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
-    whole = is_run(folder)
+    whole = _is_run(folder)
     log = RawLog(str(path), "wandb-offline", folder.name if whole else path.stem)
     missing: NotInstalled | None = None
     with limits.os_errors(path):
@@ -215,7 +215,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
 
 CONTAINER = Container(
     "wandb-offline",
-    read,
+    _read,
     file=lambda path, head: head.startswith(_MAGIC) or (path.suffix == ".wandb" and not head),
-    directory=is_run,
+    directory=_is_run,
 )

@@ -21,7 +21,7 @@ FRAMEWORKS: dict[str, str] = {
     "NeMo-RL": "isolaw.readers.frameworks.nemo_rl",
     "open-instruct": "isolaw.readers.frameworks.open_instruct",
     "OpenRLHF": "isolaw.readers.frameworks.openrlhf",
-    "AReaL": "isolaw.readers.frameworks.areal",
+    "AReaL": "isolaw.readers.frameworks.others",
     "ART": "isolaw.readers.frameworks.others",
     "mlx-lm-lora": "isolaw.readers.frameworks.others",
     "nanochat": "isolaw.readers.frameworks.others",

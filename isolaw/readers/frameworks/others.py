@@ -1,4 +1,9 @@
-"""Frameworks of few settings: ART, isolaw's own mirrors, mlx-lm-lora, nanochat, ROLL and torchforge.
+"""Frameworks of few settings: AReaL, ART, isolaw's mirrors, mlx-lm-lora, nanochat, ROLL and torchforge.
+
+AReaL (1.0): ``ppo_actor/task_reward/avg`` is the mean reward of the training batch, and
+``eval-rollout/reward`` the mean reward of the evaluation after the update of the step. Trackers count steps
+from 0, and the console from 1. By default AReaL generates rollouts while it trains
+(``rollout.max_head_offpolicyness``).
 
 ART (openpipe-art 0.5): ``history.jsonl`` in a model's folder, or W&B. A step is the number of a checkpoint,
 i.e. of updates made. The user's code defines batch sizes; newer versions log the trajectories of a step.
@@ -24,7 +29,71 @@ from __future__ import annotations
 
 import re
 
-from isolaw.readers.frameworks.base import Config, Facts, Framework, best, by_rules
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules
+
+_ACTOR = "(?:ppo|grpo)_actor"
+_AREAL_NAMES = {
+    "task_reward/avg": "reward",
+    "seq_len/avg": "response_length",
+    "entropy/avg": "entropy",
+    "update/entropy/avg": "entropy",
+    "update/grad_norm": "grad_norm",
+    "kl_rewards/avg": "kl",
+}
+_AREAL_NOT_KEPT = (
+    r"(?:timeperf|time_perf|version_stats)/.*"
+    r"|.*(?:/(?:min|max|std)|n_(?:seqs|tokens|valid_tokens)|lr|__count)"
+)
+
+
+# Settings of AReaL before 0.5.2 and since, with which an update omits groups of the batch.
+_AREAL_FILTERS = ("actor.dynamic_sampling", "dynamic_bs")
+
+
+def _areal_facts(config: Config, facts: Facts) -> Facts:
+    batch = facts["problems_per_batch"]
+    if batch and config.is_true(*_AREAL_FILTERS):
+        batch = batch.but("with dynamic sampling, an update omits groups of the batch; C counts them")
+    return {"problems_per_batch": batch, "on_policy": _areal_on_policy(config)}
+
+
+def _areal_on_policy(config: Config) -> Fact | None:
+    """Return whether a batch makes one update, and no rollout comes from older weights."""
+    lag = config.count("rollout.max_head_offpolicyness", least=0)
+    updates = config.count("actor.ppo_n_minibatches")
+    if lag is None or updates is None:
+        return None
+    origin = f"{lag.origin} = {lag.value}, {updates.origin} = {updates.value}"
+    return Fact(lag.value == 0 and updates.value == 1, origin)
+
+
+AREAL = Framework(
+    "AReaL",
+    by_rules(
+        ("eval-rollout/(?P<name>.+)", "validation", ""),
+        (f"{_ACTOR}/(?P<name>.+)", "train", ""),
+        ("rollout/(?P<name>reward)", "train", "rollout_reward"),
+        ("(?P<name>.+)", "train", ""),
+        names=_AREAL_NAMES,
+        not_kept=_AREAL_NOT_KEPT,
+    ),
+    own_keys=((f"{_ACTOR}/(?:task_reward/avg|n_seqs|correct_n_seqs|final_reward/avg)|eval-rollout/.+",),),
+    own_config=((r"gconfig\.n_samples", r"train_dataset\.batch_size"),),
+    settings={
+        "rollouts_per_problem": ("gconfig.n_samples",),
+        "problems_per_batch": ("train_dataset.batch_size",),
+        "seed": ("seed",),
+        "problem_set": ("train_dataset.path",),
+        "lr": ("actor.optimizer.lr",),
+        "kl": ("actor.kl_ctl",),
+        "temperature": ("gconfig.temperature",),
+        "model": ("actor.path",),
+    },
+    counts=("ppo_actor/n_seqs", "grpo_actor/n_seqs"),
+    more_facts=_areal_facts,
+    first_step=0,
+)
+
 
 ART = Framework(
     "ART",
