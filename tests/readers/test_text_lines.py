@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.raw_log import LONGEST, RawLog, clean, lines, unprefixed
+from isolaw.readers.limits import LONGEST_LINE as LONGEST
+from isolaw.readers.raw_log import RawLog, clean, lines, unprefixed
 
 
 def read(path: Path, returns: bool = False) -> tuple[list[tuple[int, bytes]], dict[str, int]]:

@@ -68,7 +68,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     config: dict[str, Any] = {}
     records: Iterable[dict[str, Any]]
     if document is None:
-        records = _in_sequence(content.decode("utf-8-sig", "replace"), log)
+        records = (record for record, _ in in_sequence(content.decode("utf-8-sig", "replace"), log))
     else:
         known = [
             one
@@ -88,19 +88,20 @@ def _read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a sequence or a truncated list one by one."""
-    decoder, at = json.JSONDecoder(), 0
-    while match := _BETWEEN.match(text, at):
-        if (at := match.end()) == len(text):
-            return
+def in_sequence(text: str, log: RawLog, at: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the objects of a sequence or of a list, which can be truncated, each with the place of its end.
+
+    They are read one by one, so that a long history is never in memory as a tree of objects.
+    """
+    decoder = json.JSONDecoder()
+    while (match := _BETWEEN.match(text, at)) and (at := match.end()) < len(text) and text[at] != "]":
         try:
             record, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             log.dropped["incomplete end of the file"] += 1
             return
         if isinstance(record, dict):
-            yield record
+            yield record, at
         else:
             log.damaged("records that are not objects")
 
