@@ -14,15 +14,14 @@ from isolaw.errors import Wording
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.frameworks.base import Fact, Target
+from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.logged_run import LoggedRun
-from isolaw.readers.measures import changes_unit
+from isolaw.readers.measures import in_percent
 from isolaw.readers.names import ASSUMED, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import ROUNDED, RunCurves
 
-_ABOVE_ONE = 1 + 1e-6
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
 _COARSEST = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
@@ -60,53 +59,26 @@ def _exactness(container: str) -> int:
 def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
     """Convert accuracies in percent to fractions, in place. Rewards are never rescaled.
 
-    An accuracy above 1 and at most 100 is in percent, and so are all accuracies of its run. A run whose
-    accuracies stay below 1 could also be in percent. If only some runs are in percent, isolaw leaves out the
-    smaller group, unless ``percent`` gives a run's unit.
+    If the unit of some runs is unclear, isolaw leaves them out, unless ``percent`` gives it.
     """
-    for target in dict.fromkeys(target for run in runs for target in run.curves.of):
-        if is_accuracy(target[1]):
-            _convert(target, [run for run in runs if run.status is LogStatus.READY], percent)
-
-
-def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool]) -> None:
-    name = f"{target[1]} on {target[0]}"
-    percent: list[LoggedRun] = []
-    fractions: list[LoggedRun] = []
-    highest = {run.run: float(run.curves.of[target].value.max()) for run in runs if target in run.curves.of}
-    for run in (run for run in runs if run.run in highest):
-        low, high = run.curves.of[target].value.min(), highest[run.run]
-        if run.run in given:
-            (percent if given[run.run] else []).append(run)
-        elif low < 0 or high > 100:
-            run.curves.notes.append(
-                f"{name} goes from {low:g} to {high:g}, so it is not an accuracy; isolaw leaves it unchanged"
-            )
-        elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{name} is a fraction and a percentage in one run; use one unit, or set percent=true",
-                ["percent"],
-            )
-        elif high > _ABOVE_ONE:
-            percent.append(run)
-        elif high > 0:  # all zeros are the same in both units
-            fractions.append(run)
-    detected = [run for run in percent if run.run not in given]
-    if detected and fractions:
-        fewer = detected if len(detected) < len(fractions) else fractions
-        one, other = detected[0], fractions[0]
-        for run in fewer:
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{name} is in percent in {one.run} (up to {highest[one.run]:g}), but at most "
-                f"{highest[other.run]:g} in {other.run}; set percent=true or percent=false",
-                ["percent"],
-            )
-        percent = [run for run in percent if run.status is LogStatus.READY]
-    for run in percent:
-        run.curves.notes.append(f"{name} was in percent (up to {highest[run.run]:g}): divided by 100")
-        run.curves.of[target].value = run.curves.of[target].value / 100
+    for target in dict.fromkeys(target for run in runs for target in run.curves.of if is_accuracy(target[1])):
+        having = {run.run: run for run in runs if run.status is LogStatus.READY and target in run.curves.of}
+        curves = {name: run.curves.of[target] for name, run in having.items()}
+        name, values = f"{target[1]} on {target[0]}", {name: curve.value for name, curve in curves.items()}
+        in_percent_of, problems = in_percent(target[1], values, percent)
+        for run, text in problems.items():
+            text = f"{name} {text}; set percent=true or percent=false"
+            having[run].leave_out(LogStatus.NEEDS, text, ["percent"])
+        for run in in_percent_of:
+            highest = curves[run].value.max()
+            having[run].curves.notes.append(f"{name} was in percent (up to {highest:g}): divided by 100")
+            curves[run].value = curves[run].value / 100
+        for run, value in values.items():
+            if run not in percent and (value.min() < 0 or value.max() > 100):
+                text = (
+                    f"{name} goes from {value.min():g} to {value.max():g}, so it is not an accuracy; isolaw "
+                )
+                having[run].curves.notes.append(f"{text}leaves it unchanged")
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:

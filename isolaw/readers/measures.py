@@ -8,12 +8,13 @@ improves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from isolaw.commands import option
 from isolaw.errors import DataError
@@ -66,6 +67,8 @@ _PERCENT = {"pct", "percent", "percentage", "perc"}
 _R = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
+_ABOVE_ONE = 1 + 1e-6
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -220,11 +223,40 @@ def named_percent(name: str) -> bool:
     return "%" in name or not _PERCENT.isdisjoint(words_of(name))
 
 
-def in_percent(metric: str, value: pd.Series) -> bool:
-    """Return whether values are in percent, by the name or because some values of an accuracy exceed 1."""
-    sure = named_percent(metric)
-    least = 0 if sure else 1
-    return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
+def in_percent(
+    metric: str, curves: Mapping[str, Floats], given: Mapping[str, bool]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the runs in which a metric is in percent, and the problems of runs whose unit is unclear.
+
+    ``curves`` has each run's values, and ``given`` the units that are known. An accuracy above 1 and at most
+    100 is in percent. A run whose accuracies stay below 1 could also be in percent; if only some runs are,
+    the smaller group has the problem. Other rewards are never in percent unless their name says so.
+
+    >>> in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([20.0, 50.0])}, {})
+    (['a', 'b'], {})
+    >>> in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([0.2]), "c": np.array([0.1])}, {})
+    ([], {'a': 'is in percent in a (up to 40), but at most 0.2 in b'})
+    """
+    percent, fractions = [run for run in curves if given.get(run)], []
+    detected, problems = list[str](), dict[str, str]()
+    for run, value in curves.items():
+        low, high = float(np.nanmin(value)), float(np.nanmax(value))
+        if run in given or not (named_percent(metric) or is_accuracy(metric)) or low < 0 or high > 100:
+            continue
+        if named_percent(metric):
+            percent.append(run)
+        elif high > _ABOVE_ONE and changes_unit(value):
+            problems[run] = f"is a fraction and a percentage in {run}"
+        elif high > _ABOVE_ONE:
+            detected.append(run)
+        elif high > 0:  # all zeros are the same in both units
+            fractions.append(run)
+    if detected and fractions:
+        one, other = detected[0], fractions[0]
+        text = f"is in percent in {one} (up to {np.nanmax(curves[one]):g}), but at most "
+        text += f"{np.nanmax(curves[other]):g} in {other}"
+        problems |= dict.fromkeys(detected if len(detected) < len(fractions) else fractions, text)
+    return [*percent, *(run for run in detected if run not in problems)], problems
 
 
 def changes_unit(value: Any) -> bool:

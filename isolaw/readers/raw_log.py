@@ -248,6 +248,7 @@ _RAY = re.compile(
 )
 # The prefix of ``srun --label`` for a line of a task: " 0: ".
 _LABEL = re.compile(r" {0,4}\d{1,5}: ")
+_HOLE = bytes(8)
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
 
 
@@ -271,6 +272,10 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                 number, cut = number + 1, 0
                 if len(line) > limits.LONGEST_LINE:
                     log.dropped["lines longer than 1 MB"] += 1
+                elif _HOLE in line:  # left by a crash; the text before it can be cut off anywhere
+                    before, _, line = line.rpartition(_HOLE)
+                    log.dropped["lines cut off by NUL bytes"] += bool(before.strip(b"\0"))
+                    yield number, line.lstrip(b"\0")
                 elif line:
                     yield number, line
             if len(rest) > limits.LONGEST_LINE:  # the end of a long line is not kept

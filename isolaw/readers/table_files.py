@@ -35,7 +35,7 @@ from isolaw.readers.containers.notebook import (
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.raw_log import HEAD, number
-from isolaw.readers.records import of_list, with_settings
+from isolaw.readers.records import is_step, of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -133,17 +133,23 @@ def load(path: str | Path) -> pd.DataFrame:
 
 
 def _read_export(path: Path) -> pd.DataFrame:
-    """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``."""
-    frames = []
-    for log in wandb_csv.read(path):
-        frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
+    """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``.
+
+    A column that counts steps goes before W&B's own count, which is of calls to log. Settings in the label of
+    a run are columns.
+    """
+    frames, logs = [], list(wandb_csv.read(path))
+    for log in logs:
         columns = {
             key: pd.Series(series.value, index=list(series.record)) for key, series in log.series.items()
         }
-        frames.append(pd.DataFrame(columns, index=frame.index).assign(**frame))
+        step = {} if any(map(is_step, columns)) else {"step": np.asarray(log.step)}
+        frame = pd.DataFrame(columns, index=range(len(log.step)))
+        name = {"name": log.run} if log.run != str(path) else {}  # else a single run
+        frames.append(frame.assign(**log.config | name | step))
     frame = pd.concat(frames, ignore_index=True)
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-    frame.attrs["notes"] = [wandb_csv.SAMPLED]
+    frame.attrs["notes"] = list(dict.fromkeys(note for log in logs for note in log.notes))
     return frame
 
 

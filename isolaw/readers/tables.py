@@ -26,10 +26,8 @@ from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
-    changes_unit,
     in_percent,
     is_measured_by_trainer,
-    named_percent,
     of_rows,
     of_training,
     only_accuracy,
@@ -394,32 +392,25 @@ def _per_rollout(
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
-    """Divide accuracies in percent by 100 unless their unit is ``given``; reject runs with mixed units."""
+    """Divide accuracies in percent by 100 unless their unit is ``given``; reject unclear units."""
     notes = []
-    numbers = pd.to_numeric(table["value"], errors="coerce")
+    numbers = pd.to_numeric(table["value"], errors="coerce").astype(np.float64)
     for name in [str(value) for value in table["metric"].unique() if value not in given]:
-        of = table["metric"] == name
-        if not in_percent(name, numbers[of]):
-            continue
-        runs = numbers[of].groupby(table["run_id"][of], sort=False)
-        highest = runs.max()
-        changing = [str(run) for run, value in runs if changes_unit(value)]
-        fractions = highest.index[(highest > 0) & (highest <= 1)]
-        if not named_percent(name) and (len(fractions) or changing):
-            if changing:
-                mixed = f"goes from a fraction to percent, or back, within {changing[0]}"
-            else:
-                least = f"{fractions[0]} (up to {highest[fractions[0]]:g})"
-                most = f"{highest.idxmax()} (up to {highest.max():g})"
-                mixed = f"is in percent in {most}, and a fraction in {least}"
+        of = (table["metric"] == name) & numbers.notna()
+        runs = {
+            str(run): value.to_numpy() for run, value in numbers[of].groupby(table["run_id"][of], sort=False)
+        }
+        percent, problems = in_percent(name, runs, {})
+        if problems:
             raise DataError(
-                f"{source}: {name} {mixed}; use one unit, or declare it under [metrics] in isolaw.toml: "
-                f'"{name}" = {{ column = "…", percent = true }}'
+                f"{source}: {name} {next(iter(problems.values()))}; use one unit, or declare it under "
+                f'[metrics] in isolaw.toml: "{name}" = {{ column = "…", percent = true }}'
             )
-        notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
-        table = table.assign(value=numbers.where(~of, numbers / 100))
-        numbers = table["value"]
-    return table, notes
+        if percent:
+            highest = max(float(runs[run].max()) for run in percent)
+            notes.append(f"{name} was in percent (up to {highest:g}): divided by 100")
+            numbers = numbers.where(~(of & table["run_id"].astype(str).isin(percent)), numbers / 100)
+    return (table.assign(value=numbers) if notes else table), notes
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:

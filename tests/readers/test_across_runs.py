@@ -17,7 +17,7 @@ def logged(target: Target = EVAL, **values: list[float]) -> list[LoggedRun]:
     runs = []
     for name, own in values.items():
         curve = MetricCurve(np.arange(1, len(own) + 1), np.array(own, dtype=float), np.full(len(own), np.nan))
-        runs.append(LoggedRun(name, [name], "toy", curves=RunCurves({target: curve})))
+        runs.append(LoggedRun(name, container="toy", sources=[name], curves=RunCurves({target: curve})))
     return runs
 
 

@@ -48,10 +48,11 @@ def _is_export(_path: Path, head: bytes) -> bool:
 
 
 def is_of_own_metrics(head: bytes) -> bool:
-    """Return whether a file is a panel's export of custom metrics that no framework uses."""
+    """Return whether a file is a panel's export or a history of custom metrics that no framework uses."""
     header = _header(head)
-    keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header[1:]}
-    return _is_wide(header) and not frameworks.find(keys, {}) and not frameworks.possible(keys)
+    keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header}
+    ours = _is_wide(header) or ("_step" in header and _is_history(header))
+    return ours and not frameworks.find(keys, {}) and not frameworks.possible(keys)
 
 
 def _header(head: bytes) -> list[str]:
