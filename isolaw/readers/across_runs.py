@@ -1,26 +1,30 @@
-"""Checks across all runs: percentages, duplicate logs, and runs that cannot be fitted together."""
+"""`LoggedRun`, and checks across all runs: percentages, duplicates, runs that cannot be fitted together."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from isolaw.commands import Placeholder, argument
-from isolaw.errors import Wording
+from isolaw.errors import Wording, joined
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
-from isolaw.readers.found_logs import LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.logged_run import LoggedRun
+from isolaw.readers.how_to_read import Assignment
 from isolaw.readers.measures import in_percent
 from isolaw.readers.names import ASSUMED, SPLIT
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import only, option, resolve
+from isolaw.readers.resolve import Resolved, only, option, resolve
 from isolaw.readers.stitch import ROUNDED, RunCurves
+from isolaw.runs import IDENTITY
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
 _COARSEST = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
@@ -35,6 +39,79 @@ _NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _LEAST_RANGE = 0.01  # a curve with a smaller range does not identify a run
+
+
+# Facts that are columns of the table, or lead to one; all others are attributes of the run.
+_NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
+
+
+@dataclass
+class LoggedRun(FoundLog):
+    """A run assembled from one or more logs, with its curves."""
+
+    curves: RunCurves = field(default_factory=RunCurves)
+    # Sources of the facts: the configurations and counts of the run's parts, and the user's settings.
+    configurations: list[RawLog] = field(default_factory=list)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
+
+    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
+        """Mark the run as one that cannot be fitted, with the reason."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
+
+    def take(self, resolved: Resolved) -> None:
+        """Store the resolved facts of the run."""
+        self.facts, self.notes = resolved.facts, resolved.notes
+        problems, needs = list(resolved.problems), list(resolved.needs)
+        if self.curves.unnumbered:
+            needs.append("logging_steps")
+            problems.append(
+                "the log has no steps; set logging_steps, the number of update steps between two records"
+            )
+        if problems:
+            self.leave_out(LogStatus.NEEDS, joined(". ", problems), needs)
+        else:
+            self.leave_out(LogStatus.READY, "")
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Values that identify the run: two different runs differ in at least one of them."""
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        return (*(self.facts[name].value for name in IDENTITY), *attributes)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The run's attributes (lr, model, on_policy, …)."""
+        return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows of the run in the data model's table."""
+        batch = self.facts["rollouts_per_step"].value
+        pieces = []
+        for (eval_set, metric), curve in self.curves.of.items():
+            end = [self.curves.diverged[at]] if (at := (eval_set, metric)) in self.curves.diverged else []
+            nan = [math.nan] * len(end)
+            step = np.append(curve.step, np.array(end, np.int64))
+            compute = np.ceil(step * batch - 1e-6).astype(np.int64)  # a batch can last several steps
+            columns = {"step": step, "compute": compute, "wall_s": np.append(curve.wall_s, nan)}
+            value = np.append(curve.value, nan)
+            pieces.append(pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": value}))
+        names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
+        fixed = {name: self.facts[name].value for name in names}
+        return pd.concat(pieces, ignore_index=True).assign(run_id=self.run, **fixed)
+
+    def candidate(self) -> FoundLog:
+        """Return the run as an entry in the list of logs, without its curves."""
+        for (eval_set, metric), curve in self.curves.of.items():
+            self.metrics.setdefault(eval_set, {})[metric] = curve.step.size
+        self.left_out = dict(self.curves.dropped)
+        if self.curves.ignored:
+            self.left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
+        self.steps = None if self.curves.unnumbered else self.curves.steps
+        if self.steps and (batch := self.facts.get("rollouts_per_step")):
+            first, last = self.steps
+            self.compute = math.ceil(first * batch.value), math.ceil(last * batch.value)
+        known = {each.name: getattr(self, each.name) for each in fields(FoundLog)}
+        return FoundLog(**known | {"notes": [*self.notes, *self.curves.notes]})
 
 
 def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:

@@ -19,10 +19,10 @@ from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, nearest
 from isolaw.metrics import is_reward
 from isolaw.readers import across_runs, frameworks
+from isolaw.readers.across_runs import LoggedRun
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
 from isolaw.readers.how_to_read import HowToRead, Rule, applying
-from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import is_supervised
 from isolaw.readers.names import FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog

@@ -234,7 +234,8 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         used = {*how.columns.values(), *(by[1] for by in needs.values() if by)}
         close = nearest(name, [c for c in free if c in numeric]) if how.metric else ""
         close = close or likely_reward(frame, [c for c in free if c not in used])
-        lines.append(f"the reward: found no column {shown(name)}{_nearest(close)}")
+        hint = f"; did you mean {close!r}?" if close and how.metric else _nearest(close)
+        lines.append(f"the reward: found no column {shown(name)}{hint}")
         needs["metric"] = "metric", close or _COLUMN
     if lines:
         head = f"{source}: " + lines[0]

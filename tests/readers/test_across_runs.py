@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.readers.across_runs import to_fractions
+from isolaw.readers.across_runs import LoggedRun, to_fractions
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.stitch import MetricCurve, RunCurves, Target
 
 EVAL: Target = ("aime24", "avg@8")

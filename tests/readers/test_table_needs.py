@@ -91,7 +91,7 @@ def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
                 "n (rollouts_per_problem): no column 'rolout'; did you mean 'rollout_n'?",
                 "step: no column 'stepp'; did you mean 'step'?",
                 "compute: 'prompt_seen*n': no column 'prompt_seen'; did you mean 'prompts_seen'?",
-                "the reward: found no column 'holdout'; nearest: 'holdout_acc",
+                "the reward: found no column 'holdout'; did you mean 'holdout_acc",
             ],
         ),
         (

@@ -36,7 +36,7 @@ _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
 _MOST_TRIED = 20  # objects to check when recognising a document
 _FEWEST = 2  # records, or values of a column
-_BETWEEN = re.compile(r"[\s,\[\0]*")
+_BETWEEN = re.compile(r"[\s,\0]*")
 
 
 def _is_document(_path: Path, head: bytes) -> bool:
@@ -68,7 +68,8 @@ def _read(path: Path) -> Iterator[RawLog]:
     config: dict[str, Any] = {}
     records: Iterable[dict[str, Any]]
     if document is None:
-        records = (record for record, _ in in_sequence(content.decode("utf-8-sig", "replace"), log))
+        text = content.decode("utf-8-sig", "replace").lstrip("[ \t\r\n\0")
+        records = (record for record, _ in in_sequence(text, log))
     else:
         known = [
             one

@@ -44,7 +44,9 @@ def _read(path: Path) -> Iterator[RawLog]:
         folder = folder.parent
     log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
-        text = file.read(_LARGEST).decode("utf-8-sig", "replace").rstrip("\0")  # as a crash leaves them
+        text = (
+            file.read(min(_LARGEST, path.stat().st_size)).decode("utf-8-sig", "replace").rstrip("\0")
+        )  # as a crash leaves them
     match = _HISTORY.search(text)
     if match is None:
         raise DataError(f"{path}: not a trainer's state: it has no list 'log_history'")
