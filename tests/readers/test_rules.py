@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.how_to_read import HowToRead
@@ -118,11 +119,13 @@ CONTAINERS: list[Write] = [
     notebook_table,
 ]
 IN_ORDER = [one for one in CONTAINERS if one is not export]  # a panel has one row for each step
+OWN = [one for one in CONTAINERS if one not in (verl, dictionaries)]  # without names of a framework
 every = pytest.mark.parametrize("write", CONTAINERS)
+of_ones_own = pytest.mark.parametrize("write", OWN)
 in_order = pytest.mark.parametrize("write", IN_ORDER)
 
 
-def read(folder: Path, written: tuple[str, str], metric: str = "mean_reward", **values: Any) -> Any:
+def read(folder: Path, written: tuple[str, str], metric: str | None = "mean_reward", **values: Any) -> Any:
     name, text = written
     (folder / name).write_text(text)
     pattern = values.pop("name_pattern", None)
@@ -195,6 +198,46 @@ def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter:
     assert not other.ready
     assert counter in other.candidates[0].message
     assert "B_p" in other.candidates[0].message
+
+
+@of_ones_own
+@pytest.mark.parametrize("name", ["solve_rate", "win_rate"])
+def test_an_accuracy_next_to_a_loss_is_no_supervised_training(
+    tmp_path: Path, write: Write, name: str
+) -> None:
+    rows = [{"step": s, "loss": 0.5, "lr": 1e-6, name: s / 10} for s in range(1, 7)]
+    (run,) = read(tmp_path, write(rows), None, **SET).ready
+    assert run.metrics == {"train": {name: 6}}
+
+
+@of_ones_own
+def test_the_only_accuracy_is_the_metric_and_a_group_may_feed_several_updates(
+    tmp_path: Path, write: Write
+) -> None:
+    rows = [{"step": s, "acc": s / 10} for s in range(1, 7)]
+    (run,) = read(tmp_path, write(rows), None, n=8, B=2).ready
+    assert (run.metrics, run.compute) == ({"validation": {"acc": 6}}, (2, 12))
+
+
+@pytest.mark.parametrize("write", [own_console, notebook, jsonl, json_list])
+def test_a_list_of_rewards_is_its_mean_and_its_length_is_n(tmp_path: Path, write: Write) -> None:
+    rows = [{"step": s, "loss": 0.5, "rewards": [s / 10, 0.0]} for s in range(1, 7)]
+    reading = read(tmp_path, write(rows), "rewards", B_p=4)
+    assert [run.n for run in reading.ready] == [2]
+    assert reading.runs.points["value"].tolist() == pytest.approx([s / 20 for s in range(1, 7)])
+
+
+@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, notebook_table])
+def test_rows_that_are_rollouts_are_asked_for_their_number(tmp_path: Path, write: Write) -> None:
+    rows = [{"step": s, "prompt": 4 * s + p, "k": k, "reward": (s + p + k) % 2}
+            for s in range(1, 6) for p in range(4) for k in range(2)]  # fmt: skip
+    name, text = write(rows)
+    (run,) = read(tmp_path, (name, text), "reward", n=2, B_p=4).candidates
+    assert "no column distinguishes them" in run.message
+    points = isolaw.read(
+        tmp_path / name, metric="reward", columns={"rollout": "k", "problem": "prompt"}
+    ).points
+    assert (points["compute"].tolist(), set(points["value"])) == ([8, 16, 24, 32, 40], {0.5})
 
 
 @pytest.mark.parametrize("write", [verl, jsonl, json_list, table, markdown, export, history])
