@@ -30,7 +30,7 @@ import pandas as pd
 import pytest
 
 from isolaw.backend import Checkpoint
-from isolaw.backends.real import BACKEND, environment, gpu_selftest
+from isolaw.backends.real import BACKEND, environment, random_model
 from isolaw.backends.real.rollout import difficulty
 from isolaw.backends.real.rollout.problems import Problem, read_files, write_set
 from isolaw.config import RunSpec, SweepSpec
@@ -88,7 +88,7 @@ def made(request: pytest.FixtureRequest) -> Made:
         WEIGHTS,
         *EXAMPLES.glob("*.py"),
         Path(difficulty.__file__),
-        Path(gpu_selftest.__file__),
+        Path(random_model.__file__),
     ]
     content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()
     key = hashlib.sha256(content).hexdigest()[:16]

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from isolaw import engine
 from isolaw.backends.real import environment
-from isolaw.backends.real.gpu_selftest import Workload
 from isolaw.errors import RunError
+from tests.backends.real.gpu.workload import Workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
 
