@@ -318,13 +318,12 @@ class StoreSection(Section):
 class TrackingSection(Section):
     """The trackers to which isolaw copies the runs; the sweep's own files remain authoritative.
 
-    ``directory`` is the folder in which trackers write files (default: the sweep's directory; Trackio uses
-    its own folder). ``project`` is the name of the project in W&B and Trackio, and of the experiment in
-    MLflow.
+    ``directory`` is the folder in which trackers write files (default: the sweep's directory), and
+    ``project`` is the name of the project in W&B.
     """
 
     to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...],
+        tuple[Literal["tensorboard", "wandb"], ...],
         BeforeValidator(listed),
         AfterValidator(once),
     ] = ()

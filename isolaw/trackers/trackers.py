@@ -1,4 +1,4 @@
-"""Write runs to trackers: TensorBoard, W&B, MLflow and Trackio.
+"""Write runs to trackers: TensorBoard and W&B.
 
 The x axis is the compute in rollouts. The tags are ``<eval_set>/<metric>``, `STEP`, `SECONDS` and `TOKENS`.
 Trackers drop or duplicate steps that are not in ascending order. isolaw therefore writes each checkpoint once
@@ -13,16 +13,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from isolaw.errors import DataError
-from isolaw.readers.configs import flatten
 from isolaw.readers.containers import tensorboard, wandb_offline
 
 STEP, SECONDS, TOKENS = "isolaw/step", "isolaw/wall_s", "isolaw/tokens"
-_MLFLOW_TAG = "isolaw.run_id"
 
 
 @dataclass(frozen=True)
@@ -157,107 +154,4 @@ class _WandB(Tracker):
         self._run.finish(exit_code=0 if finished else 1)
 
 
-class _MLflow(Tracker):
-    """The server in ``MLFLOW_TRACKING_URI`` or, if unset, the folder ``<directory>/mlruns``.
-
-    A project is an experiment in MLflow, and each run of isolaw is an MLflow run with the tag
-    ``isolaw.run_id``. MLflow does not accept ``@`` in names, so isolaw replaces it by ``_at_``, as veRL does.
-    """
-
-    name = "mlflow"
-
-    @staticmethod
-    def _find(run: TrackedRun) -> tuple[Any, str | None, str | None]:
-        """Return a client, the id of the experiment and the id of the MLflow run; missing ids are None."""
-        # Newer versions reject a file store without this variable.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        from mlflow import MlflowClient
-
-        run.directory.mkdir(parents=True, exist_ok=True)
-        store = (run.directory / "mlruns").resolve().as_uri()
-        client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or store)
-        experiment = client.get_experiment_by_name(run.project)
-        if experiment is None:
-            return client, None, None
-        of_run = f"tags.`{_MLFLOW_TAG}` = '{run.run_id}'"
-        matches = client.search_runs([experiment.experiment_id], of_run, max_results=1)
-        return client, experiment.experiment_id, matches[0].info.run_id if matches else None
-
-    @staticmethod
-    def _accepted(tag: str) -> str:
-        return tag.replace("@", "_at_")
-
-    @staticmethod
-    def reached(run: TrackedRun) -> int:
-        client, _, known = _MLflow._find(run)
-        history = client.get_metric_history(known, _MLflow._accepted(STEP)) if known else []
-        return max((point.step for point in history), default=-1)
-
-    def __init__(self, run: TrackedRun) -> None:
-        from mlflow.entities import Param
-
-        self._client, experiment, known = self._find(run)
-        if known is not None:
-            self._id = known
-            self._client.update_run(known, status="RUNNING")
-            return
-        created = self._client.create_run(
-            experiment or self._client.create_experiment(run.project),
-            run_name=run.name,
-            tags={_MLFLOW_TAG: run.run_id},
-        )
-        self._id = created.info.run_id
-        params = [Param(key, str(value)) for key, value in flatten(run.config).items()]
-        self._client.log_batch(self._id, params=params)
-
-    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
-        from mlflow.entities import Metric
-
-        # MLflow writes a batch metric by metric. The step is last, so its presence means a complete batch.
-        tags = [*(tag for tag in values if tag != STEP), STEP]
-        metrics = [Metric(self._accepted(tag), float(values[tag]), int(at * 1000), compute) for tag in tags]
-        self._client.log_batch(self._id, metrics=metrics)
-
-    def close(self, finished: bool) -> None:
-        self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
-
-
-class _Trackio(Tracker):
-    """The project's database in ``TRACKIO_DIR``, which ``trackio show`` displays.
-
-    isolaw writes directly to Trackio's storage. It does not call ``trackio.init``, which allows only one run
-    at a time, prints messages, and hides failures. Each checkpoint is one row, so that none is written
-    partially.
-    """
-
-    name = "trackio"
-
-    @staticmethod
-    def _storage() -> Any:
-        from trackio.sqlite_storage import SQLiteStorage
-
-        return SQLiteStorage
-
-    @staticmethod
-    def reached(run: TrackedRun) -> int:
-        reached = _Trackio._storage().get_max_step_for_run(run.project, run_id=run.run_id)
-        return -1 if reached is None else int(reached)
-
-    def __init__(self, run: TrackedRun) -> None:
-        self._run, self._config = run, dict(run.config)
-
-    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
-        when = datetime.fromtimestamp(at, UTC).isoformat()
-        run = self._run
-        self._storage().bulk_log(
-            run.project, run.name, [dict(values)], [compute], [when], self._config, run_id=run.run_id
-        )
-        self._config = {}  # Trackio has stored it
-
-    def close(self, finished: bool) -> None:
-        """Do nothing: Trackio stores no status of a run, and no values are pending."""
-
-
-TRACKERS: dict[str, type[Tracker]] = {
-    tracker.name: tracker for tracker in (_TensorBoard, _WandB, _MLflow, _Trackio)
-}
+TRACKERS: dict[str, type[Tracker]] = {tracker.name: tracker for tracker in (_TensorBoard, _WandB)}

@@ -1,27 +1,22 @@
 """Read problem pools from local data sets of the Hugging Face Hub, by the name ``hf:NAME``.
 
-NAME is a path or the name of a data set in the Hub's cache. A path can be a folder that
-``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, or one such file. The cache contains
-snapshots from ``hf download`` and data sets that ``load_dataset`` prepared. isolaw downloads nothing, and
-needs neither `datasets` nor `huggingface_hub`, because their files are Parquet, JSON lines and Arrow streams.
+NAME is a path, or the name of a data set of which ``hf download`` put a snapshot into the Hub's cache. A path
+can be a folder of Parquet and JSONL files, or one such file. isolaw downloads nothing.
 
-The *parts* of a data set are the splits that ``datasets`` wrote, or its files without shard numbers, such as
-``main/train`` for ``main/train-00000-of-00002.parquet``. If there are several parts, the user must name one.
+The *parts* of a data set are its files without shard numbers, such as ``main/train`` for
+``main/train-00000-of-00002.parquet``. If there are several parts, the user must name one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from isolaw.backends.real.rollout.problems import KINDS, Problem, read_files
-from isolaw.documents.reading import read_json
-from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.errors import Issue, SpecError, nearest
 from isolaw.files import Walk
 
 PREFIX = "hf:"
@@ -44,7 +39,7 @@ def read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | N
     parts = _parts_of(place)
     shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
     if not parts:
-        accepted = f"{', '.join(KINDS)} files, or a folder of datasets.save_to_disk"
+        accepted = f"{' or '.join(KINDS)} files"
         raise SpecError([Issue("--problems", f"{place}: the folder has no data", accepted=accepted)])
     if part is None and len(parts) > 1:
         raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {shown}")])
@@ -58,7 +53,9 @@ def find(name: str, where: str) -> Path:
     path = Path(name).expanduser()
     if path.exists():
         return path
-    hub, prepared = _cache("HF_HUB_CACHE", "hub"), _cache("HF_DATASETS_CACHE", "datasets")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as the Hub's own libraries find it
+    home = os.environ.get("HF_HOME") or f"{home}/huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     if (snapshots := hub / f"datasets--{name.replace('/', '--')}" / "snapshots").is_dir():
         candidates = sorted(folder for folder in snapshots.iterdir() if folder.is_dir())
         main = snapshots.parent / "refs" / "main"
@@ -69,20 +66,10 @@ def find(name: str, where: str) -> Path:
         if candidates:
             accepted = " or ".join(f"{PREFIX}{folder}" for folder in candidates)
             raise SpecError([Issue(where, "the cache has several revisions", name, accepted)])
-    if (folder := prepared / name.replace("/", "___")).is_dir():
-        return folder
     known = {p.name.removeprefix("datasets--").replace("--", "/") for p in hub.glob("datasets--*")}
-    known |= {p.name.replace("___", "/") for p in prepared.glob("*") if p.is_dir() and p.name[0] not in "._"}
-    note = f"no such path, and not in the Hub's cache ({hub}, {prepared}); isolaw downloads nothing"
+    note = f"no such path, and not in the Hub's cache ({hub}); isolaw downloads nothing"
     accepted = ", ".join(sorted(known)[:_SHOWN]) if known else "a path: the cache holds no data set"
     raise SpecError([Issue(where, note, name, accepted, nearest(name, sorted(known)))])
-
-
-def _cache(variable: str, name: str) -> Path:
-    """Return a folder of the Hub's cache, located as by the Hub's own libraries."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{home}/huggingface"
-    return Path(os.environ.get(variable) or f"{home}/{name}").expanduser()
 
 
 def _parts_of(place: Path) -> dict[str, list[Path]]:
@@ -93,36 +80,5 @@ def _parts_of(place: Path) -> dict[str, list[Path]]:
     for path in sorted(Walk(place)):
         if path.suffix not in KINDS:
             continue
-        name = _SHARD.sub("", str(path.relative_to(place).with_suffix("")))
-        if path.suffix == ".arrow":
-            written = _written_by_datasets(path, place)
-            if written is None:
-                continue
-            name = written
-        parts[name].append(path)
-    for name, paths in list(parts.items()):
-        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # two prepared copies
-            del parts[name]
-            for path in paths:
-                parts[f"{path.parent.relative_to(place)}/{name.rpartition('/')[2]}"].append(path)
+        parts[_SHARD.sub("", str(path.relative_to(place).with_suffix("")))].append(path)
     return dict(parts)
-
-
-def _written_by_datasets(path: Path, place: Path) -> str | None:
-    """Return the part that an Arrow file belongs to, or None for an intermediate file of ``datasets``."""
-    state, info = _json(path.with_name("state.json")), _json(path.with_name("dataset_info.json"))
-    folder = path.parent.relative_to(place)
-    if "_data_files" in state:  # save_to_disk: a folder for each split
-        listed = [file.get("filename") for file in state["_data_files"]]
-        return (str(folder) if folder.parts else place.name) if path.name in listed else None
-    stem = _SHARD.sub("", path.stem)
-    for split in info.get("splits") or {}:  # load_dataset: <configuration>/<version>/<hash>
-        if stem == f"{info.get('dataset_name')}-{split}":
-            return "/".join([*folder.parts[:-2], split] if len(folder.parts) > 2 else [str(folder), split])
-    return None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(InputError):
-        return read_json(path)
-    return {}
