@@ -144,8 +144,6 @@ def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("math-verify", "found 'math-verify'; expected exact, math, or package.module:function"),
         ("no.such.module:f", "no module 'no.such.module' in "),
-        ("json:lods", "json: no such function; found 'lods' (did you mean 'json:loads'?)"),
-        ("json:decoder", "json: no such function; found 'decoder'"),
     ],
 )
 def test_rewards(folder: Path, reward: str, told: str) -> None:
