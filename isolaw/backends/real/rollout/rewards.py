@@ -4,9 +4,9 @@
     1 if the response equals the answer, apart from surrounding white space, else 0.
 ``math``
     1 if math-verify finds the answer's expression in the response (``\\boxed{1/2}`` for ``0.5``), else 0
-    (`math_reward`).
+    (`worker_rewards`).
 ``package.module:function``
-    The number that ``function(prompt, response, answer)`` returns (`function_reward`).
+    The number that ``function(prompt, response, answer)`` returns (`worker_rewards`).
 
 avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1. If there are several
 rewards, the first decides which answers are correct, and training uses their weighted sum.
@@ -97,13 +97,10 @@ def get(
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
-    reward: Reward
+    in_workers = importlib.import_module(f"{__package__}.worker_rewards")
     if name == "math":
-        reward = importlib.import_module(f"{__package__}.math_reward").Math(workers, limit)
-    else:
-        function_reward = importlib.import_module(f"{__package__}.function_reward")
-        reward = function_reward.Function(name, workers, limit, folder)
-    return reward
+        return in_workers.Math(workers, limit)  # type: ignore[no-any-return]
+    return in_workers.Function(name, workers, limit, folder)  # type: ignore[no-any-return]
 
 
 class Rewards:

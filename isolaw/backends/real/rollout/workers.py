@@ -62,9 +62,9 @@ class WorkerPool:
         self._in_a_row, self._lock = 0, threading.Lock()
         self._ending: RunError | None = None
         self._threads = ThreadPoolExecutor(workers)
-        self.idle: SimpleQueue[Worker] = SimpleQueue()
+        self.idle: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(workers):
-            self.idle.put(Worker(command, limit, what))
+            self.idle.put(_Worker(command, limit, what))
 
     def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
         """Send ``at_once`` rows at a time; return the reply to each row, or None if the row failed.
@@ -119,7 +119,7 @@ class WorkerPool:
             self.idle.get().end()
 
 
-class Worker:
+class _Worker:
     """One worker process, which starts at the first request and restarts after it is lost."""
 
     def __init__(self, command: list[str], limit: float, what: str) -> None:

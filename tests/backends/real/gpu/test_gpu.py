@@ -54,7 +54,7 @@ def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int
     torch.manual_seed(0)
     parts = [torch.randn(1, h, sum(lengths), 64, device="cuda", dtype=torch.bfloat16) for h in (4, 2, 2)]
     found, exact = (
-        packing.attention(
+        packing._attention(
             None,
             *parts,
             None,

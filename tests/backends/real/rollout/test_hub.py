@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isolaw.backends.real.rollout.hub import read_pool
+from isolaw.backends.real.rollout.split import _read_pool
 from isolaw.errors import SpecError
 
 SUMS = {"prompt": "question", "answer": "gold.answer"}
@@ -31,12 +31,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> dict[str, str]:
-    return {str(p.prompt): p.answer for p in read_pool(f"hf:{name}", part, columns)}
+    return {str(p.prompt): p.answer for p in _read_pool(f"hf:{name}", part, columns)}
 
 
 def refused(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> list[str]:
     with pytest.raises(SpecError) as raised:
-        read_pool(f"hf:{name}", part, columns)
+        _read_pool(f"hf:{name}", part, columns)
     return [str(issue) for issue in raised.value.issues]
 
 
@@ -86,7 +86,7 @@ def test_columns(tmp_path: Path) -> None:
     }
     (tmp_path / "verl").mkdir()
     pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "verl" / "train.parquet")
-    found = read_pool(f"hf:{tmp_path}/verl", None, {"answer": "reward_model.ground_truth"})
+    found = _read_pool(f"hf:{tmp_path}/verl", None, {"answer": "reward_model.ground_truth"})
     assert [(p.prompt, p.answer) for p in found] == [([{"role": "user", "content": "1+1="}], "2")] * 2
     assert len({p.id for p in found}) == 2
     wrong = {"answer": "reward.ground_truth", "promt": "prompt"}
@@ -100,9 +100,9 @@ def test_columns(tmp_path: Path) -> None:
 def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"q": "1+1=", "answer": 2}) + "\n")
     for name in (f"{tmp_path}/pool.jsonl", f"hf:{tmp_path}/pool.jsonl", f"hf:{tmp_path}"):
-        assert [p.answer for p in read_pool(name, None, {"prompt": "q"})] == ["2"]
+        assert [p.answer for p in _read_pool(name, None, {"prompt": "q"})] == ["2"]
     with pytest.raises(SpecError, match="only a data set"):
-        read_pool(f"{tmp_path}/pool.jsonl", "train")
+        _read_pool(f"{tmp_path}/pool.jsonl", "train")
     (tmp_path / "empty").mkdir()
     (told,) = refused(tmp_path / "empty")
     assert told.startswith(

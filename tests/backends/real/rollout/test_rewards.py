@@ -18,8 +18,8 @@ import pytest
 
 from isolaw import guard
 from isolaw.backends.real.rollout import rewards, workers
-from isolaw.backends.real.rollout.math_reward import Math
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
+from isolaw.backends.real.rollout.worker_rewards import Math
 from isolaw.errors import RunError, SpecError
 
 needs_math_verify = pytest.mark.skipif(
@@ -133,7 +133,7 @@ def test_equal_responses_are_looked_at_once_and_all_counted(verified: Math) -> N
 @pytest.mark.slow
 def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
     code = (
-        "import os, threading, time\nfrom isolaw.backends.real.rollout.math_reward import Math\n"
+        "import os, threading, time\nfrom isolaw.backends.real.rollout.worker_rewards import Math\n"
         "from isolaw.backends.real.rollout.problems import Problem\n"
         "reward, q = Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
         "worker = reward.pool.idle.get(); reward.pool.idle.put(worker)\n"
