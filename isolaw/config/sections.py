@@ -305,16 +305,6 @@ class DesignSection(Section):
     forbidden: Cells = ()
 
 
-class StoreSection(Section):
-    """The place where isolaw stores the states from which runs resume.
-
-    ``states`` is a folder, for example on another disk, in which isolaw creates its own folder. All machines
-    that execute runs must have access to it. The default is the sweep's directory.
-    """
-
-    states: Text | None = None
-
-
 class TrackingSection(Section):
     """The trackers to which isolaw copies the runs; the sweep's own files remain authoritative.
 
