@@ -1,4 +1,4 @@
-"""The command ``isolaw fit``: fit a law to runs or to a table of points."""
+"""The commands ``fit`` and ``model-size``: fit a law to runs, to a table of points, or to model sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@shared.hold_option("n")
+@click.option(
+    "--hold", type=click.Choice(["B_p", "B", "n", "nothing"]), show_default="from how B_p and n vary",
+    help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
+)  # fmt: skip
 @shared.law_options
 @click.option(
     "--method", type=click.Choice(["surface", "paper"]), default="surface",
@@ -87,8 +90,8 @@ def _fit_runs(sources: tuple[str, ...], out: str | None, options: dict[str, Any]
 
 def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None) -> None:
     import isolaw
-    from isolaw.report.text.fit import law_lines
     from isolaw.report.text.law import notes
+    from isolaw.report.text.prediction import law_lines
 
     law = isolaw.fit(runs, **keywords)
     if out:
@@ -115,8 +118,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     from isolaw.fits.studies.retune import fit_retuned
     from isolaw.fits.studies.targets import lr_law
     from isolaw.report.document import Document, Passage
-    from isolaw.report.text.studies import retuned_summary
-    from isolaw.report.text.targets import lr_lines
+    from isolaw.report.text.studies import lr_lines, retuned_summary
 
     others = {key: value for key, value in keywords["where"].items() if key != name}
     rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
@@ -162,3 +164,71 @@ def _fit_points(path: str, how: HowToRead, out: str | None) -> None:
 def _retuned(out: str) -> str:
     """Return the path of the second law that ``--retune`` writes."""
     return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))
+
+
+def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
+    out = []
+    for text in values:
+        size = shared.numbers(ctx, option, [text]).get("N")
+        if not isinstance(size, int | float) or size <= 0:
+            raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
+        out.append(float(size))
+    return out
+
+
+@click.command("model-size", cls=ShortHelp)
+@click.argument("file", type=click.Path())
+@click.option(
+    "--runs", type=click.Path(), help="Table of single runs for the intervals, if the rows of FILE are means."
+)
+@click.option(
+    "--x", type=click.Choice(["compute", "data"]), default="compute",
+    help="Training resource X: compute in FLOPs, or data in prompts.",
+)  # fmt: skip
+@click.option(
+    "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_sizes,
+    help="Predict the reward of a model size, measured or not, at the last measured X.",
+)  # fmt: skip
+@shared.draws_option
+@shared.seed_option
+@shared.table_options
+@json_option
+def model_size(
+    file: str,
+    runs: str | None,
+    x: Any,
+    sizes: list[float],
+    **options: Any,
+) -> None:
+    """Fit the model-size law to evaluations of several sizes.
+
+    \b
+      log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − reward
+
+    FILE is a table with the columns model_size, step, compute or data, and reward or loss; map other names
+    with --column. Optional columns are run, and runs (the number of runs that a row averages).
+    """
+    from isolaw.fits.studies.model_size import SizeCurves, fit_sizes
+    from isolaw.readers.table_columns import apply, lacking
+    from isolaw.readers.table_files import load
+    from isolaw.report.text.studies import size_document
+
+    how = shared.how_to_read(options)
+    table = apply(how, load(file), file)
+    single = None
+    if runs is not None:  # single runs can lack columns that only the means have
+        single = load(runs)
+        known = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
+        single = apply(how.but(columns=known), single, runs)
+    curves = SizeCurves.from_table(table, x, single, (file, runs or file))
+    law = fit_sizes(curves, options["draws"], options["seed"])
+    predictions: list[dict[str, Any]] = [
+        {"model_size": n, x: at, "extrapolated_size": n not in law.E, "reward": law.predict(n, at)}
+        for n, at in ((n, law.last_x(n)) for n in sizes)
+    ]
+    more = {
+        "sources": [file] if runs is None else [file, runs],
+        "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
+    }
+    print_document(size_document(law, predictions, more))
+    print_notes([flag.text for flag in law.flags])

@@ -58,8 +58,7 @@ from isolaw.fits.selection import (
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.runs import SYMBOL_OF, Runs
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400

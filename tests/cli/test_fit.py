@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,19 +135,6 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
     assert every["bootstrap"]["draws"] == 0
 
 
-def test_several_sources_are_one_set_of_runs(
-    isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
-) -> None:
-    halves = []
-    for seed in (0, 1):
-        halves.append(tmp_path / f"seed{seed}.csv")
-        table[table["seed"] == seed].to_csv(halves[-1], index=False)
-    whole = strict(isolaw("fit", csv, *MAPPED, *QUICK, "--json")[1])
-    code, stdout, _ = isolaw("fit", *halves, *MAPPED, *QUICK, "--json")
-    assert code == 0
-    assert strict(stdout)["frontier"] == whole["frontier"]
-
-
 def test_several_sources_hold_a_run_once(
     isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
 ) -> None:
@@ -162,31 +148,6 @@ def test_several_sources_hold_a_run_once(
     code, stdout, stderr = isolaw("fit", csv, tmp_path / "other.csv", *MAPPED, *QUICK)
     assert (code, stdout) == (2, "")
     assert "none of 16 logs can be fitted" in stderr
-
-
-def test_a_sweep_becomes_a_law(isolaw: Call, tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep"
-    changes = ["grid.rollouts_per_problem=[8,32,128]", "sweep.seeds=2", "sweep.compute=200000"]
-    changes += ["problems.n_validation=100", "executor.kind=inline"]
-    options = [own for change in changes for own in ("--set", change)]
-    assert isolaw("sweep", "--out", sweep, *options)[0] == 0
-    code, stdout, _ = isolaw("fit", sweep, *QUICK, "--json")
-    document = strict(stdout)
-    assert code == 0
-    assert (document["metric"], document["eval_set"]) == ("avg@4", "validation")
-    assert document["fixed"] == {"problems_per_batch": 32}
-    assert document["n_train_problems"] == 2000
-    assert document["epochs_seen"] > 0
-    assert document["x"]["range"][0] == 32 * 128  # step 0 was measured: from the largest batch on
-
-
-def test_parquet(isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path) -> None:
-    table.to_parquet(tmp_path / "curves.parquet")
-    ours, theirs = (
-        strict(isolaw("fit", path, *MAPPED, *QUICK, "--json")[1])
-        for path in (tmp_path / "curves.parquet", csv)
-    )
-    assert ours["frontier"] == theirs["frontier"]
 
 
 # What --out may replace
@@ -344,16 +305,6 @@ def test_points_in_steps(isolaw: Call, tmp_path: Path) -> None:
     assert found == pytest.approx([3, 4, 0.006, 700], rel=1e-4)
 
 
-def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
-    path = write_points(tmp_path / "points.csv", "millions")
-    table = pd.read_csv(path)
-    table["millions"] /= 1e6
-    table.to_csv(path, index=False)
-    code, stdout, _ = isolaw("fit", path, "--column", "compute=millions*1000000", "--json")
-    assert code == 0
-    assert strict(stdout)["params"]["x0"]["value"] == pytest.approx(6.1, abs=0.05)
-
-
 def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
     path = write_points(tmp_path / "points.csv")
     pd.read_csv(path).head(4).to_csv(path, index=False)
@@ -392,21 +343,3 @@ def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, tmp_path: P
         code, _, stderr = isolaw("fit", points, option, value)
         assert code == 2
         assert f"{option} applies to runs, and cannot be combined with a table of points" in stderr
-
-
-# The console script itself
-
-
-def script(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
-def test_as_a_program(command: str, csv: Path, tmp_path: Path) -> None:
-    out = tmp_path / "law.json"
-    done = script(command, "fit", csv, *MAPPED, *QUICK, "--json", "--out", out)
-    assert done.returncode == 0
-    assert strict(done.stdout) == strict(out.read_text())
-    assert "Warning" not in done.stderr
-    wrong = script(command, "fit", tmp_path / "gone.csv")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert len(wrong.stderr.splitlines()) == 1

@@ -18,7 +18,8 @@ from isolaw.errors import InputError
 from isolaw.fits.allocations import reached
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.report.text.prediction import at_the_end, verdict
+from isolaw.report.text.prediction import _verdict as verdict
+from isolaw.report.text.prediction import at_the_end
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 COST = Cost({"generate": StepPart(20.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
