@@ -43,10 +43,6 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
     "curve, as in arXiv 2603.12151.",
 )  # fmt: skip
 @click.option(
-    "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
-    help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
-)  # fmt: skip
-@click.option(
     "--retune", metavar="NAME",
     help="Also fit a law with NAME (lr) re-tuned for every (n, C); for lr, also its scaling rule.",
 )  # fmt: skip

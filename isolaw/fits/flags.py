@@ -67,8 +67,7 @@ class Code(StrEnum):
     STILL_RISING = "still_rising", "curves still rise at their end: their ceilings are not determined"
     FLAT_CURVES = "flat_curves", "rewards are flat or fall, which a learning curve cannot describe"
     HARDLY_RISES = "hardly_rises", "a curve has too few record points, so isolaw fits all its checkpoints"
-    LATE_FALL = "late_fall", "rewards fall late in training, which a learning curve cannot describe"
-    MISFIT = "misfit", "another curve family fits the checkpoints better"
+    LATE_FALL = "late_fall", "rewards fall late in training"
 
     # n* and the law.
     GRID_EDGE = "grid_edge", "n* is, or may be, outside the measured n or at their edge"

@@ -75,9 +75,9 @@ def load(path: Path) -> LawDocument:
 def _check(document: LawDocument) -> None:
     """Raise `Malformed` if the parts of a document contradict each other."""
     grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
-    if grid != curves or not grid or not document.frontier:
+    if curves != (grid if document.curve else []) or not grid or not document.frontier:
         raise Malformed("its curves do not match its grid, or are missing")
-    names = set(FAMILIES[document.curve].parameters)
+    names = set(FAMILIES[document.curve].parameters) if document.curve else set()
     if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
         raise Malformed(f"expected the parameters {', '.join(sorted(names))} of every curve, and no others")
     if any(g.step_cost <= 0 for g in document.grid):

@@ -81,7 +81,6 @@ class CurveEntry(Cell):
     parameters: dict[str, Quantity]  # the parameters of the curve family, by name
     ceiling: Literal["seen", "open"]  # whether the checkpoints determine the ceiling
     rms: float  # root mean square of the residuals
-    late: float  # mean of reward minus curve over checkpoints beyond a quarter of the compute
     measured: tuple[float, float]
 
 
@@ -123,14 +122,6 @@ class LawEntry(RuleLoss):
 
 
 @dataclass(frozen=True)
-class FamilyFit:
-    """The quality of fit of one family of learning curves to the checkpoints of all configurations."""
-
-    rms: float
-    aicc: float
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
@@ -146,7 +137,6 @@ class Comparison:
     levels_off: float | None = None  # share of draws in which n* rises and levels off
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0  # the fewest runs of a configuration
-    curves: dict[str, FamilyFit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,7 +182,7 @@ class LawDocument(Flagged):
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
-    curve: Literal["exp", "hill", "power"]
+    curve: Literal["exp", "hill", "power"] | None  # of the paper's method, as are the next two
     records: float | None  # width of the bins of record points
     robust: bool
     x: Axis
@@ -203,7 +193,7 @@ class LawDocument(Flagged):
     params: dict[str, Quantity]  # b, L, k, x0 of the logistic law (x0 is log10 C0, or M0), and saturation
     frontier: tuple[FrontierPoint, ...]
     crossovers: tuple[Crossing, ...]  # for each pair of n
-    curves: tuple[CurveEntry, ...]
+    curves: tuple[CurveEntry, ...]  # empty but for the paper's method
     bootstrap: DrawsInfo
     comparison: Comparison
     health: HealthInfo
