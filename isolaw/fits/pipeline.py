@@ -75,7 +75,6 @@ def fit(
     method: Literal["surface", "paper"] = "surface",
     curve: Literal["exp", "hill", "power"] = "exp",
     records: float | Literal["off"] | None = WIDTH,
-    robust: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
@@ -98,10 +97,9 @@ def fit(
         unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
     method
         ``surface`` or ``paper`` (see the module's docstring).
-    curve, records, robust
-        of the method ``paper`` alone: the family of learning curves; the width of the bins of record points
-        in the metric's unit (`isolaw.fits.metric`), where ``"off"`` or None fits all checkpoints; and whether
-        to use the Huber loss, which downweights outlier evaluations.
+    curve, records
+        of the method ``paper`` alone: the family of learning curves, and the width of the bins of record
+        points in the metric's unit (`isolaw.fits.metric`), where ``"off"`` or None fits all checkpoints.
     draws
         number of draws; 0 gives no intervals.
     seed
@@ -142,7 +140,7 @@ def fit(
         else:
             samples, unit = resample(configurations, curve, draws, seed)
             width = None if width is None else width * unit_of_reward
-            curves, failed = _fit_all(selection, samples, curve, width, robust)
+            curves, failed = _fit_all(selection, samples, curve, width)
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS)
@@ -185,7 +183,6 @@ def fit(
         method=method,
         curve=curve if curves else None,
         records=width,
-        robust=bool(curves) and robust,
         x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
@@ -240,7 +237,6 @@ def _fit_all(
     samples: list[NDArray[np.float64]],
     family: str,
     width: float | None,
-    robust: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve to the data and to each draw. Draws in which a curve fails are dropped.
 
@@ -249,7 +245,7 @@ def _fit_all(
     configurations = selection.configurations
     pairs = list(zip(configurations, samples, strict=True))
     if width is None:
-        return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
+        return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
     weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
     # In these configurations the reward hardly rises. They are kept, since their n could be the best.
@@ -274,7 +270,7 @@ def _fit_all(
         text = 'too many draws failed; add seeds, or fit all checkpoints (in Python: records="off")'
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
-        fit_curves(c.compute, reward[usable], weight[usable], family, robust)
+        fit_curves(c.compute, reward[usable], weight[usable], family)
         for c, reward, weight in zip(configurations, rewards, weights, strict=True)
     ], failed
 

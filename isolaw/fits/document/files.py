@@ -12,7 +12,7 @@ from isolaw.errors import DataError, InputError, shown
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
 from isolaw.fits.document.codec import Malformed
-from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
+from isolaw.fits.document.schema import FORMAT, LawDocument
 from isolaw.fits.selection import HELD
 
 
@@ -21,7 +21,7 @@ def check_writable(path: str | Path) -> None:
     check_replaceable(Path(path), "a law", "law.json", is_law)
 
 
-def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
+def save(document: LawDocument, path: str | Path) -> None:
     """Write a law's document; raise `DataError` if ``path`` is an existing file that is not a law."""
     check_writable(path)
     text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
@@ -62,8 +62,6 @@ def read(path: Path) -> dict[str, Any]:
 def load(path: Path) -> LawDocument:
     """Return a law's document; raise `DataError` if the file is not a law or is damaged."""
     data = read(path)
-    if data.get("method") == "points":
-        raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
     try:
         document = LawDocument.from_dict(data)
         _check(document)

@@ -182,9 +182,8 @@ class LawDocument(Flagged):
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
-    curve: Literal["exp", "hill", "power"] | None  # of the paper's method, as are the next two
+    curve: Literal["exp", "hill", "power"] | None  # of the paper's method, as is the next
     records: float | None  # width of the bins of record points
-    robust: bool
     x: Axis
     grid: tuple[GridEntry, ...]
     sources: tuple[str, ...]  # files of the runs
@@ -219,31 +218,3 @@ class LawDocument(Flagged):
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
         """Return the document encoded by `to_dict`; raise `Malformed` if a key is missing or mistyped."""
         return decoded(cls, data)
-
-
-@dataclass(frozen=True)
-class StandardErrors:
-    """Least-squares standard errors under the assumption in ``label``. Undetermined errors are None."""
-
-    label: str
-    b: float | None
-    L: float | None
-    k: float | None
-    x0: float | None
-
-
-@dataclass(frozen=True)
-class PointsDocument(Flagged):
-    """A law fitted to ready-made points instead of learning curves: another content of ``law.json``."""
-
-    DERIVED = ("format", "simulated", "method")
-    format: ClassVar[str] = FORMAT
-    method: ClassVar[str] = "points"
-
-    x: Axis
-    points: int
-    params: dict[str, Quantity]
-    standard_errors: StandardErrors
-    sse: float
-    sources: tuple[str, ...] = ()
-    flags: tuple[Flag, ...] = ()

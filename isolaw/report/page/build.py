@@ -86,7 +86,7 @@ def _options(document: LawDocument) -> str:
         "draws": d.bootstrap.draws, "seed": d.bootstrap.seed,
     }  # fmt: skip
     if d.curve is not None:
-        keywords |= {"curve": d.curve, "records": records, "robust": d.robust}
+        keywords |= {"curve": d.curve, "records": records}
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
