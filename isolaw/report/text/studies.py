@@ -1,4 +1,4 @@
-"""The text of studies: choices in a backtest, laws side by side, laws of points, and model-size laws."""
+"""The text of studies: choices in a backtest, laws side by side, and model-size laws."""
 
 from __future__ import annotations
 
