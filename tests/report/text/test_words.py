@@ -401,19 +401,3 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-
-
-def test_summary_of_points() -> None:
-    budgets = np.geomspace(1e5, 1e7, 30)
-    rng = np.random.default_rng(0)
-    n_star = 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1))) + 0.1 * rng.standard_normal(30))
-    document, _ = isolaw.fit_points(budgets, n_star)
-    first, second = studies.points_summary(document)
-    assert first.startswith("30 points, SSE ")
-    for name in ("L = ", "k = ", "log10 C0 = ", "b = "):
-        assert name in first
-    assert first.count("(SE ") == 4
-    assert second == "Standard errors are conditional on independent points."
-    falling, _ = isolaw.fit_points(budgets, n_star[::-1])
-    assert "(SE " not in studies.points_summary(falling)[0]
-    assert studies.points_summary(falling)[0].count("(not identified)") == 4
