@@ -31,7 +31,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _WHOLE_VALUE, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
 _MOST_PARTS = 40  # values and * in a pattern
 _REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
-_REPETITIONS |= {"part", "rerun", "again"}
+_REPETITIONS |= {"part", "rerun", "again", "seed"}
+_WORD_OR_SETTING = re.compile(r"(?<![^-_/ .])([A-Za-z]{2,})(?:[0-9][0-9.]*(?:e-?[0-9]+)?)?(?![^-_/ .#])")
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,18 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
     """Return a word of each name that not all names contain, or "" for a name without one.
 
-    Runs that differ in a word are not repetitions. The list is empty if the names differ only in numbers.
+    Runs that differ in a word, or in the number of a setting such as ``lr1e-6``, are not repetitions. The
+    list is empty if the names differ only in numbers.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2-again"])
     (['ppo', 'grpo'], [])
     >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
     ['vi', 'enlang', 'reproduce']
     """
-    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .#])", run) for run in runs]
-    shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
+    words = [
+        [m[0] for m in _WORD_OR_SETTING.finditer(run) if m[1].lower() not in _REPETITIONS] for run in runs
+    ]
+    shared = set(words[0]).intersection(*words[1:])
     differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
     return differing if any(differing) else []
 
