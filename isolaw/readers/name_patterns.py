@@ -96,33 +96,28 @@ class NamePattern:
         the next text. A single regular expression would try all combinations of places.
         """
         first, *others = self._texts
-        begin = first.match(name) if others else first.fullmatch(name)
+        begin, end = first.match(name) if others else first.fullmatch(name), len(name)
         if begin is None:
             return {}, {}
-        little, at = [begin], begin.end()
-        for text in others:
-            places = (match for start in range(at, len(name) + 1) if (match := text.match(name, start)))
-            ends = text is others[-1]
-            place = next((match for match in places if not ends or match.end() == len(name)), None)
-            if place is None:
+
+        def place(text: re.Pattern[str], starts: range, least: int, most: int) -> re.Match[str] | None:
+            matches = (text.match(name, start) for start in starts)
+            return next((match for match in matches if match and least <= match.end() <= most), None)
+
+        little, much, at, bound = [begin], list[re.Match[str]](), begin.end(), end
+        for number, text in enumerate(others, 1):
+            match = place(text, range(at, end + 1), end if number == len(others) else at, end)
+            if match is None:
                 return {}, {}
-            little.append(place)
-            at = place.end()
-        much, bound = list[re.Match[str]](), len(name)
+            little.append(match)
+            at = match.end()
         for text in reversed(others):
-            starts = range(bound, begin.end() - 1, -1)
-            places = (match for start in starts if (match := text.match(name, start)))
-            ends = not much
-            fitting = (
-                match for match in places if match.end() == bound or (not ends and match.end() < bound)
-            )
-            place = next(fitting, None)
-            if place is None:
+            match = place(text, range(bound, begin.end() - 1, -1), 0 if much else end, bound)
+            if match is None:
                 return {}, {}
-            much.append(place)
-            bound = place.start()
-        found = ([begin, *reversed(much)], little)
-        most, least = ([value for match in matches for value in match.groups()] for matches in found)
+            much.insert(0, match)
+            bound = match.start()
+        most, least = ([v for match in each for v in match.groups()] for each in ([begin, *much], little))
         return dict(zip(self._names, most, strict=True)), dict(zip(self._names, least, strict=True))
 
 
