@@ -246,8 +246,8 @@ def test_content_that_cannot_be_used(tmp_path: Path, text: str, words: list[str]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
-        ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
+        ({"metric": "scores"}, ["no column 'scores'", "'score'", "step, score, extra"]),
+        ({"metric": None}, ["no column 'avg@4'", "nearest: 'score'", "step, score, extra"]),
         ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
         ({"columns": {"compute": "steps*8"}}, ["no column 'steps*8'", "'step'"]),
         ({"columns": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
