@@ -152,8 +152,8 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
         if run.curves.mixed and run.status is LogStatus.READY:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
         if run.curves.of and not any(is_reward(metric) for _, metric in run.curves.of):
-            found = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
-            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {found}")
+            metrics = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {metrics}")
         if not run.curves.of:
             run.leave_out(
                 LogStatus.UNKNOWN_FORMAT, f"it has no value of a known metric; its keys are {_listed(keys)}"

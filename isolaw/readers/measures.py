@@ -104,8 +104,10 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the only accuracy of a table, or "" if it has none or several."""
-    found = [c for c in columns if (match := _measure(frame, c)) and match.accuracy and not match.summary]
-    return found[0] if len(found) == 1 else ""
+    accuracies = [
+        c for c in columns if (match := _measure(frame, c)) and match.accuracy and not match.summary
+    ]
+    return accuracies[0] if len(accuracies) == 1 else ""
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _WHOLE_VALUE, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
 _MOST_PARTS = 40  # values and * in a pattern
 _REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
-_REPETITIONS |= {"part", "rerun", "again"}
+_REPETITIONS |= {"part", "rerun", "again", "seed"}
+_WORD_OR_SETTING = re.compile(r"(?<![^-_/ .])([A-Za-z]{2,})(?:[0-9][0-9.]*(?:e-?[0-9]+)?)?(?![^-_/ .#])")
 
 
 @dataclass(frozen=True)
@@ -95,33 +96,28 @@ class NamePattern:
         the next text. A single regular expression would try all combinations of places.
         """
         first, *others = self._texts
-        begin = first.match(name) if others else first.fullmatch(name)
+        begin, end = first.match(name) if others else first.fullmatch(name), len(name)
         if begin is None:
             return {}, {}
-        little, at = [begin], begin.end()
-        for text in others:
-            places = (match for start in range(at, len(name) + 1) if (match := text.match(name, start)))
-            ends = text is others[-1]
-            place = next((match for match in places if not ends or match.end() == len(name)), None)
-            if place is None:
+
+        def place(text: re.Pattern[str], starts: range, least: int, most: int) -> re.Match[str] | None:
+            matches = (text.match(name, start) for start in starts)
+            return next((match for match in matches if match and least <= match.end() <= most), None)
+
+        little, much, at, bound = [begin], list[re.Match[str]](), begin.end(), end
+        for number, text in enumerate(others, 1):
+            match = place(text, range(at, end + 1), end if number == len(others) else at, end)
+            if match is None:
                 return {}, {}
-            little.append(place)
-            at = place.end()
-        much, bound = list[re.Match[str]](), len(name)
+            little.append(match)
+            at = match.end()
         for text in reversed(others):
-            starts = range(bound, begin.end() - 1, -1)
-            places = (match for start in starts if (match := text.match(name, start)))
-            ends = not much
-            fitting = (
-                match for match in places if match.end() == bound or (not ends and match.end() < bound)
-            )
-            place = next(fitting, None)
-            if place is None:
+            match = place(text, range(bound, begin.end() - 1, -1), 0 if much else end, bound)
+            if match is None:
                 return {}, {}
-            much.append(place)
-            bound = place.start()
-        found = ([begin, *reversed(much)], little)
-        most, least = ([value for match in matches for value in match.groups()] for matches in found)
+            much.insert(0, match)
+            bound = match.start()
+        most, least = ([v for match in each for v in match.groups()] for each in ([begin, *much], little))
         return dict(zip(self._names, most, strict=True)), dict(zip(self._names, least, strict=True))
 
 
@@ -157,15 +153,18 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
 def words_that_differ(runs: Sequence[str]) -> list[str]:
     """Return a word of each name that not all names contain, or "" for a name without one.
 
-    Runs that differ in a word are not repetitions. The list is empty if the names differ only in numbers.
+    Runs that differ in a word, or in the number of a setting such as ``lr1e-6``, are not repetitions. The
+    list is empty if the names differ only in numbers.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2-again"])
     (['ppo', 'grpo'], [])
     >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
     ['vi', 'enlang', 'reproduce']
     """
-    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .#])", run) for run in runs]
-    shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
+    words = [
+        [m[0] for m in _WORD_OR_SETTING.finditer(run) if m[1].lower() not in _REPETITIONS] for run in runs
+    ]
+    shared = set(words[0]).intersection(*words[1:])
     differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
     return differing if any(differing) else []
 

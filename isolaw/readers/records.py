@@ -159,9 +159,9 @@ def with_settings(
 def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str] = ()) -> pd.DataFrame:
     """Return a table whose column ``run`` names the trainings in it, if there are several.
 
-    Of steps that a resumed run repeats, only the later rows are kept. A table whose columns distinguish the
-    trainings already names its runs. ``step`` is the column of the steps, ``name`` the name of the first
-    training, and ``named`` has the columns that the user names.
+    ``attrs["falls"]`` has the rows at which steps go back, as in a resumed run. A table whose columns
+    distinguish the trainings already names its runs. ``step`` is the column of the steps, ``name`` the name
+    of the first training, and ``named`` has the columns that the user names.
     """
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
     falls = np.flatnonzero(np.diff(steps, prepend=-np.inf) < 0)
@@ -179,27 +179,11 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
     training = np.searchsorted(begins, np.arange(len(frame)), side="right")
     if begins and (of_runs or _labels(frame[others], training, named)):
         return frame
-    # A text that differs in each row, such as a time, names nothing.
-    texts = [c for c in others if c not in numeric and not frame[c].is_unique]
-    of_step = [training, steps, *(frame[c].astype(str) for c in texts)]
-    measured = frame[numeric].notna()
-    repeated = pd.Series(False, index=frame.index)
-    place = pd.Series(np.arange(len(frame)), index=frame.index)
-    for column in numeric:  # a later row counts only if it measures what the earlier one did
-        rows = place[measured[column]]
-        last = rows.groupby([pd.Series(each, index=frame.index)[rows.index] for each in of_step]).transform(
-            "max"
-        )
-        repeated[rows.index] |= (segment[rows] != segment[last]) & ~np.isnan(steps[rows])
-    out = frame[~repeated].copy()
-    out.attrs = dict(frame.attrs)
-    notes = list(frame.attrs.get("notes", ()))
-    if repeated.any():
-        number = int(repeated.sum())
-        notes.append(f"{number:,} steps repeated, as by a resumed run; isolaw kept the later values")
+    out, notes = frame.copy(), list(frame.attrs.get("notes", ()))
+    out.attrs["falls"] = frame.index[falls].tolist()
     if begins:
         names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
-        out.insert(0, "run", names[training[~repeated.to_numpy()]])
+        out.insert(0, "run", names[training])
         out.attrs["trainings"] = True
         where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
         notes.append(f"the steps start again at {where}, so other trainings begin there")

@@ -141,9 +141,9 @@ class _Collector:
         except TableNeeds as error:
             nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
             more = [_NO_LOG.format(expected_formats())] if nothing else []
-            message: str = Wording(str(error).removeprefix(f"{path}: "), *more)
+            text = Wording(str(error).removeprefix(f"{path}: "), *more)
             needs, name = list(error.needs), path if not self.several else _name(place.path)
-            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, message)
+            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text)
             table.offered = error.needs
             self._leave_out(table)
         except (DataError, StoreError) as error:

@@ -275,13 +275,13 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     _check_size(path, 0, content.count(b":"))
     if holds_cells(document):
         return _read_notebook(path, document)
-    found = [(rows, _row(beside)) for rows, beside in lists(document)]
-    records, beside = max(found, key=lambda pair: len(pair[0]), default=([], {}))
+    every = [(rows, _row(beside)) for rows, beside in lists(document)]
+    records, beside = max(every, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
-    alike = [one for one in found if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
+    alike = [one for one in every if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
     beside_of: set[str] = set()
     if len(alike) > 1:  # one list for each n, seed or arm
         beside_of = set().union(*(below for _, below in alike))

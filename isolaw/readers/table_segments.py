@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
@@ -201,13 +200,21 @@ def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             "out"
         )
         table = table[~equal]
-    last = table.groupby(KEY)[_RANK].transform("max")
-    old = table[_RANK] < last
-    if old.any():
-        overlap = table[table.duplicated(KEY, keep=False)]
-        differ = int((overlap.groupby(KEY)["value"].agg(np.ptp) > 0).sum())
-        notes.append(
-            f"{int(old.sum()):,} steps are in two segments of a run, {differ:,} with different values: "
-            "isolaw kept the later segment's"
-        )
-    return table[~old], notes
+    table, dropped = later(table, table[_RANK])
+    return table, [*notes, *dropped]
+
+
+def later(table: pd.DataFrame, rank: pd.Series) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with the row of the last segment for each repeated step, and a note.
+
+    ``rank`` has the place of each row's segment in its run.
+    """
+    old = rank < rank.groupby([table[name] for name in KEY]).transform("max")
+    if not old.any():
+        return table, []
+    overlap = table[table.duplicated(KEY, keep=False)]
+    values = pd.to_numeric(overlap["value"], errors="coerce").groupby([overlap[name] for name in KEY])
+    return table[~old], [
+        f"{int(old.sum()):,} steps are in two segments of a run, {int((values.nunique() > 1).sum()):,} with "
+        "different values: isolaw kept the later segment's"
+    ]

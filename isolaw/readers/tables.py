@@ -215,6 +215,10 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             table = table[table["value"].notna() | after_last_value(table)]
         attributed |= naming.attributes
         unused = [c for c in unused if c not in naming.used]
+    elif falls := frame.attrs.get("falls"):
+        segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
+        table, repeated = table_segments.later(table, segment)
+        notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}

@@ -1,7 +1,4 @@
-"""Facts that went wrong: each is found or asked, and none is taken without a word.
-
-``python tests/readers/test_corruptions.py`` prints the table.
-"""
+"""Facts that went wrong: each is found or asked, and none is taken without a word."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import json
 import random
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -486,19 +482,3 @@ def test_no_damage_is_silent(seed: int, tmp_path: Path) -> None:
     curves = {key[:3] for key in known}  # a garbled name is that of no metric
     wrong = {key: v for key, v in values.items() if known.get(key) != v and key[:3] in curves}
     assert not wrong or now - said, (path, kind, list(wrong.items())[:3])
-
-
-def table() -> None:
-    """Print what is said of each corruption."""
-    for own in CORRUPTIONS:
-        with tempfile.TemporaryDirectory() as folder:
-            at = place(own.sample, Path(folder))
-            own.change(at)
-            text = said(at, own.given or own.sound)
-        found = re.search(f".*(?:{own.says}).*", text)
-        line = found[0].replace(str(at), own.sample)[:150] if found else "SILENT"
-        sys.stdout.write(f"{own.sample:<14} {own.what:<46} {line}\n")
-
-
-if __name__ == "__main__":
-    table()

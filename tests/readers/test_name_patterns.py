@@ -31,6 +31,7 @@ def test_a_number_is_taken_whole() -> None:
     assert values("n{n}-seed{seed}", "W&B name", ("logs/n8-seed1",)) == {"rollouts_per_problem": 8, "seed": 1}
     assert values("n{n}-lr{lr}-*", "n8-lr1e-06-x") == {"rollouts_per_problem": 8, "lr": 1e-06}
     assert values("n{n}", "m8") == {}
+    assert values("*a*a{n}", "xaxa8") == {"rollouts_per_problem": 8}
 
 
 def test_a_name_that_can_be_read_in_two_ways_is_refused() -> None:
