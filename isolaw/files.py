@@ -232,7 +232,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")
     if path.exists() and not (path.is_file() and is_ours(path)):  # opening a pipe would wait
         raise DataError(f"{path}: exists and is not {what}; it is left unchanged")
-    check_suffix(path, what, example)
+    _check_suffix(path, what, example)
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".tmp"):
@@ -241,10 +241,10 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
         raise DataError(f"{path}: cannot write in {folder} ({error.strerror or error})") from None
 
 
-def check_suffix(path: str | Path, what: str, example: str) -> None:
+def _check_suffix(path: str | Path, what: str, example: str) -> None:
     """Raise `DataError` unless a path has the suffix of the kind of file that isolaw will write.
 
-    >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
+    >>> _check_suffix("runs.csv", "a table of runs", "points.parquet")
     Traceback (most recent call last):
     isolaw.errors.DataError: runs.csv: found the suffix '.csv'; expected .parquet for a table of runs, e.g. \
 runs.parquet

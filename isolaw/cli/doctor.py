@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import as_json, interruptible, json_option, note, print_result, progress_bar
+from isolaw.cli.common import interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -20,7 +20,6 @@ _GIB = 2**30
 
 
 @click.command(cls=ShortHelp)
-@click.option("--import", "imports", is_flag=True, help="Also import the real backend's libraries (slow).")
 @click.option(
     "--gpu", "checkup", is_flag=True,
     help="Sample and train with a model of random weights: about 4 minutes.",
@@ -35,22 +34,18 @@ _GIB = 2**30
 )  # fmt: skip
 @json_option
 @interruptible()
-def doctor(imports: bool, checkup: bool, **of_checkup: Any) -> int:
+def doctor(checkup: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
     1 if there is a fault or, with --gpu, a failed check. A missing real backend is only a note.
     """
-    from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
+    from isolaw.doctor import diagnose, examine, readers, states, to_dict
 
     if checkup:
         return _checkup(**of_checkup)
     machine = examine()
     findings = diagnose(machine)
-    if imports:
-        if not as_json():
-            note("importing the libraries of the real backend …")
-        findings += try_imports(machine)
     lines = [*_facts(machine), ""]
     lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
     lacking = {name: command for name, command in readers().items() if command}

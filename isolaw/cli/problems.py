@@ -134,10 +134,8 @@ def problems(
 def _dead_groups(counts: str) -> None:
     """Print the share of dead groups for each n."""
     from isolaw.fits.studies.dead_groups import dead_groups, read_counts
-    from isolaw.report.text.dead_groups import document
 
-    result = dead_groups(*read_counts(counts))
-    print_document(document(result))
+    print_document(dead_groups(*read_counts(counts)))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:

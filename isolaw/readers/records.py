@@ -38,10 +38,12 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-Measured = Mapping[str, tuple[Sequence[int], Sequence[float]]]  # metric → ascending positions, and its values
+_Measured = Mapping[
+    str, tuple[Sequence[int], Sequence[float]]
+]  # metric → ascending positions, and its values
 
 
-def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collection[int] = ()) -> list[int]:
+def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
     ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
@@ -76,7 +78,7 @@ def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collec
     return begins
 
 
-def _again(steps: Floats, start: int, fall: int, at: int, places: Measured, resettled: bool) -> bool:
+def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
     """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
     for positions, values in places.values():
         low, here = bisect_left(positions, start), bisect_left(positions, at)
@@ -230,28 +232,23 @@ def is_measured(column: str) -> bool:
 
 
 @dataclass(frozen=True)
-class StepCount:
-    """What a column counts in each step, with the numbers that its values can mean."""
+class _StepCount:
+    """What a column counts in each step."""
 
-    unit: str  # ``rollouts``, ``problems``, ``both`` or ``tokens``, as `isolaw.readers.names.counts`
+    unit: str  # ``rollouts``, ``problems`` or ``both``, as `isolaw.readers.names.counts`
     a_step: tuple[float, ...]  # more than one if it is unknown whether it counts a record or a step
     rises: bool  # whether it counts from the start
-    first: int  # positions of the first and the last record
-    last: int
 
-    def agrees(self, problems: float, rollouts: float, name: str, tokens: float = 1) -> bool:
+    def agrees(self, problems: float, rollouts: float, name: str) -> bool:
         """Return whether it can be the count of B_p problems with n ``rollouts`` each."""
         batch = problems * rollouts
-        makes = {"problems": [problems], "both": [batch, problems], "tokens": [tokens * batch]}
-        accepted = makes.get(self.unit, [batch])
+        accepted = {"problems": [problems], "both": [batch, problems]}.get(self.unit, [batch])
         if not self.rises and plain(name) in _MAYBE_N:
-            accepted = [*accepted, rollouts]
-        if self.unit == "tokens" and any(each >= 0.5 * accepted[0] for each in self.a_step):
-            return True
+            accepted.append(rollouts)
         return any(abs(each - one) <= _SLACK * one for each in self.a_step for one in accepted)
 
 
-def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
+def count_of(name: str, step: Floats, value: Floats) -> _StepCount | None:
     """Return what a column counts per step: its rise, or the same number in every record; else None.
 
     >>> count_of("total_episodes", np.array([10.0, 20.0]), np.array([320.0, 640.0])).a_step
@@ -269,11 +266,10 @@ def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
     if len(steps) < 2 or values[0] < 0 or np.any(np.diff(values) < 0):
         return None
     passed, rise = float(steps[-1] - steps[0]), float(values[-1] - values[0])
-    ends = int(kept[0]), int(kept[-1])
     if rise:  # one that rises as the steps do counts them
-        return None if rise == passed else StepCount(unit, (rise / passed,), True, *ends)
-    interval = float(np.diff(steps).max())
-    if unit == "tokens" or not values[0]:
+        return None if rise == passed else _StepCount(unit, (rise / passed,), True)
+    if not values[0]:
         return None
+    interval = float(np.diff(steps).max())
     each = (float(values[0]), *([float(values[0]) / interval] if interval > 1 else []))
-    return StepCount(unit, each, False, *ends)
+    return _StepCount(unit, each, False)

@@ -60,15 +60,15 @@ def test_json_has_what_the_text_has(isolaw: Call) -> None:
 
 def test_no_source_no_number(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e9", "--json")
-    assert code == 1
+    assert code == 0
     assert json.loads(stdout)["start"] is None
     code, stdout, _ = isolaw("advise", "--budget", "1e9")
-    assert code == 1
+    assert code == 0
     assert "no starting point" in stdout.splitlines()[0]
     assert "n* is at least 250 at C = 1e7" in stdout
     assert "start with " not in stdout.casefold()
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
-    assert code == 1
+    assert code == 0
     assert "no n* is known on hard problems" in stdout.splitlines()[0]
     assert "its problems are easy, and yours are hard" in stdout
     assert "Publications disagree: n* rises with C" in stdout.splitlines()[5]
@@ -98,12 +98,11 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "2000B")
-    assert code == 1
+    assert code == 0
     assert (
         "over 100 times larger or smaller than all models in the sources (0.13M–7.6B)"
         in stdout.splitlines()[0]
     )
-    assert "These publications comment" not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "700B", "--json")
     assert code == 0
 

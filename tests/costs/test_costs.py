@@ -162,44 +162,6 @@ def test_a_table_of_throughputs(tmp_path: Path) -> None:
 
 
 # The stage speed of a report made on two cores of a CPU.
-SPEED = [
-    {
-        "problems_per_batch": b,
-        "rollouts_per_problem": n,
-        "sampled_tokens_per_s": rate,
-        "trained_tokens_per_s": 22467.6,
-        "mfu": None,
-        "seconds_of_a_step": {"sync": 0.0134, "evaluate": 0.02, "generate": drawn, "train": trained},
-    }
-    for b, n, rate, drawn, trained in (
-        (4, 8, 5940.5, 0.067587, 0.027573),
-        (1, 64, 6968.5, 0.106981, 0.046019),
-    )
-]
-
-
-def report(**more: Any) -> dict[str, Any]:
-    stages = [
-        {"stage": "model", "measured": {"architecture": "Qwen2", "parameters": 133952}},
-        {"stage": "speed", "measured": {"speed": SPEED}},
-    ]
-    return {"device": "cpu", "machine": {"gpus": []}, "stages": stages, **more}
-
-
-def test_a_report_of_the_doctor(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    file.write_text(json.dumps(report()))
-    cost = costs.read(file)
-    assert cost.step(4, 8) == pytest.approx(0.0134 + 0.067587 + 0.027573, rel=0.05)
-    assert cost.step(1, 64) == pytest.approx(0.0134 + 0.106981 + 0.046019, rel=0.05)
-    assert (cost.source, cost.gpus, cost.gpu_hours(4, 8, 1)) == (CostOrigin.DOCTOR, 0, None)
-    assert cost.model == "Qwen2 of random weights, 133,952 parameters"
-    file.write_text(json.dumps(report(device="cuda", machine={"gpus": [{"name": "H200"}]})))
-    assert (costs.read(file).gpus, costs.read(file).gpu) == (1, "H200")
-    for content in ("{}", "[1]", "x", json.dumps(report(stages=[]))):
-        file.write_text(content)
-        with pytest.raises(DataError, match=r"report\.json"):
-            costs.read(file)
 
 
 def test_budgets_in_hours() -> None:

@@ -306,9 +306,9 @@ def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
 def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
     reward, options = ODD[name]
     scale = 1e9 if name == "huge" else 1e-9
-    odd = isolaw.fit(synthetic(SETTINGS["B_p"], reward, **options), curve="exp", draws=10)
+    odd = isolaw.fit(synthetic(SETTINGS["B_p"], reward, **options), draws=10)
     plain = synthetic(SETTINGS["B_p"], rising, noise=options["noise"] / scale)
-    same = isolaw.fit(plain, curve="exp", draws=10)
+    same = isolaw.fit(plain, draws=10)
     for a, b in zip(odd.document.frontier, same.document.frontier, strict=True):
         assert a.n_star.value == pytest.approx(b.n_star.value, rel=1e-3)
         assert a.reward.value == pytest.approx(b.reward.value * scale, rel=1e-3)
@@ -481,7 +481,7 @@ def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, met
     pace = {run: 100 * rng.uniform(0.9, 1.1) for run in table["run_id"].unique()}
     spent = table["compute"] * table["run_id"].map(pace)
     counted = Runs(table.assign(**{x: spent.round().astype("int64") if x == "tokens" else spent}))
-    laws = [isolaw.fit(r, method=method, x=unit, curve="exp", draws=60)
+    laws = [isolaw.fit(r, method=method, x=unit, draws=60)
             for r, unit in ((counted, x), (Runs(table), "compute"))]  # fmt: skip
     check(laws[0], (2e6, 5e7, 1e9))
     widths = []

@@ -22,8 +22,8 @@ import pytest
 from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
+from isolaw.readers.containers.notebook import tables
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 

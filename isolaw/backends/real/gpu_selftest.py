@@ -159,7 +159,7 @@ def _devices(device: str, record: _Record) -> None:
     import torch
 
     machine = doctor.examine()
-    findings = doctor.diagnose(machine) + doctor.try_imports(machine)
+    findings = doctor.diagnose(machine)
     faults = [f"{finding.what} (mend: {finding.mend})" for finding in findings if finding.fault]
     record.check("faults that isolaw doctor finds", faults or "none", "none", not faults)
     record.measure(python=platform.python_version())
