@@ -244,7 +244,7 @@ def _value_loss(
     sums = {
         "tokens": mask.sum().double(),
         "critic_value": values.sum(),
-        "_value_loss": loss.sum(),
+        "value_loss": loss.sum(),
         "value_clip_fraction": (largest > square).sum().double(),
     }
     return (weights.double()[:, None] * loss).sum(), {key: x.detach() for key, x in sums.items()}

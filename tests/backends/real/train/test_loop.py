@@ -360,7 +360,7 @@ def test_a_run_is_a_function_of_its_spec(train) -> None:
 # -- ScaleRL ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sampler: str) -> None:
     # An answer and its end take three or four tokens, so that some responses end by themselves.
     recipe = SCALE_RL | {"staleness": 2, "interrupt_at": [3, 4], "answer_tokens": 16}
@@ -435,7 +435,7 @@ def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Pat
 # -- sampler and trainer ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_stale_weights_stop_the_run(train, reward, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
     kinds = {"vllm": vllm_sampler.VLLMSampler, "transformers": samplers.TransformersSampler}
     loads = []
@@ -484,6 +484,7 @@ def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPa
     samplers.close_samplers()
 
 
+@pytest.mark.nightly
 def test_runs_of_several_models_in_one_process(train, made, tmp_path: Path) -> None:
     shutil.copytree(made.model, other := tmp_path / "other")
     curves = [train(real={"model": str(model), "sampler": "vllm"}) for model in (made.model, other)]
@@ -551,6 +552,7 @@ def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path, recip
 def test_a_state_that_cannot_be_read_is_named(run, tmp_path: Path) -> None:
     one = run()
     one.advance()
+    (tmp_path / "whole").mkdir()
     one.save(tmp_path / "whole")
     for name in ("model.safetensors", "exp_avg.safetensors", "loop.json", "optimizer.json"):
         for how in ("cut", "gone", "foreign"):
