@@ -229,9 +229,7 @@ def read_cost(source: Any) -> Cost:
           model is a known name or a ``config.json``; ``/2048`` at the end limits the tokens of a response;
         - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
         - a sweep's directory;
-        - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
-        - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
-          ``step_s``;
+        - step times: the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column ``step_s``;
         - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
         - a `Cost`, which is returned unchanged.
 
@@ -240,10 +238,8 @@ def read_cost(source: Any) -> Cost:
     InputError
         the source does not exist, is not of these kinds, or records no time.
 
-    >>> cost = read_cost({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
-    ...                             "tokens_per_response": 1000, "gpus": 8}})
-    >>> cost.gpu_hours(32, 64, 100).value
-    34.13...
+    >>> read_cost("12/s@8").gpu_hours(32, 64, 100).value
+    37.9...
     """
     estimated = cost_of_shape(source) if isinstance(source, str) else None
     return costs.read(source) if estimated is None else estimated

@@ -168,7 +168,7 @@ def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
-        "GPUs (12/s@8), runs or logs with times, or a TOML file of throughputs (docs/costs.md).",
+        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times (docs/costs.md).",
     )  # fmt: skip
 
 

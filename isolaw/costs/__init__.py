@@ -1,7 +1,6 @@
 """Estimate the cost of runs in seconds, GPU hours and money.
 
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
-    cost = isolaw.costs.read("throughput.toml")     your own figures
     cost = isolaw.costs.read("step-times.csv")      seconds of steps, a column step_s
     cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None if the cost is unknown
 
@@ -23,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw.arguments import check_path
-from isolaw.config.sections import Count, Index, Positive, Rate, Section
+from isolaw.config.sections import Count, Index, Positive, Section
 from isolaw.costs.recorded import Timed, fit
-from isolaw.documents.reading import read_toml
-from isolaw.documents.validation import located, parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError, SpecError, Wording
 from isolaw.files import open_file
 from isolaw.registry import traits
@@ -36,32 +34,11 @@ if TYPE_CHECKING:
     from isolaw.costs.recorded import Timed
 
 
-_EVALUATE = "evaluate"
 _RATE = re.compile(r"([0-9]*\.?[0-9]+)/s@([0-9]{1,6})")
 
 
-class _Throughput(Section):
-    """The user's own throughputs, summed over all GPUs of a run: ``[throughput]`` of a TOML file.
-
-    If the mean response has τ tokens and the mean prompt p tokens, each response token takes
-    1 / ``sampled_tokens_per_s`` seconds to sample and (τ + p) / τ / ``trained_tokens_per_s`` seconds to train
-    on.
-    """
-
-    sampled_tokens_per_s: Positive
-    trained_tokens_per_s: Positive
-    tokens_per_response: Positive
-    gpus: Index  # number of GPUs of a run; 0 for a machine without GPUs
-    tokens_per_prompt: Rate = 0.0
-    step_overhead_s: Rate = (
-        0.0  # seconds that a step of any size takes, for the longest response and the transfer of weights
-    )
-    evaluation_s: Rate | None = None
-    start_s: Rate | None = None
-
-
 class _StepTime(Section):
-    """The seconds of one step with (B_p, n): a ``[[step]]`` of a TOML file, or a row of a CSV file."""
+    """The seconds of one step with (B_p, n): an item of ``{"step": […]}``, or a row of a CSV file."""
 
     problems_per_batch: Count
     rollouts_per_problem: Count
@@ -69,32 +46,8 @@ class _StepTime(Section):
     gpus: Index | None = None  # number of GPUs of a run; 0 for a machine without GPUs
 
 
-class _File(Section):
-    throughput: _Throughput
-
-
 class _StepFile(Section):
     step: tuple[_StepTime, ...]
-
-
-def _of_table(data: Mapping[str, Any], where: str = "") -> Cost:
-    """Return the cost of a step from ``{"throughput": {…}}``, or from ``{"step": [{…}, …]}``.
-
-    Raises `SpecError` with all issues.
-    """
-    if "step" in data:
-        return _of_steps(parse_section(_StepFile, data, source=where).step, where)
-    throughput = parse_section(_File, data, source=where).throughput
-    tokens = (throughput.tokens_per_response + throughput.tokens_per_prompt) / throughput.tokens_per_response
-    parts = {
-        "generate": StepPart(0.0, 1 / throughput.sampled_tokens_per_s),
-        "train": StepPart(0.0, tokens / throughput.trained_tokens_per_s),
-        "overhead": StepPart(throughput.step_overhead_s, 0.0),
-    }
-    return Cost(
-        parts, throughput.tokens_per_response, "tokens", CostOrigin.TABLE, where, throughput.gpus,
-        evaluation_s=throughput.evaluation_s, start_s=throughput.start_s,
-    )  # fmt: skip
 
 
 def _of_steps(rows: Sequence[_StepTime], where: str) -> Cost:
@@ -140,20 +93,11 @@ def _read_step_times(path: str | Path) -> Cost | None:
     return _of_steps(rows, str(path))
 
 
-def _read_table(path: str | Path) -> Cost:
-    """Return the cost of a step from a TOML file of throughputs or step times."""
-    data = read_toml(path)
-    try:
-        return _of_table(data, str(path))
-    except SpecError as error:
-        raise located(error, path) from None
-
-
 __all__ = ["Cost", "CostOrigin", "read"]
 
 
 def read(source: Any) -> Cost:
-    """Return the cost model of a source with times or throughputs (see `isolaw.read_cost`)."""
+    """Return the cost model of a source with times, or of a rate (see `isolaw.read_cost`)."""
     from isolaw.costs import recorded
     from isolaw.readers.read import read as read_runs
     from isolaw.runs import Runs
@@ -163,7 +107,7 @@ def read(source: Any) -> Cost:
     if isinstance(source, Runs):
         return recorded.of_runs(source)
     if isinstance(source, Mapping):
-        return _of_table(source)
+        return _of_steps(parse_section(_StepFile, source).step, "")
     if not isinstance(source, str | os.PathLike):
         return recorded.of_runs(read_runs(source))
     if match := _RATE.fullmatch(str(source)):
@@ -175,11 +119,9 @@ def read(source: Any) -> Cost:
     path = Path(source)
     if not path.exists():
         raise InputError(
-            f"{path}: no such file or directory; expected a sweep's directory, a table of throughputs "
-            "(.toml), or a model and GPUs, e.g. qwen2.5-7b@h100-80g:8"
+            f"{path}: no such file or directory; expected a sweep's directory, a table of step times "
+            "(.csv), or a model and GPUs, e.g. qwen2.5-7b@h100-80g:8"
         )
-    if path.suffix == ".toml":
-        return _read_table(path)
     if path.suffix == ".csv" and (timed := _read_step_times(path)) is not None:
         return timed
     if path.is_dir() and (path / "sweep.json").exists():

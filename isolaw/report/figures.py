@@ -16,7 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from isolaw.arguments import checked
 from isolaw.errors import DataError, Refused
@@ -210,7 +210,7 @@ def _draw_axis(axes: Axes, which: Literal["x", "y"], layout: Mapping[str, Any]) 
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
         if "tickvals" in layout:
-            axis.set_major_locator(FixedLocator(layout["tickvals"]))
+            axis.set_ticks(layout["tickvals"], labels=layout["ticktext"])
             axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
     if "range" in layout:

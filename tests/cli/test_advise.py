@@ -74,13 +74,10 @@ def test_no_source_no_number(isolaw: Call) -> None:
     assert "Publications disagree: n* rises with C" in stdout.splitlines()[5]
 
 
-def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> None:
+def test_the_answer_is_in_the_first_four_lines(isolaw: Call) -> None:
     """Where to start and why; which race with its hours and price; how to find its lr first."""
-    cost = tmp_path / "cost.toml"
-    cost.write_text("[throughput]\nsampled_tokens_per_s = 2e4\ntrained_tokens_per_s = 4e4\n")
-    cost.write_text(cost.read_text() + "tokens_per_response = 1000\ngpus = 8\n")
     words = ["advise", "--budget", "1e6", "--difficulty", "easy", "--model-size", "7B"]
-    _, stdout, _ = isolaw(*words, "--cost", cost, "--price", "2")
+    _, stdout, _ = isolaw(*words, "--cost", "12/s@8", "--price", "2")
     first, second, third, total, fourth, fifth = stdout.splitlines()[:6]
     assert "start with n = 64, B_p = 64, M = 244: the sources have n* = 57 (15–246)" in first
     assert "Let a race choose n: n = 16, 32, 64, 128 with B_p = 32 and 2 seeds, up to C = 1e5" in second

@@ -46,6 +46,7 @@ def test_a_configuration_file_gives_the_cost_of_the_model_that_it_describes(tmp_
         ("qwen2.5-7b@h100:8", "names are a10g-24g"),
         ("qwen2.5-7b@80g:8", "expected GPUs of known speed"),
         ("qwen2.5-32b@l4-24g:1", "does not fit"),
+        ("x" * 5000 + "@h100-80g:8", "expected a config.json"),
     ],
 )
 def test_what_is_unknown_is_an_error(text: str, message: str) -> None:

@@ -8,6 +8,7 @@ the seconds of a step are those of a dry run (`planner`, `step_time`), with the 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ def cost_of_shape(text: str) -> Cost | None:
     11
     """
     match = _TEXT.fullmatch(text)
-    if match is None or Path(text).exists():
+    if match is None or os.path.lexists(text):
         return None
     model, on = _decoder(match["model"]), cards(match["gpus"])
     if card_speed(on.name) is None:
@@ -101,15 +102,15 @@ def _decoder(name: str) -> Decoder:
     if (sizes := _KNOWN.get(name.lower().rpartition("/")[2].removesuffix("-instruct"))) is not None:
         config = dict(zip(_KEYS, sizes, strict=True))
     else:
-        path = Path(name, "config.json") if Path(name).is_dir() else Path(name)
-        if not path.is_file():
+        path = Path(name, "config.json") if os.path.isdir(name) else Path(name)
+        if not os.path.isfile(path):
             close = f" (did you mean {near}?)" if (near := nearest(name.lower(), _KNOWN)) else ""
             known = f"a config.json, its folder, or a known model: {', '.join(_KNOWN)}"
             raise InputError(f"cost: found {shown(name)}; expected {known}{close}")
         try:
             with open_file(path) as file:
                 config = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not valid JSON: {error}") from None
     decoder = Decoder.of(config) if isinstance(config, dict) else None
     if decoder is None:
