@@ -96,7 +96,7 @@ def test_predict(compute: Any, law: Law) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("hold", 5), ("hold", "x" * 100_000), ("where", 5), ("draws", -1), ("curve", 5), ("fit_below", HUGE)],
+    [("hold", 5), ("hold", "x" * 100_000), ("where", 5), ("draws", -1), ("fit_below", HUGE)],
     ids=brief,
 )
 @pytest.mark.usefixtures("no_fit")

@@ -73,7 +73,7 @@ def fit(
     x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
     curve: Literal["exp", "hill", "power"] = "exp",
-    records: float | Literal["off"] | None = WIDTH,
+    records: float | Literal["auto", "off"] | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
@@ -98,7 +98,8 @@ def fit(
         ``surface`` or ``paper`` (see the module's docstring).
     curve, records
         of the method ``paper`` alone: the family of learning curves, and the width of the bins of record
-        points in the metric's unit (`isolaw.fits.metric`), where ``"off"`` or None fits all checkpoints.
+        points (``auto``: 0.005 of the metric's unit, `isolaw.fits.metric`); ``"off"`` or None fits all
+        checkpoints.
     draws
         number of draws; 0 gives no intervals.
     seed
@@ -120,7 +121,7 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width = _checked(curve, records) if method == "paper" else None
+    width = _checked(curve, records)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where, x)
@@ -138,7 +139,7 @@ def fit(
             unit: Unit = "run" if surface.model.observations.freedom else "lack of fit"
         else:
             samples, unit = resample(configurations, curve, draws, seed)
-            width = None if width is None else width * unit_of_reward
+            width = WIDTH * unit_of_reward if records == "auto" else width
             curves, failed = _fit_all(selection, samples, curve, width)
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
@@ -181,7 +182,7 @@ def fit(
         eval_set=eval_set,
         method=method,
         curve=curve if curves else None,
-        records=width,
+        records=width if curves else None,
         x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
@@ -218,16 +219,16 @@ def _machine(runs: Runs) -> dict[str, Any]:
 
 
 def _checked(curve: str, records: float | str | None) -> float | None:
-    """Check the options, and return the bin width of record points, or None to fit all checkpoints.
+    """Check the options, and return the bin width of record points, or None if none is given.
 
     Raises `InputError` for a wrong option.
     """
     if curve not in FAMILIES:
         raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
-    if records in ("off", None):
+    if records in ("auto", "off", None):
         return None
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
-        raise InputError(f"records: found {shown(records)}; expected a positive width of reward, or off")
+        raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
     return float(records)
 
 

@@ -403,7 +403,7 @@ def test_a_step_with_one_point_between_has_no_steepness(points: int, falling: fl
 rewards = st.lists(st.floats(-5, 5), min_size=40, max_size=40).map(np.array)
 
 
-@given(y=rewards, robust=st.booleans())
+@given(y=rewards)
 def test_monotone_and_no_worse_than_a_constant(y: Floats) -> None:
     for case in (E, H, L):
         solution = case.fit(y)
@@ -418,7 +418,6 @@ def test_monotone_and_no_worse_than_a_constant(y: Floats) -> None:
     case=st.sampled_from(CASES),
     y=st.lists(st.floats(-1e9, 1e9), min_size=6, max_size=6).map(np.array),
     weights=st.lists(st.sampled_from([0.0, 1e-9, 1.0, 3.0]), min_size=6, max_size=6).map(np.array),
-    robust=st.booleans(),
 )
 def test_whatever_comes_in_numbers_come_out(case: Case, y: Floats, weights: Floats) -> None:
     solution = case._replace(x=case.x[3:33:5]).fit(y, weights)
