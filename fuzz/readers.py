@@ -37,7 +37,7 @@ with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.parquet import frame_of, read_parquet
     from isolaw.readers import configs, containers, frameworks, table_files, tables
     from isolaw.readers.how_to_read import HowToRead
-    from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
+    from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
     from isolaw.readers.survey import survey
     from isolaw.runs import Runs
 
@@ -160,7 +160,7 @@ def as_isolaw_toml(folder: Path, content: bytes) -> None:
 def as_name_pattern(_: Path, content: bytes) -> None:
     """A pattern, and names."""
     pattern, *names = content.decode("utf-8", "replace").split(SEPARATOR.decode())
-    for own in (offer_setting, words_that_differ, lambda runs: offer(runs, ["n", "B_p", "seed"])):
+    for own in (words_that_differ, lambda runs: offer(runs, ["n", "B_p", "seed"])):
         if names:
             own(names)
     read = NamePattern(pattern)
@@ -281,6 +281,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     fixtures("containers/test_trackio").database(project).close()
     forms = (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
     consoles = [own([0.5, 0.25]).encode() for own in forms]
+    consoles.append("\n".join(fixtures("containers/test_prime_rl_console").LINES).encode())
     line = b"Epoch %d/2 step %d: acc=0.5 samples=%d | eval: acc=0.25\n"
     plain = b"Group size: 8\n" + b"".join(line % (i // 3 + 1, i % 3, 32 * i) for i in range(6))
     texts = [*consoles, *metrics, *documents, console, *stdout, *state, *exports, *events]
@@ -290,7 +291,6 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         "jsonl": metrics,
         "json": documents,
         "verl-console": [console, hostile["train.log"]],
-        "prime-rl-console": ["\n".join(fixtures("containers/test_prime_rl_console").LINES).encode()],
         "step-console": consoles,
         "notebook": [book.read_bytes()],
         "trackio": [project.read_bytes()],

@@ -13,7 +13,6 @@ from isolaw.evidence import Quantity as Quantity
 from isolaw.first_sweeps import Advice as Advice
 from isolaw.first_sweeps import advise as advise
 from isolaw.fits.law import Law as Law
-from isolaw.fits.laws.fit_points import fit_points as fit_points
 from isolaw.fits.pipeline import fit as fit
 from isolaw.fits.prediction import Prediction as Prediction
 from isolaw.fits.studies.axis import compare_by as compare_by

@@ -197,12 +197,6 @@ def draft_reading(sources: Sequence[str]) -> _Command:
 
 
 @_printed
-def read_table(table: str, options: Sequence[str]) -> _Command:
-    """Return the command that reads a table with the options that name its columns."""
-    return _isolaw("read", path(table), *options)
-
-
-@_printed
 def read_sweep(directory: object) -> _Command:
     """Return the command that lists the runs of a sweep, for a user who named a sweep instead of a law."""
     return _isolaw("read", path(directory))

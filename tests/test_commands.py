@@ -196,19 +196,6 @@ def a_table_of_jsonl(desk: Desk) -> None:
     desk.run("read", "my tables/one.jsonl", "--format", "jsonl", code=2)
 
 
-@prints("read_table")
-def a_table_without_names(desk: Desk) -> Run:
-    desk.run("fit", desk.table(), code=2)
-    return Run((("<number>", "64"),))
-
-
-@prints("read_table")
-def a_table_whose_column_of_texts_has_the_nearest_name(desk: Desk) -> Run:
-    said = desk.run("read", desk.table(), "--column", "n=n", code=2)
-    assert "n=run" not in said
-    return Run((("<number>", "64"), ("<column>", "group_size")))
-
-
 @prints("read_sweep")
 def a_directory_for_a_law(desk: Desk) -> None:
     desk.sweep()
@@ -600,9 +587,6 @@ FIELDS: dict[str, Field] = {
     ),
     "answer": lambda v: whole(["answer", commands.path(v), "--compute", "9"], commands.answer([v], 9)),
     "law": lambda v: whole(["predict", commands.path(v), "--compute", "9"], commands.predict(v, 9)),
-    "table": lambda v: whole(
-        ["read", commands.path(v), "--metric", v], commands.read_table(v, ["--metric", v])
-    ),
     "sweep": lambda v: whole(["sweep", "--out", v], commands.continue_sweep(v)),
     "sweep key": lambda v: whole(["sweep", "--out", "d", "--set", v], commands.extend_sweep("d", [v])),
     "status": lambda v: whole(["status", commands.path(v)], commands.sweep_status(v)),

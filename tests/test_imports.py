@@ -53,7 +53,7 @@ FLOOR = {f"isolaw.{room}": height for height, rooms in enumerate(FLOORS) for roo
 SCHEDULERS = {"ray", "submitit"}
 CLUSTER = {"torch", "vllm", "deepspeed"} | SCHEDULERS
 DRAWING = {"matplotlib", "click", "rich"}
-HEAVY = CLUSTER | {"matplotlib", "numba", "pandas", "scipy", "lmfit", "pyarrow", "pydantic", "rich"}
+HEAVY = CLUSTER | {"matplotlib", "numba", "pandas", "scipy", "pyarrow", "pydantic", "rich"}
 
 
 def imports(text: str, module: str, is_package: bool, for_types: bool = True) -> set[str]:

@@ -1,8 +1,7 @@
-"""The commands ``fit`` and ``model-size``: fit a law to runs, to a table of points, or to model sizes."""
+"""The commands ``fit`` and ``model-size``: fit a law to runs, or to model sizes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,7 @@ from isolaw.errors import Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
-    from isolaw.readers.how_to_read import HowToRead
     from isolaw.runs import Runs
-
-# Options that apply to a table of points; all others apply to runs.
-_OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
@@ -46,33 +41,17 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
     "curve, as in arXiv 2603.12151.",
 )  # fmt: skip
 @click.option(
-    "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
-    help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
-)  # fmt: skip
-@click.option(
     "--retune", metavar="NAME",
     help="Also fit a law with NAME (lr) re-tuned for every (n, C); for lr, also its scaling rule.",
 )  # fmt: skip
 @shared.source_options
 @click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
 @json_option
-@click.pass_context
-def fit(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> None:
+def fit(sources: tuple[str, ...], out: str | None, **options: Any) -> None:
     """Fit the allocation law n*(C) to runs, or B_p*(C) with --hold n.
 
-    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs. A
-    table with a column n_star, and compute or steps, contains points of a law instead of runs.
+    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
     """
-    from isolaw.readers.tables import is_points
-
-    if len(sources) == 1 and is_points(sources[0], how := shared.how_to_read(options)):
-        shared.only(ctx, _OF_POINTS, "a table of points")
-        _fit_points(sources[0], how, out)
-    else:
-        _fit_runs(sources, out, options)
-
-
-def _fit_runs(sources: tuple[str, ...], out: str | None, options: dict[str, Any]) -> None:
     from isolaw.fits.document.files import check_writable
 
     retune = options["retune"]
@@ -139,26 +118,6 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
         result.retuned.save(_retuned(out))
         lines.append(f"Laws: {out}, {_retuned(out)}.{_next(result.one, out)}")
     print_result({**result.to_dict(), **more}, lines)
-
-
-def _fit_points(path: str, how: HowToRead, out: str | None) -> None:
-    import isolaw
-    from isolaw.fits.document.files import check_writable, save
-    from isolaw.fits.flags import flags_of_simulated
-    from isolaw.readers.tables import read_points
-    from isolaw.report.text.studies import points_summary
-
-    if out is not None:
-        check_writable(out)
-    values, n_star, x, simulated = read_points(path, how)
-    document, _ = isolaw.fit_points(values, n_star, x)
-    flags = (*flags_of_simulated(simulated), *document.flags)
-    document = replace(document, sources=(path,), flags=flags)
-    lines = points_summary(document)
-    if out:
-        save(document, out)
-        lines.append(f"Saved the law to {out}. It has no learning curves, which isolaw predict requires.")
-    print_result(document.to_dict(), lines)
 
 
 def _retuned(out: str) -> str:

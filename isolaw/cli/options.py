@@ -252,7 +252,7 @@ metric_option = click.option(
     "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
 )
 law_options = add_options(metric_option, eval_set_option, where_option, draws_option)
-LAW_NAMES = ("metric", "eval_set", "where", "method", "curve", "draws", "hold")
+LAW_NAMES = ("metric", "eval_set", "where", "method", "draws", "hold")
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def problems(
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
 
-    hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
-    files, or a name in the Hub's cache. isolaw downloads nothing.
+    hf:NAME is a data set on this machine: a folder of .parquet and .jsonl files, or the name of a snapshot
+    in the Hub's cache (hf download). isolaw downloads nothing.
 
     --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong.
     FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.

@@ -1,30 +1,33 @@
-"""Checks across all runs: percentages, duplicate logs, and runs that cannot be fitted together."""
+"""`LoggedRun`, and checks across all runs: percentages, duplicates, runs that cannot be fitted together."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from isolaw.commands import Placeholder, argument
-from isolaw.errors import Wording
+from isolaw.errors import Wording, joined
 from isolaw.metrics import is_accuracy
 from isolaw.readers import frameworks
-from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.frameworks.base import Fact, Target
-from isolaw.readers.logged_run import LoggedRun
-from isolaw.readers.measures import changes_unit
+from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.frameworks.base import Fact
+from isolaw.readers.how_to_read import Assignment
+from isolaw.readers.measures import in_percent
 from isolaw.readers.names import ASSUMED, SPLIT
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import only, option, resolve
+from isolaw.readers.resolve import Resolved, only, option, resolve
 from isolaw.readers.stitch import ROUNDED, RunCurves
+from isolaw.runs import IDENTITY
 
-_ABOVE_ONE = 1 + 1e-6
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
-_COARSEST = ("notebook", "prime-rl-console", "step-console", "stdout-dicts", "verl-console", "tensorboard")
+_COARSEST = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # ratio; people write rounded values such as 7.1e-7
 _BEYOND = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
@@ -36,6 +39,79 @@ _NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _LEAST_RANGE = 0.01  # a curve with a smaller range does not identify a run
+
+
+# Facts that are columns of the table, or lead to one; all others are attributes of the run.
+_NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
+
+
+@dataclass
+class LoggedRun(FoundLog):
+    """A run assembled from one or more logs, with its curves."""
+
+    curves: RunCurves = field(default_factory=RunCurves)
+    # Sources of the facts: the configurations and counts of the run's parts, and the user's settings.
+    configurations: list[RawLog] = field(default_factory=list)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
+
+    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
+        """Mark the run as one that cannot be fitted, with the reason."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
+
+    def take(self, resolved: Resolved) -> None:
+        """Store the resolved facts of the run."""
+        self.facts, self.notes = resolved.facts, resolved.notes
+        problems, needs = list(resolved.problems), list(resolved.needs)
+        if self.curves.unnumbered:
+            needs.append("logging_steps")
+            problems.append(
+                "the log has no steps; set logging_steps, the number of update steps between two records"
+            )
+        if problems:
+            self.leave_out(LogStatus.NEEDS, joined(". ", problems), needs)
+        else:
+            self.leave_out(LogStatus.READY, "")
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Values that identify the run: two different runs differ in at least one of them."""
+        attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
+        return (*(self.facts[name].value for name in IDENTITY), *attributes)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The run's attributes (lr, model, on_policy, …)."""
+        return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows of the run in the data model's table."""
+        batch = self.facts["rollouts_per_step"].value
+        pieces = []
+        for (eval_set, metric), curve in self.curves.of.items():
+            end = [self.curves.diverged[at]] if (at := (eval_set, metric)) in self.curves.diverged else []
+            nan = [math.nan] * len(end)
+            step = np.append(curve.step, np.array(end, np.int64))
+            compute = np.ceil(step * batch - 1e-6).astype(np.int64)  # a batch can last several steps
+            columns = {"step": step, "compute": compute, "wall_s": np.append(curve.wall_s, nan)}
+            value = np.append(curve.value, nan)
+            pieces.append(pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": value}))
+        names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
+        fixed = {name: self.facts[name].value for name in names}
+        return pd.concat(pieces, ignore_index=True).assign(run_id=self.run, **fixed)
+
+    def candidate(self) -> FoundLog:
+        """Return the run as an entry in the list of logs, without its curves."""
+        for (eval_set, metric), curve in self.curves.of.items():
+            self.metrics.setdefault(eval_set, {})[metric] = curve.step.size
+        self.left_out = dict(self.curves.dropped)
+        if self.curves.ignored:
+            self.left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
+        self.steps = None if self.curves.unnumbered else self.curves.steps
+        if self.steps and (batch := self.facts.get("rollouts_per_step")):
+            first, last = self.steps
+            self.compute = math.ceil(first * batch.value), math.ceil(last * batch.value)
+        known = {each.name: getattr(self, each.name) for each in fields(FoundLog)}
+        return FoundLog(**known | {"notes": [*self.notes, *self.curves.notes]})
 
 
 def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
@@ -60,53 +136,26 @@ def _exactness(container: str) -> int:
 def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
     """Convert accuracies in percent to fractions, in place. Rewards are never rescaled.
 
-    An accuracy above 1 and at most 100 is in percent, and so are all accuracies of its run. A run whose
-    accuracies stay below 1 could also be in percent. If only some runs are in percent, isolaw leaves out the
-    smaller group, unless ``percent`` gives a run's unit.
+    If the unit of some runs is unclear, isolaw leaves them out, unless ``percent`` gives it.
     """
-    for target in dict.fromkeys(target for run in runs for target in run.curves.of):
-        if is_accuracy(target[1]):
-            _convert(target, [run for run in runs if run.status is LogStatus.READY], percent)
-
-
-def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool]) -> None:
-    name = f"{target[1]} on {target[0]}"
-    percent: list[LoggedRun] = []
-    fractions: list[LoggedRun] = []
-    highest = {run.name: float(run.curves.of[target].value.max()) for run in runs if target in run.curves.of}
-    for run in (run for run in runs if run.name in highest):
-        low, high = run.curves.of[target].value.min(), highest[run.name]
-        if run.name in given:
-            (percent if given[run.name] else []).append(run)
-        elif low < 0 or high > 100:
-            run.curves.notes.append(
-                f"{name} goes from {low:g} to {high:g}, so it is not an accuracy; isolaw leaves it unchanged"
-            )
-        elif high > _ABOVE_ONE and changes_unit(run.curves.of[target].value):
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{name} is a fraction and a percentage in one run; use one unit, or set percent=true",
-                ["percent"],
-            )
-        elif high > _ABOVE_ONE:
-            percent.append(run)
-        elif high > 0:  # all zeros are the same in both units
-            fractions.append(run)
-    detected = [run for run in percent if run.name not in given]
-    if detected and fractions:
-        fewer = detected if len(detected) < len(fractions) else fractions
-        one, other = detected[0], fractions[0]
-        for run in fewer:
-            run.leave_out(
-                LogStatus.NEEDS,
-                f"{name} is in percent in {one.name} (up to {highest[one.name]:g}), but at most "
-                f"{highest[other.name]:g} in {other.name}; set percent=true or percent=false",
-                ["percent"],
-            )
-        percent = [run for run in percent if run.status is LogStatus.READY]
-    for run in percent:
-        run.curves.notes.append(f"{name} was in percent (up to {highest[run.name]:g}): divided by 100")
-        run.curves.of[target].value = run.curves.of[target].value / 100
+    for target in dict.fromkeys(target for run in runs for target in run.curves.of if is_accuracy(target[1])):
+        having = {run.run: run for run in runs if run.status is LogStatus.READY and target in run.curves.of}
+        curves = {name: run.curves.of[target] for name, run in having.items()}
+        name, values = f"{target[1]} on {target[0]}", {name: curve.value for name, curve in curves.items()}
+        in_percent_of, problems = in_percent(target[1], values, percent)
+        for run, text in problems.items():
+            text = f"{name} {text}; set percent=true or percent=false"
+            having[run].leave_out(LogStatus.NEEDS, text, ["percent"])
+        for run in in_percent_of:
+            highest = curves[run].value.max()
+            having[run].curves.notes.append(f"{name} was in percent (up to {highest:g}): divided by 100")
+            curves[run].value = curves[run].value / 100
+        for run, value in values.items():
+            if run not in percent and (value.min() < 0 or value.max() > 100):
+                text = (
+                    f"{name} goes from {value.min():g} to {value.max():g}, so it is not an accuracy; isolaw "
+                )
+                having[run].curves.notes.append(f"{text}leaves it unchanged")
 
 
 def separate_policies(runs: Sequence[LoggedRun]) -> None:
@@ -180,7 +229,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
     of: dict[str, list[LoggedRun]] = {}
     for run in runs:
         if run.framework and run.curves.of and not run.curves.unnumbered:
-            of.setdefault(run.framework.name, []).append(run)
+            of.setdefault(run.framework, []).append(run)
     for framework, members in of.items():
         logs = sorted(members, key=_worth, reverse=True)
         copies: set[int] = set()
@@ -190,7 +239,7 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
                 continue
             copies.add(copy)
             run.leave_out(LogStatus.DUPLICATE, "another log of this run has the same values")
-            run.duplicate_of = twin.name
+            run.duplicate_of = twin.run
             twin.curves.notes.append(
                 f"isolaw leaves out a copy of this run in {', '.join(run.sources)} ({run.container})"
             )
@@ -251,7 +300,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> None:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():
         for run in group if len(group) > 1 else ():
-            text = one_identity(group[0].facts, [run.name for run in group])
+            text = one_identity(group[0].facts, [run.run for run in group])
             text += ". If one continues the other: "
             way = argument("group_by", "directory")
             run.leave_out(LogStatus.NEEDS, text + way + ", or a key of the configuration", ["seed"])

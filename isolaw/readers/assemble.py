@@ -19,10 +19,10 @@ from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, nearest
 from isolaw.metrics import is_reward
 from isolaw.readers import across_runs, frameworks
+from isolaw.readers.across_runs import LoggedRun
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.frameworks.base import Framework
 from isolaw.readers.how_to_read import HowToRead, Rule, applying
-from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.measures import is_supervised
 from isolaw.readers.names import FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
@@ -32,18 +32,16 @@ from isolaw.readers.stitch import stitch
 from isolaw.runs import LARGEST_EXACT, SYMBOLS, listed
 
 
-def assemble(
-    logs: list[RawLog], ways: Sequence[HowToRead] = (), group_by: str | None = None
-) -> tuple[list[LoggedRun], set[Rule]]:
+def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[LoggedRun], set[Rule]]:
     """Return the runs of the logs, and the rules of ``ways`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
     Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
     default, logs with the same name. If two logs have the values of one run, the more complete log is kept.
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
-    ``group_by``.
+    ``group_by``. The last of the ``ways`` takes precedence.
     """
-    groups, runs = _grouped(list(_trainings(logs)), group_by)
+    groups, runs = _grouped(list(_trainings(logs)), ways)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
@@ -51,10 +49,10 @@ def assemble(
         used |= {one.rule for one in run.assignments.values()}
         runs.append(run)
     across_runs.without_copies(runs)
-    percent = {run.name: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
+    percent = {run.run: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
     across_runs.separate_policies(_ready(runs))
-    for framework in {run.framework.name for run in runs if run.framework}:
-        of_framework = [run for run in runs if run.framework and run.framework.name == framework]
+    for framework in {run.framework for run in runs if run.framework}:
+        of_framework = [run for run in runs if run.framework == framework]
         across_runs.to_fractions(_ready(of_framework), percent)
     for alike in _alike(_ready(runs)):
         across_runs.one_model(alike)
@@ -103,8 +101,7 @@ def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
     """Group runs by framework, algorithm and problem set; the runs of one group can be fitted together."""
     groups: dict[tuple[str, ...], list[LoggedRun]] = {}
     for run in runs:
-        framework = run.framework.name if run.framework else ""
-        key = framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
+        key = run.framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
@@ -116,7 +113,8 @@ def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -> LoggedRun:
     """Build the run of these parts: map names, resolve facts and stitch curves."""
     sources = list(dict.fromkeys(part.source for part in parts))
-    run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
+    container = ", ".join(dict.fromkeys(part.container for part in parts))
+    run = LoggedRun(name, container=container, sources=sources)
     applied = applying(ways, name, sources)
     run.assignments = {name: one for name, one in applied.items() if name not in FOR_TABLES}
     config = {key: value for part in parts for key, value in part.config.items()}
@@ -126,7 +124,7 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     if not keys:
         dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
         left_out = f"; left out: {dropped}" if dropped else ""
-        run.framework = framework
+        run.framework = framework.name if framework else ""
         run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
     elif framework is None and is_supervised(keys):
         run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
@@ -136,7 +134,7 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     elif framework is None:
         run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
     else:
-        run.framework = framework
+        run.framework = framework.name
         run.configurations = [
             RawLog(
                 *(part.source, part.container, name, part.config, part.config_source),
@@ -154,8 +152,8 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
         if run.curves.mixed and run.status is LogStatus.READY:
             run.leave_out(LogStatus.UNKNOWN_FORMAT, run.curves.mixed)
         if run.curves.of and not any(is_reward(metric) for _, metric in run.curves.of):
-            found = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
-            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {found}")
+            metrics = listed([f"{metric} on {where}" for where, metric in run.curves.of], 8)
+            run.leave_out(LogStatus.UNKNOWN_FORMAT, f"it logs no reward and no accuracy, only {metrics}")
         if not run.curves.of:
             run.leave_out(
                 LogStatus.UNKNOWN_FORMAT, f"it has no value of a known metric; its keys are {_listed(keys)}"
@@ -163,14 +161,18 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
     return run
 
 
-def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
-    """Return the logs grouped by run, and the logs that lack the key ``by``."""
-    groups: dict[str, list[RawLog]] = {}
+def _grouped(
+    logs: Sequence[RawLog], ways: Sequence[HowToRead]
+) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
+    """Return the logs grouped by run, and the logs that lack the key by which they are grouped."""
+    groups: dict[tuple[str, str | None], list[RawLog]] = {}
     lacking: dict[str, LoggedRun] = {}
     in_file: dict[str, set[str]] = {}
     for log in logs:
         in_file.setdefault(log.source, set()).add(log.run)
     for log in logs:
+        keys = [way.group_by for way in ways if way.group_by and way.covers([log.source])]
+        by = keys[-1] if keys else None
         if by is None:
             name = log.run or log.source
         elif by == "file":
@@ -182,7 +184,9 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
         else:
             reason = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
-            run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
+            run = lacking.setdefault(
+                log.source, LoggedRun(log.source, container=log.container, sources=[log.source])
+            )
             run.leave_out(
                 LogStatus.NEEDS,
                 commands.argument("group_by", by)
@@ -191,15 +195,14 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
                 [by],
             )
             continue
-        groups.setdefault(name, []).append(log)
-    if by is None:
-        groups = {
-            group: parts for name, parts in groups.items() for group, parts in _by_framework(name, parts)
-        }
+        groups.setdefault((name, by), []).append(log)
     if lacking and not groups:
         run = next(iter(lacking.values()))
-        raise DataError(f"{run.name}: " + run.message)
-    return groups, list(lacking.values())
+        raise DataError(f"{run.run}: " + run.message)
+    named: dict[str, list[RawLog]] = {}
+    for (name, by), parts in groups.items():
+        named |= {name: parts} if by else dict(_by_framework(name, parts))
+    return named, list(lacking.values())
 
 
 def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:

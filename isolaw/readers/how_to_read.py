@@ -106,7 +106,7 @@ class Assignment:
 Rule = Assignment | NamePattern
 
 
-class MetricColumn(BaseModel):
+class _MetricColumn(BaseModel):
     """A column that contains a metric, or arithmetic on columns, with its evaluation set and unit."""
 
     model_config = ConfigDict(extra="forbid")
@@ -141,7 +141,7 @@ class HowToRead(BaseModel):
     # Glob, or "" for all runs → our name → value.
     set: dict[str, dict[str, Annotated[Any, BeforeValidator(_one_value)]]] = Field(default_factory=dict)
     columns: dict[str, str] = Field(default_factory=dict)  # our name → column of a table, or arithmetic
-    metrics: dict[str, MetricColumn] = Field(default_factory=dict)
+    metrics: dict[str, _MetricColumn] = Field(default_factory=dict)
     _file: str = PrivateAttr("")
     _assignments: tuple[Assignment, ...] = PrivateAttr(())
     _patterns: tuple[NamePattern, ...] = PrivateAttr(())
@@ -319,14 +319,8 @@ class HowToRead(BaseModel):
         )
 
     def note(self, call: HowToRead) -> str:
-        """Return the note that a file was used, with the keys of the call that override it."""
-        wins = [key for key in (*_ONE, "only", "name_pattern") if _given(self, key) and _given(call, key)]
-        if {one.name for one in self._assignments} & {one.name for one in call._assignments}:
-            wins.append("set")
-        wins += [
-            key for key in ("columns", "metrics") if getattr(self, key).keys() & getattr(call, key).keys()
-        ]
-        more = f"; {', '.join(wins)} of this call win{'s' * (len(wins) == 1)} over them" if wins else ""
+        """Return the note that a file was used, next to the options of a call."""
+        more = "; those of this call take precedence" if call != HowToRead() else ""
         return f"isolaw reads with the options in {self._file}{more}"
 
     # Its other spellings. Values can be placeholders.
@@ -477,23 +471,17 @@ def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
     return folders.pop() / READING_FILE, [path.name for path in paths]
 
 
-def next_to(sources: Iterable[str | Path]) -> list[HowToRead]:
-    """Return the distinct reading files next to these sources; raise `InputError` for an invalid file.
+def next_to(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]:
+    """Return the distinct reading files next to these sources, and the links out of their folder, not read.
 
     Deeper files come last, so that the nearest file takes precedence for a log, in any order of the sources.
+    Raises `InputError` for an invalid file.
     """
-    files = [read_reading_file(path) for path in _reading_files(sources) if not leads_out(path, path.parent)]
-    return [how for how in files if how is not None]
-
-
-def links_next_to(sources: Iterable[str | Path]) -> list[Path]:
-    """Return the reading files next to these sources that are not read: links out of their folder."""
-    return [path for path in _reading_files(sources) if leads_out(path, path.parent)]
-
-
-def _reading_files(sources: Iterable[str | Path]) -> list[Path]:
     paths = {_folder_of(source) / READING_FILE for source in sources}
-    return sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
+    files = sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
+    links = [path for path in files if leads_out(path, path.parent)]
+    read = [read_reading_file(path) for path in files if path not in links]
+    return [how for how in read if how is not None], links
 
 
 def is_reading_file(path: Path) -> bool:

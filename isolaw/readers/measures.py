@@ -8,12 +8,13 @@ improves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from isolaw.commands import option
 from isolaw.errors import DataError
@@ -66,39 +67,33 @@ _PERCENT = {"pct", "percent", "percentage", "perc"}
 _R = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
+_ABOVE_ONE = 1 + 1e-6
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Measure:
-    """The quantity in a table's column: its evaluation set, and whether it is an accuracy or a reward."""
+class _Measure:
+    """The quantity in a table's column, judged by its name and those of the other columns."""
 
     train: bool  # measured on training batches
     held_out: bool  # on held-out problems, according to its name
     reward: bool  # rises with training: an accuracy, a reward or a score
     accuracy: bool
-    percent: bool
     summary: bool  # best so far, or smoothed
 
-    @property
-    def eval_set(self) -> str:
-        """The evaluation set, ``train`` or ``validation``; for an accuracy, ``validation`` is the default."""
-        return "validation" if self.held_out or (self.accuracy and not self.train) else "train"
 
-
-def measure(frame: pd.DataFrame, column: str) -> Measure | None:
+def _measure(frame: pd.DataFrame, column: str) -> _Measure | None:
     """Classify a column of a table; return None if it does not contain numbers."""
     if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
         return None
-    return Measure(
-        of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT),
-        is_reward(column), is_accuracy(column), in_percent(column, frame[column]),
-        bool(words_of(column) & _SUMMARIES) and "@" not in column,
-    )  # fmt: skip
+    summary = bool(words_of(column) & _SUMMARIES) and "@" not in column
+    train, held_out = of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT)
+    return _Measure(train, held_out, is_reward(column), is_accuracy(column), summary)
 
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
-    every = [(column, match) for column in columns if (match := measure(frame, column))]
+    every = [(column, match) for column in columns if (match := _measure(frame, column))]
     measured = [one for one in every if one[1].reward] or [one for one in every if _R.fullmatch(one[0])]
     return min(
         measured,
@@ -109,8 +104,10 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
 
 def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the only accuracy of a table, or "" if it has none or several."""
-    found = [c for c in columns if (match := measure(frame, c)) and match.accuracy and not match.summary]
-    return found[0] if len(found) == 1 else ""
+    accuracies = [
+        c for c in columns if (match := _measure(frame, c)) and match.accuracy and not match.summary
+    ]
+    return accuracies[0] if len(accuracies) == 1 else ""
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
@@ -228,11 +225,40 @@ def named_percent(name: str) -> bool:
     return "%" in name or not _PERCENT.isdisjoint(words_of(name))
 
 
-def in_percent(metric: str, value: pd.Series) -> bool:
-    """Return whether values are in percent, by the name or because some values of an accuracy exceed 1."""
-    sure = named_percent(metric)
-    least = 0 if sure else 1
-    return (sure or is_accuracy(metric)) and bool(value.min() >= 0 and least < value.max() <= 100)
+def in_percent(
+    metric: str, curves: Mapping[str, Floats], given: Mapping[str, bool]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the runs in which a metric is in percent, and the problems of runs whose unit is unclear.
+
+    ``curves`` has each run's values, and ``given`` the units that are known. An accuracy above 1 and at most
+    100 is in percent. A run whose accuracies stay below 1 could also be in percent; if only some runs are,
+    the smaller group has the problem. Other rewards are never in percent unless their name says so.
+
+    >>> in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([20.0, 50.0])}, {})
+    (['a', 'b'], {})
+    >>> in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([0.2]), "c": np.array([0.1])}, {})
+    ([], {'a': 'is in percent in a (up to 40), but at most 0.2 in b'})
+    """
+    percent, fractions = [run for run in curves if given.get(run)], []
+    detected, problems = list[str](), dict[str, str]()
+    for run, value in curves.items():
+        low, high = float(np.nanmin(value)), float(np.nanmax(value))
+        if run in given or not (named_percent(metric) or is_accuracy(metric)) or low < 0 or high > 100:
+            continue
+        if named_percent(metric):
+            percent.append(run)
+        elif high > _ABOVE_ONE and changes_unit(value):
+            problems[run] = f"is a fraction and a percentage in {run}"
+        elif high > _ABOVE_ONE:
+            detected.append(run)
+        elif high > 0:  # all zeros are the same in both units
+            fractions.append(run)
+    if detected and fractions:
+        one, other = detected[0], fractions[0]
+        text = f"is in percent in {one} (up to {np.nanmax(curves[one]):g}), but at most "
+        text += f"{np.nanmax(curves[other]):g} in {other}"
+        problems |= dict.fromkeys(detected if len(detected) < len(fractions) else fractions, text)
+    return [*percent, *(run for run in detected if run not in problems)], problems
 
 
 def changes_unit(value: Any) -> bool:

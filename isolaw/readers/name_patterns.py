@@ -24,17 +24,15 @@ from typing import Any
 
 from isolaw.errors import InputError, shown
 from isolaw.readers import limits
-from isolaw.readers.names import ALIASES, WHOLE, as_number, settable, value_of, written
+from isolaw.readers.names import ALIASES, WHOLE, settable, value_of, written
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_FIELD_OR_ANY = re.compile(r"(\{\w+\}|\*)")
-_DIGIT, _DIGIT_OR_POINT, _IN_VALUE = map(re.compile, ("[0-9]+", "[0-9.]+", "[^-_/ ]+"))
+# A whole number, not a part of a longer one; any other value as long as possible, such as 1e-6 or easy.
+_WHOLE_VALUE, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
 _MOST_PARTS = 40  # values and * in a pattern
-_SETTING = re.compile(
-    r"(^|[-_/ .])([A-Za-z][A-Za-z_]*?)[-_=]?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?![0-9A-Za-z])"
-)
 _REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
-_REPETITIONS |= {"part", "rerun", "again"}
+_REPETITIONS |= {"part", "rerun", "again", "seed"}
+_WORD_OR_SETTING = re.compile(r"(?<![^-_/ .])([A-Za-z]{2,})(?:[0-9][0-9.]*(?:e-?[0-9]+)?)?(?![^-_/ .#])")
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,11 @@ class NamePattern:
     text: str
 
     def __post_init__(self) -> None:
-        names = [settable(name, str(self)) for name in _FIELD.findall(self.text)]
+        names = self._names
         if not names or len(set(names)) < len(names):
             raise InputError(f"{self}: expected each value once, as in 's{{seed}}-p{{B_p}}-n{{n}}-*'")
-        if len(self._parts) // 2 > _MOST_PARTS:
-            excess = f"found {len(self._parts) // 2:,} values and *"
+        if (parts := len(names) + self.text.count("*")) > _MOST_PARTS:
+            excess = f"found {parts:,} values and *"
             raise InputError(f"{str(self)[:200]}: {excess}; expected at most {_MOST_PARTS}")
 
     def __str__(self) -> str:
@@ -67,7 +65,7 @@ class NamePattern:
 
     def values(self, name: str) -> dict[str, str]:
         """Return the values in a name; raise `InputError` if the name is ambiguous."""
-        if len(name) > limits.LONGEST_NAME or any(text not in name for text in self._parts[::2]):
+        if len(name) > limits.LONGEST_NAME:
             return {}
         # If a * can match more or less of the name, both readings must give the same values.
         one, other = self._readings(name)
@@ -76,82 +74,51 @@ class NamePattern:
             raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
         return one
 
+    @property
+    def _names(self) -> list[str]:
+        return [settable(name, str(self)) for name in _FIELD.findall(self.text)]
+
     @cached_property
-    def _parts(self) -> list[str]:
-        """The pattern, split: texts at even places, ``*`` and the names of values between them."""
-        parts = _FIELD_OR_ANY.split(self.text)
-        return [settable(part[1:-1], str(self)) if _FIELD.fullmatch(part) else part for part in parts]
+    def _texts(self) -> list[re.Pattern[str]]:
+        """The texts between ``*``, with a group for each value. A text matches at a place in one way."""
+        out = []
+        for text in self.text.split("*"):
+            parts = _FIELD.split(text)
+            parts[::2] = map(re.escape, parts[::2])
+            parts[1::2] = [_WHOLE_VALUE if settable(name, "") in WHOLE else _VALUE for name in parts[1::2]]
+            out.append(re.compile("".join(parts)))
+        return out
 
     def _readings(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the values if each ``*`` matches as much as possible, and if it matches as little.
 
-        A regular expression would try all combinations of matches. Here, the time is proportional to the
-        length of the name times the number of parts.
+        For little, each text is at its first place after the text before; for much, at its last place before
+        the next text. A single regular expression would try all combinations of places.
         """
-        spans = _Spans(name)
-        ends = [
-            [spans.of(part, at, is_text=i % 2 == 0) for at in range(len(name) + 1)]
-            for i, part in enumerate(self._parts)
-        ]
-        # For each part and each place in the name: the last place up to there from which the rest fits.
-        fits = [[-1] * len(name) + [len(name)]]
-        for of_part in reversed(ends):
-            after, last, places = fits[-1], -1, []
-            for at, ranges in enumerate(of_part):
-                last = at if any(after[high] >= low for low, high in ranges) else last
-                places.append(last)
-            fits.append(places)
-        fits.reverse()
-        readings = []
-        for most in (True, False):
-            at, values = 0, dict[str, str]()
-            for i, part in enumerate(self._parts if fits[0][0] == 0 else ()):
-                after = fits[i + 1]
-                low, high = next((start, stop) for start, stop in ends[i][at] if after[stop] >= start)
-                end = after[high]
-                if part == "*" and not most:
-                    end = next(place for place in range(low, high + 1) if after[place] == place)
-                if i % 2 and part != "*":
-                    values[part] = name[at:end]
-                at = end
-            readings.append(values)
-        return readings[0], readings[1]
+        first, *others = self._texts
+        begin, end = first.match(name) if others else first.fullmatch(name), len(name)
+        if begin is None:
+            return {}, {}
 
+        def place(text: re.Pattern[str], starts: range, least: int, most: int) -> re.Match[str] | None:
+            matches = (text.match(name, start) for start in starts)
+            return next((match for match in matches if match and least <= match.end() <= most), None)
 
-class _Spans:
-    """Finds where a part of a pattern can end in a name, as ranges of places, the preferred range first."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._digits, self._number, self._word = (
-            _run_ends(name, characters) for characters in (_DIGIT, _DIGIT_OR_POINT, _IN_VALUE)
-        )
-
-    def of(self, part: str, at: int, is_text: bool) -> list[tuple[int, int]]:
-        """Return the ranges of the ends of ``part`` if it starts at ``at``."""
-        name = self._name
-        if is_text:
-            return [(at + len(part),) * 2] if name.startswith(part, at) else []
-        if part == "*":
-            return [(at, len(name))]
-        if part in WHOLE:  # a whole number, and not a part of a longer one
-            inside = at > 0 and self._digits[at - 1] >= at
-            return [(self._digits[at],) * 2] if self._digits[at] > at and not inside else []
-        out = []
-        exponent = self._number[at]
-        if exponent > at and name.startswith("e", exponent):  # such as 1e-6, which contains a "-"
-            start = exponent + (2 if name.startswith("-", exponent + 1) else 1)
-            if self._digits[start] > start:
-                out.append((start + 1, self._digits[start]))
-        return [*out, (at + 1, self._word[at])] if self._word[at] > at else out
-
-
-def _run_ends(name: str, characters: re.Pattern[str]) -> list[int]:
-    """Return, for each place in a name, the end of the run of these characters that starts there."""
-    out = list(range(len(name) + 2))
-    for run in characters.finditer(name):
-        out[run.start() : run.end()] = [run.end()] * (run.end() - run.start())
-    return out
+        little, much, at, bound = [begin], list[re.Match[str]](), begin.end(), end
+        for number, text in enumerate(others, 1):
+            match = place(text, range(at, end + 1), end if number == len(others) else at, end)
+            if match is None:
+                return {}, {}
+            little.append(match)
+            at = match.end()
+        for text in reversed(others):
+            match = place(text, range(bound, begin.end() - 1, -1), 0 if much else end, bound)
+            if match is None:
+                return {}, {}
+            much.insert(0, match)
+            bound = match.start()
+        most, least = ([v for match in each for v in match.groups()] for each in ([begin, *much], little))
+        return dict(zip(self._names, most, strict=True)), dict(zip(self._names, least, strict=True))
 
 
 def ending(path: str, parts: int) -> str:
@@ -183,42 +150,21 @@ def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) 
     return best
 
 
-def offer_setting(runs: Sequence[str]) -> str:
-    """Suggest a pattern for the one setting in which run names differ, such as ``*-lr{lr}*``, or "".
-
-    >>> offer_setting(["n8-lr1e-6", "n8-lr2e-6"]), offer_setting(["n8-run1", "n8-run2"])
-    ('*-lr{lr}*', '')
-    """
-    names = [ending(run, 1) for run in runs]
-    matches = [{match[2].lower(): match for match in _SETTING.finditer(name)} for name in names]
-    shared = set(matches[0]).intersection(*matches[1:]) if matches else set[str]()
-    for word in sorted(shared - _REPETITIONS - {"n", "g", "k", "p", "bs", "s", "seed"}):
-        numbers = [of_run[word][3] for of_run in matches]
-        starts = {of_run[word][0].removesuffix(of_run[word][3]) for of_run in matches}
-        if len({*numbers}) < len(names) or len(starts) > 1:
-            continue
-        text = f"*{starts.pop()}{{{word}}}*"
-        try:
-            read = [[str(value) for value in NamePattern(text).read(run).values()] for run in runs]
-        except InputError:
-            continue
-        if read == [[str(as_number(number))] for number in numbers]:
-            return text
-    return ""
-
-
 def words_that_differ(runs: Sequence[str]) -> list[str]:
     """Return a word of each name that not all names contain, or "" for a name without one.
 
-    Runs that differ in a word are not repetitions. The list is empty if the names differ only in numbers.
+    Runs that differ in a word, or in the number of a setting such as ``lr1e-6``, are not repetitions. The
+    list is empty if the names differ only in numbers.
 
     >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2-again"])
     (['ppo', 'grpo'], [])
     >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
     ['vi', 'enlang', 'reproduce']
     """
-    words = [re.findall(r"(?<![^-_/ .])[A-Za-z]{2,}(?![^-_/ .#])", run) for run in runs]
-    shared = _REPETITIONS.union(set(words[0]).intersection(*words[1:]))
+    words = [
+        [m[0] for m in _WORD_OR_SETTING.finditer(run) if m[1].lower() not in _REPETITIONS] for run in runs
+    ]
+    shared = set(words[0]).intersection(*words[1:])
     differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
     return differing if any(differing) else []
 

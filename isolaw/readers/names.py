@@ -129,14 +129,13 @@ def counts(name: str) -> str:
     ``both`` means that it could count rollouts or problems, as samples do.
 
     >>> [counts(name) for name in ("total_episodes", "num_groups", "samples", "num_tokens", "reward")]
-    ['rollouts', 'problems', 'both', 'tokens', '']
+    ['rollouts', 'problems', 'both', '', '']
     """
     spelled = plain(name)
     if any(spelled in CALLED[ours].split() for ours in SPLIT[:2]):
         return ""
-    for unit, ours in (("tokens", "tokens"), ("rollouts", "compute")):
-        if spelled in CALLED[ours].split():
-            return unit
+    if spelled in CALLED["compute"].split():
+        return "rollouts"
     words = {word.rstrip("s") for word in spelled.split("_")}
     if not _COUNTED.fullmatch(spelled) or words.isdisjoint(_OF_COUNTERS):
         return ""

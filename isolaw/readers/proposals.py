@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from isolaw.commands import Placeholder
-from isolaw.documents.reading import toml_key
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, offer, offer_setting, words_that_differ
-from isolaw.readers.names import ALIASES, ASSUMED
+from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
+from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, only
+from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
-from isolaw.readers.table_needs import TableNeeds, check_complete
 
 _MOST = 12  # with more options, a file is easier to fill in
 _SHOWN = 200  # columns
@@ -30,11 +31,11 @@ _NAME, _VALUE, _COLUMN = Placeholder("name"), Placeholder("value"), Placeholder(
 _Set = dict[str, dict[str, Any]]
 
 
-def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead | None:
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), most: float = _MOST) -> HowToRead | None:
     """Return what would make all runs ready, with placeholders for the user to fill in.
 
     ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
-    there would be too many options; `draft` then writes a file instead.
+    there would be more than ``most`` options; `draft` then writes a file instead.
     """
     needing = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -42,9 +43,6 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead
     pattern, given = offer(runs, carried, sources)
     if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
         pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
-    if not pattern and _needs(needing) == ["seed"]:
-        pattern = offer_setting(runs)
-        given = ["seed"] if pattern else []
     names = [log.run for log in logs]
     out: _Set = {}
     offered: dict[str, Any] = {"columns": {}}
@@ -70,7 +68,7 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead
             for glob in [folder] if folder else [only(log.run, names) for log in lacking]:
                 out.setdefault(glob, {})[need] = value
     pattern = pattern or offered.pop("name_pattern", "")
-    if sum(map(len, out.values())) + bool(pattern) > _MOST:
+    if sum(map(len, out.values())) + bool(pattern) > most:
         return None
     return HowToRead.model_construct(set=out, name_pattern=[pattern] if pattern else [], **offered)
 
@@ -160,15 +158,12 @@ def draft(
     It says ``how``, and what is missing as comments. ``command`` is the command to run once these values are
     filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
     """
-    given, needs = how.tables(), _of_a_table(logs, how)
-    missing = [*(needs.needs if needs else _needs(logs))] or (["the columns"] if needs else [])
-    columns: list[str] = []
-    wanted: dict[str, list[str]] = {}
-    if needs:
-        wanted, columns = needs.how.tables(), ["".join(parts) for parts in lines_of(needs.short)[-1:]]
-    elif missing:
-        proposal = proposed(logs, sources)
-        wanted = proposal.tables() if proposal else _by_run(logs, sources)
+    logs = [_as_table(log, how) for log in logs]
+    given, missing = how.tables(), _needs(logs)
+    of_tables = [line for log in logs if log.offered for line in lines_of(log.message)]
+    columns = [text for parts in of_tables if (text := "".join(parts)).startswith("  columns: ")][:1]
+    proposal = proposed(logs, sources, math.inf)
+    wanted = proposal.tables() if proposal else {}
     if not (how.but(files=[]).tables() or wanted):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     head = [
@@ -186,35 +181,14 @@ def draft(
     return "\n\n".join(blocks) + "\n", missing
 
 
-def _of_a_table(logs: Sequence[FoundLog], how: HowToRead) -> TableNeeds | None:
-    """Return what the first table needs whose columns isolaw does not recognise."""
-    for log in logs:
-        unknown = log.status is LogStatus.UNKNOWN_FORMAT or (log.container == "table" and bool(log.offered))
-        if unknown and not log.facts:
-            try:
-                check_complete(load(log.sources[0]), how, log.sources[0])
-            except TableNeeds as error:
-                return error
-            except InputError:
-                continue
-    return None
-
-
-def _by_run(logs: Sequence[FoundLog], sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return a table for each run that needs values: the reason, and a key for each value.
-
-    Values in the names of runs are filled in, but as comments too, since a name is no proof.
-    """
-    needing = [log for log in logs if log.status is LogStatus.NEEDS]
-    text, _ = offer([log.run for log in needing], _carried(needing), sources)
-    pattern = NamePattern(text) if text else None
-    out: dict[str, list[str]] = {}
-    for log in needing:
-        lines = out.setdefault(f"[set.{toml_key(only(log.run))}]", [])
-        lines += [one_line("".join(parts)) for parts in lines_of(log.message)]
-        carried = pattern.read(log.run, log.sources) if pattern else {}
-        for need in dict.fromkeys([*log.needs, *(["seed"] if "seed" in carried else [])]):
-            name = ALIASES.get(need, need)
-            value = f"{one_line(str(carried[name]))}  # in the run's name" if name in carried else ""
-            lines.append(f"{need} = {value}".rstrip())
-    return out
+def _as_table(log: FoundLog, how: HowToRead) -> FoundLog:
+    """Return a log of unknown names as the table that it may be, with what it lacks."""
+    if log.status is LogStatus.UNKNOWN_FORMAT and not log.facts:
+        try:
+            check_complete(load(log.sources[0]), how, log.sources[0])
+        except TableNeeds as error:
+            needs, message = list(error.needs), str(error)
+            return replace(log, status=LogStatus.NEEDS, needs=needs, offered=error.needs, message=message)
+        except InputError:
+            pass
+    return log

@@ -12,7 +12,7 @@ from isolaw import commands
 from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
-from isolaw.readers.how_to_read import HowToRead, place
+from isolaw.readers.how_to_read import place
 from isolaw.readers.proposals import proposed
 from isolaw.runs import Runs, listed
 
@@ -135,9 +135,7 @@ class Reading:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
         texts = [f"{listed(group.runs, _SHOWN)}: " + group.message for group in problems]
-        lone = len(self.candidates) == 1 and self.candidates[0].container == "table"
-        # The message about a single table already contains the command that reads it.
-        how = HowToRead() if lone else proposed(self.candidates, self.sources)
+        how = proposed(self.candidates, self.sources)
         words = [commands.path(source) for source in self.sources]
         if how is None:
             texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")

@@ -38,10 +38,12 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-Measured = Mapping[str, tuple[Sequence[int], Sequence[float]]]  # metric → ascending positions, and its values
+_Measured = Mapping[
+    str, tuple[Sequence[int], Sequence[float]]
+]  # metric → ascending positions, and its values
 
 
-def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collection[int] = ()) -> list[int]:
+def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
     ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
@@ -76,7 +78,7 @@ def trainings(step: Sequence[float] | Floats, places: Measured, settings: Collec
     return begins
 
 
-def _again(steps: Floats, start: int, fall: int, at: int, places: Measured, resettled: bool) -> bool:
+def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
     """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
     for positions, values in places.values():
         low, here = bisect_left(positions, start), bisect_left(positions, at)
@@ -157,9 +159,9 @@ def with_settings(
 def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str] = ()) -> pd.DataFrame:
     """Return a table whose column ``run`` names the trainings in it, if there are several.
 
-    Of steps that a resumed run repeats, only the later rows are kept. A table whose columns distinguish the
-    trainings already names its runs. ``step`` is the column of the steps, ``name`` the name of the first
-    training, and ``named`` has the columns that the user names.
+    ``attrs["falls"]`` has the rows at which steps go back, as in a resumed run. A table whose columns
+    distinguish the trainings already names its runs. ``step`` is the column of the steps, ``name`` the name
+    of the first training, and ``named`` has the columns that the user names.
     """
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
     falls = np.flatnonzero(np.diff(steps, prepend=-np.inf) < 0)
@@ -177,27 +179,11 @@ def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str
     training = np.searchsorted(begins, np.arange(len(frame)), side="right")
     if begins and (of_runs or _labels(frame[others], training, named)):
         return frame
-    # A text that differs in each row, such as a time, names nothing.
-    texts = [c for c in others if c not in numeric and not frame[c].is_unique]
-    of_step = [training, steps, *(frame[c].astype(str) for c in texts)]
-    measured = frame[numeric].notna()
-    repeated = pd.Series(False, index=frame.index)
-    place = pd.Series(np.arange(len(frame)), index=frame.index)
-    for column in numeric:  # a later row counts only if it measures what the earlier one did
-        rows = place[measured[column]]
-        last = rows.groupby([pd.Series(each, index=frame.index)[rows.index] for each in of_step]).transform(
-            "max"
-        )
-        repeated[rows.index] |= (segment[rows] != segment[last]) & ~np.isnan(steps[rows])
-    out = frame[~repeated].copy()
-    out.attrs = dict(frame.attrs)
-    notes = list(frame.attrs.get("notes", ()))
-    if repeated.any():
-        number = int(repeated.sum())
-        notes.append(f"{number:,} steps repeated, as by a resumed run; isolaw kept the later values")
+    out, notes = frame.copy(), list(frame.attrs.get("notes", ()))
+    out.attrs["falls"] = frame.index[falls].tolist()
     if begins:
         names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
-        out.insert(0, "run", names[training[~repeated.to_numpy()]])
+        out.insert(0, "run", names[training])
         out.attrs["trainings"] = True
         where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
         notes.append(f"the steps start again at {where}, so other trainings begin there")
@@ -230,28 +216,23 @@ def is_measured(column: str) -> bool:
 
 
 @dataclass(frozen=True)
-class StepCount:
-    """What a column counts in each step, with the numbers that its values can mean."""
+class _StepCount:
+    """What a column counts in each step."""
 
-    unit: str  # ``rollouts``, ``problems``, ``both`` or ``tokens``, as `isolaw.readers.names.counts`
+    unit: str  # ``rollouts``, ``problems`` or ``both``, as `isolaw.readers.names.counts`
     a_step: tuple[float, ...]  # more than one if it is unknown whether it counts a record or a step
     rises: bool  # whether it counts from the start
-    first: int  # positions of the first and the last record
-    last: int
 
-    def agrees(self, problems: float, rollouts: float, name: str, tokens: float = 1) -> bool:
+    def agrees(self, problems: float, rollouts: float, name: str) -> bool:
         """Return whether it can be the count of B_p problems with n ``rollouts`` each."""
         batch = problems * rollouts
-        makes = {"problems": [problems], "both": [batch, problems], "tokens": [tokens * batch]}
-        accepted = makes.get(self.unit, [batch])
+        accepted = {"problems": [problems], "both": [batch, problems]}.get(self.unit, [batch])
         if not self.rises and plain(name) in _MAYBE_N:
-            accepted = [*accepted, rollouts]
-        if self.unit == "tokens" and any(each >= 0.5 * accepted[0] for each in self.a_step):
-            return True
+            accepted.append(rollouts)
         return any(abs(each - one) <= _SLACK * one for each in self.a_step for one in accepted)
 
 
-def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
+def count_of(name: str, step: Floats, value: Floats) -> _StepCount | None:
     """Return what a column counts per step: its rise, or the same number in every record; else None.
 
     >>> count_of("total_episodes", np.array([10.0, 20.0]), np.array([320.0, 640.0])).a_step
@@ -269,11 +250,10 @@ def count_of(name: str, step: Floats, value: Floats) -> StepCount | None:
     if len(steps) < 2 or values[0] < 0 or np.any(np.diff(values) < 0):
         return None
     passed, rise = float(steps[-1] - steps[0]), float(values[-1] - values[0])
-    ends = int(kept[0]), int(kept[-1])
     if rise:  # one that rises as the steps do counts them
-        return None if rise == passed else StepCount(unit, (rise / passed,), True, *ends)
-    interval = float(np.diff(steps).max())
-    if unit == "tokens" or not values[0]:
+        return None if rise == passed else _StepCount(unit, (rise / passed,), True)
+    if not values[0]:
         return None
+    interval = float(np.diff(steps).max())
     each = (float(values[0]), *([float(values[0]) / interval] if interval > 1 else []))
-    return StepCount(unit, each, False, *ends)
+    return _StepCount(unit, each, False)

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,9 @@ from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
 from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, guess
-from isolaw.readers.raw_log import HEAD, Container
-from isolaw.readers.table_columns import columns_needed
+from isolaw.readers.raw_log import HEAD, Container, clean, is_text, unprefixed
+from isolaw.readers.table_columns import absent, columns_needed
 from isolaw.readers.table_files import columns_of
-from isolaw.readers.table_needs import absent
-from isolaw.readers.text_lines import clean, is_text, unprefixed
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
@@ -297,17 +294,8 @@ def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
     walk = Walk(top, enters, limits.MOST_FILES)
     files = list(walk)
     notes += walk.notes
-    globs = ["**", *filter(None, rest.split("/"))]
-    yield from (path for path in (*folders, *files) if _matches(path.relative_to(top).parts, globs))
-
-
-def _matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
-    """Return whether the parts of a path match globs, of which ``**`` stands for any number of parts."""
-    if not globs:
-        return not parts
-    if globs[0] == "**":
-        return any(_matches(parts[i:], globs[1:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _matches(parts[1:], globs[1:])
+    rest = rest.strip("/")
+    yield from (path for path in (*folders, *files) if not rest or path.relative_to(top).match(rest))
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:

@@ -19,7 +19,7 @@ from isolaw.readers.raw_log import RawLog
 
 Floats = NDArray[np.float64]
 
-LAST_STEP = 2**40  # a larger number is not a step
+_LAST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric
 _MOST_IN_ALL = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
 _HUGE = 1e100
@@ -64,7 +64,7 @@ def stitch(
     parts: Sequence[RawLog],
     framework: Framework,
     logging_steps: int | None = None,
-    last_step: int = LAST_STEP,
+    last_step: int = _LAST_STEP,
 ) -> RunCurves:
     """Stitch the logs of one run, the earliest first.
 
@@ -74,7 +74,7 @@ def stitch(
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
-    steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
+    steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, _LAST_STEP), out)
     again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; steps with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0

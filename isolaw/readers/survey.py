@@ -20,13 +20,13 @@ from isolaw.readers.across_runs import one_identity
 from isolaw.readers.assemble import assemble
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, links_next_to, next_to
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
-from isolaw.readers.sources import Place, Search, expected_formats, search
-from isolaw.readers.table_needs import TableNeeds
+from isolaw.readers.sources import Place, expected_formats, search
+from isolaw.readers.table_columns import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed, plain
 from isolaw.store import SweepStore
@@ -50,14 +50,14 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     for source in sources:
         check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
-    beside = next_to(paths)
+    beside, links = next_to(paths)
     files = [file.under(how) for file in beside]
     there = search(paths, [_searched(path, how, files) for path in paths])
     collector = _Collector(how, files, len(there.places) > 1)
     for place in there.places:
         if not any(way.excludes(place.path) for way in collector.ways):
             collector.add(place)
-    reading = collector.close(_group_by(how, files, there), " + ".join(map(str, sources)))
+    reading = collector.close(" + ".join(map(str, sources)))
     read = listed([str(place.path) for place in there.places], _SHOWN)
     if unused := [rule for rule in how.rules if rule not in collector.used]:
         first, *others = (f"{rule}: {_no_run(rule)}; read: {read}" for rule in unused)
@@ -73,7 +73,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
-        for path in links_next_to(paths)
+        for path in links
         if not any(str(path) in note for note in there.notes)
     ]
     reading.no_logs = there.no_logs
@@ -99,24 +99,6 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
     return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
 
 
-def _group_by(how: HowToRead, files: Sequence[HowToRead], there: Search) -> str | None:
-    """Return the one key by which all sources are grouped into runs."""
-    grouping = [file for file in files if file.group_by]
-    ways = list(dict.fromkeys(filter(None, [how.group_by, *(file.group_by for file in grouping)])))
-    if len(ways) > 1:
-        where = listed([file.file for file in files], _SHOWN)
-        raise InputError(f"{where}: group_by: found {listed(ways, _SHOWN)}; expected one for all sources")
-    if ways and not how.group_by:
-        logs = [place.path for place in there.places if place.container]
-        others = [str(path) for path in logs if not any(file.covers([path]) for file in grouping)]
-        if others:  # otherwise the key would also group logs in folders that the file does not cover
-            raise InputError(
-                f"{grouping[0].file}: group_by: found {ways[0]!r}, which does not cover "
-                f"{listed(others, _SHOWN)}; expected one group_by for all sources"
-            )
-    return ways[0] if ways else None
-
-
 def _no_run(rule: Rule) -> str:
     """Return what is wrong with a rule that no run uses."""
     if isinstance(rule, Assignment):
@@ -130,7 +112,6 @@ class _Collector:
     def __init__(self, how: HowToRead, files: Sequence[HowToRead], several: bool) -> None:
         self.how, self.ways = how, (*files, how)
         self.several = several  # whether there are several places; tables are then named by their files
-        self.in_full: dict[str, str] = {}  # an incomplete table → its message with the command
         self.logs: list[RawLog] = []
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
@@ -158,12 +139,11 @@ class _Collector:
                 if self._keeps(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            run = _name(place.path)
             nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
             more = [_NO_LOG.format(expected_formats())] if nothing else []
-            self.in_full[run] = Wording(str(error), *more)
-            needs, message = list(error.needs), error.short.removeprefix(f"{path}: ")
-            table = FoundLog(run, "", "table", [path], LogStatus.NEEDS, needs, message)
+            text = Wording(str(error).removeprefix(f"{path}: "), *more)
+            needs, name = list(error.needs), path if not self.several else _name(place.path)
+            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text)
             table.offered = error.needs
             self._leave_out(table)
         except (DataError, StoreError) as error:
@@ -274,23 +254,19 @@ class _Collector:
                 out.append(part if len(keep) == len(part) else part.select(keep))
         return out
 
-    def close(self, group_by: str | None, source: str) -> Reading:
+    def close(self, source: str) -> Reading:
         """Turn the logs into runs, and return everything that was found."""
         self._ask_for_seeds()
-        runs, used = assemble(self.logs, self.ways, group_by)
+        runs, used = assemble(self.logs, self.ways)
         self.used |= used
         candidates = [run.candidate() for run in runs]
-        if len(self.candidates) + len(candidates) == 1 and self.in_full:
-            (table,) = self.candidates
-            message, table.run = self.in_full[table.run], table.sources[0]
-            table.message = message.removeprefix(f"{table.run}: ")
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
             made = {
-                run.name: run.attributes | ({"framework": run.framework.name} if run.framework else {})
+                run.run: run.attributes | ({"framework": run.framework} if run.framework else {})
                 for run in ready
             }
             logged = Runs(points, made, source, notes)

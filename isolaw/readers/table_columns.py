@@ -1,4 +1,4 @@
-"""The columns that a user names in a table: by their name, or by arithmetic on them.
+"""The columns that a user names in a table, by their name or by arithmetic on them, and those that it lacks.
 
 A column's name is the simplest arithmetic. If a text is the name of a column, it is that column, whatever
 characters it has.
@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.commands import option
-from isolaw.errors import DataError, unknown
+from isolaw.commands import Placeholder, option
+from isolaw.errors import DataError, Wording, nearest, shown, unknown
+from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.measures import named_percent, of_training, says_its_set
-from isolaw.readers.names import ALIASES
+from isolaw.readers.measures import likely_reward, maybe_shape, named_percent, of_training, says_its_set
+from isolaw.readers.name_patterns import offer
+from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, guess
+from isolaw.readers.table_files import SOURCE
+from isolaw.readers.table_segments import names_of
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -32,6 +36,10 @@ _EXPECTED = "numbers, column names, + - * / // and brackets"
 _LONGEST = 1_000
 _WORD = re.compile(r"[^\W\d]\w*")
 _ARITHMETIC = re.compile(r"[\w\s.+*/()-]+")
+_SHOWN = 60  # columns to list in a message
+_NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
+_TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
+_COLUMN = Placeholder("column")
 
 
 def lacking(text: str, names: Collection[str]) -> list[str]:
@@ -148,3 +156,125 @@ def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
             raise DataError(f"column {node.id!r} is not numeric")
         return np.asarray(numbers, dtype=np.float64)
     raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; expected {_EXPECTED}")
+
+
+# What is missing
+
+
+class TableNeeds(DataError):
+    """Raised for a table that lacks B_p, n, its steps or its reward.
+
+    ``needs`` maps each missing value to the key that supplies it and its value, or to None if no column looks
+    suitable (`isolaw.readers.proposals`).
+    """
+
+    def __init__(self, message: str, needs: Mapping[str, tuple[str, str] | None]) -> None:
+        super().__init__(message)
+        self.needs = dict(needs)
+
+
+def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
+    """Raise `TableNeeds` if B_p, n, compute or the reward is missing, `DataError` if a named column is."""
+    columns = list(map(str, frame.columns))
+    numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
+    there = {*columns, *how.names}
+    lines = []
+    texts = [(name, text, _named(name), columns) for name, text in how.columns.items()]
+    texts += [(name, reward.column, f"metric {name!r}", numeric) for name, reward in how.metrics.items()]
+    for name, text, called, fitting in texts:
+        missing = lacking(text, there if name in columns else there - {name})
+        if missing == [text]:
+            lines.append(f"{called}: {absent(text, numeric if name in _NUMBERS else fitting)}")
+        else:
+            lines += [f"{called}: {text!r}: {absent(each, [*numeric, *how.names])}" for each in missing]
+    wrong = bool(lines)
+    free = [name for name in columns if name not in how.texts]
+    measures = how.metric if how.metric in columns else likely_reward(frame, free)
+    if measures:  # a column that is empty where the reward is measured has no value for a run
+        rows = frame[frame[measures].notna()]
+        free = [name for name in free if name == measures or rows[name].notna().all() or is_reward(name)]
+    sure = {
+        ours: column
+        for ours, column in guess(free).items()
+        if column in free and (ours in _TEXTS or column in numeric)
+    }
+    guesses = {**maybe_shape(frame, [name for name in free if name not in sure.values()]), **sure}
+    needs: dict[str, tuple[str, str] | None] = {}
+    split = [name for name in SPLIT if name in there]
+    lacking_two = SPLIT[1:2] if split == [SPLIT[2]] else SPLIT[:2]  # n determines B_p if B is known
+    unknown = [name for name in lacking_two if len(split) < 2 and name not in there]
+    pattern, carried = _in_names(frame, [SYMBOL[name] for name in unknown if name not in guesses], source)
+    for name in unknown:
+        close, symbol = guesses.get(name, ""), SYMBOL[name]
+        lines.append(f"{_named(name)}: found no column and no value{_nearest(close)}")
+        needs[symbol] = ("columns", close) if close else None
+        if symbol in carried:
+            lines[-1] += "; the run names may contain the value"
+            needs[symbol] = "name_pattern", pattern
+        elif close and name == SPLIT[0] and name not in sure:
+            lines[-1] += "; if it counts rollouts: " + option("columns", SYMBOL[SPLIT[2]], close)
+    if not {"step", "compute"} & there:
+        name = "compute" if "compute" in guesses and "step" not in guesses else "step"
+        close = guesses.get(name, "")
+        lines.append(f"step or compute: found no column{_nearest(close)}")
+        if counted := next((column for column in columns if column in UNITS and not close), ""):
+            steps, rollouts = (option("columns", ours, counted) for ours in ("step", "compute"))
+            lines[-1] += f"; state what {counted!r} counts: " + steps
+            lines[-1] += ", or " + rollouts + " if it counts rollouts"
+        labels = guess(columns, RUN_NAMES).values() if not close and len(frame) > 1 else ()
+        for label in [label for label in labels if frame[label].is_unique][:1]:
+            lines[-1] += (
+                f"; each row has a different {label}, and one final value per run is not a learning "
+                "curve. Export the runs' histories"
+            )
+        needs[name] = "columns", close or _COLUMN
+    named = {"metric", "value"} <= there or "value" in how.names or value_alone(frame, how)
+    name = how.metric or "avg@4"
+    if not (how.metrics or named or name in there):
+        used = {*how.columns.values(), *(by[1] for by in needs.values() if by)}
+        close = nearest(name, [c for c in free if c in numeric]) if how.metric else ""
+        close = close or likely_reward(frame, [c for c in free if c not in used])
+        hint = f"; did you mean {close!r}?" if close and how.metric else _nearest(close)
+        lines.append(f"the reward: found no column {shown(name)}{hint}")
+        needs["metric"] = "metric", close or _COLUMN
+    if lines:
+        head = f"{source}: " + lines[0]
+        if len(lines) > 1:
+            count = f"{source}: {len(lines)} columns or values are missing"
+            head = Wording(count, *("  - " + line for line in lines))
+        more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+        text = Wording(head, f"  columns: {', '.join(columns[:_SHOWN])}{more}")
+        raise DataError(text) if wrong else TableNeeds(text, needs)
+
+
+def _in_names(frame: pd.DataFrame, unknown: list[str], source: str) -> tuple[str, list[str]]:
+    """Return a pattern for a column of run names that contain missing values, and the values it supplies."""
+    columns = names_of(frame, list(map(str, frame.columns))) if unknown and source != SOURCE else []
+    for column in columns:
+        pattern, carried = offer([str(name) for name in frame[column].unique()], unknown)
+        if pattern:
+            return pattern, carried
+    return "", []
+
+
+def value_alone(frame: pd.DataFrame, how: HowToRead) -> bool:
+    """Return whether a column ``value`` contains the rewards, since no other column appears to."""
+    columns = [name for name in map(str, frame.columns) if name not in how.texts]
+    if how.metrics or "value" not in columns or "metric" in {*columns, *how.names}:
+        return False
+    wanted = {how.metric or "avg@4", "avg@4"}
+    return not wanted & {*columns} and not likely_reward(frame, [c for c in columns if c != "value"])
+
+
+def _named(name: str) -> str:
+    return f"{SYMBOL[name]} ({name})" if name in SYMBOL else name
+
+
+def _nearest(close: str | None) -> str:
+    return f"; nearest: {close!r}" if close else ""
+
+
+def absent(column: str, columns: list[str]) -> str:
+    """Return that there is no such column, with the nearest name if there is one."""
+    close = nearest(column, columns)
+    return f"no column {shown(column)}" + (f"; did you mean {close!r}?" if close else "")

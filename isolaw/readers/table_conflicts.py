@@ -11,7 +11,7 @@ from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.measures import HELD_OUT, is_measured_by_trainer, words_of
-from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, MAYBE, SPLIT, SYMBOL, counts, plain
+from isolaw.readers.names import AMBIGUOUS, BATCH, CALLED, MAYBE, SPLIT, SYMBOL, counts, guess, plain
 from isolaw.readers.records import count_of
 from isolaw.runs import CURVE, after_last_value
 
@@ -53,8 +53,6 @@ def ends_in_nan(table: pd.DataFrame, written: pd.Series) -> tuple[pd.Series, lis
 _B, _N, _BATCH = SPLIT
 _SLACK = 0.98  # allows for a compute that was read off a figure
 _MOST_DISCARDED = 100  # times B_p · n · step; beyond that, compute must be tokens or FLOPs
-_LENGTHS = {"response_length", "completion_length", "mean_response_length", "completions_mean_length"}
-_LENGTHS |= {"response_length_mean", "mean_completion_length", "avg_response_length", "mean_length"}
 _LEAST_BATCH = 16  # evaluations every 10 steps are common
 # Other column names that can only mean n, B_p or B.
 _SAY = {
@@ -139,104 +137,77 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
         )
 
 
-def check_said_twice(
+def check_said(
     table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
 ) -> None:
-    """Raise `DataError` if an unmapped column contradicts n, B_p or B of the table's rows.
+    """Raise `DataError` if an unmapped column contradicts n, B_p or B, or counts other rollouts than B_p · n.
 
-    Only training rows are checked, if there are any. Columns and formulas that the user maps are trusted.
+    A column counts each record, or from the start. Only rows of training are checked, if there are any;
+    evaluations have a number of problems and samples of their own. What the user maps is trusted.
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
-    for name, called in _SAY.items():
-        if name == _BATCH:
-            b, n = (pd.to_numeric(rows[key], errors="coerce") for key in (_B, _N))
-            rows = rows.assign(**{name: b * n})
-        if name in how.columns and how.columns[name] != SYMBOL[name]:
-            continue
-        overridden = [name] if name in how.values and name in frame else []
-        for column in [*overridden, *(other for other in unused if plain(other) in called)]:
-            if frame[column].notna().mean() <= 0.5:  # of a few other lines
-                continue
-            there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
-            ours = pd.to_numeric(rows[name], errors="coerce")
-            wrong = there.notna() & (there != ours)
-            if wrong.any():
-                at, what = rows.index[wrong][0], SYMBOL[name]
-                given = "is set to" if name in how.values else "is"
-                raise DataError(
-                    f"{source}: {what} {given} {ours[wrong].iloc[0]:g}, but the column {column} says "
-                    f"{there[wrong].iloc[0]:g} in {table.index.name} {at}; correct the wrong value, or use "
-                    "the column: " + option("columns", what, column)
-                )
-
-
-def check_counters(
-    table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
-) -> None:
-    """Raise `DataError` if a column that counts rollouts, problems or tokens contradicts B_p and n.
-
-    It counts each record, or from the start. Only rows of training are checked, if there are any; evaluations
-    have a number of problems and samples of their own. A column that the user maps to C is trusted.
-    """
-    if "compute" in how.columns:
-        return
-    lengths = next((name for name in frame if plain(name) in _LENGTHS), None)
-    trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
-    rows_of = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
-    numbers = rows_of[["run_id"]].join(rows_of[[*SPLIT[:2], "step"]].apply(pd.to_numeric, errors="coerce"))
+    numbers = rows[["run_id"]].join(rows[[_B, _N, "step"]].apply(pd.to_numeric, errors="coerce"))
     if numbers.isna().any(axis=None) or (numbers[_N] < 1).any():
         return  # `Runs` reports this
-    for column in (name for name in unused if counts(name) and not words_of(name) & HELD_OUT):
-        there = pd.to_numeric(frame[column], errors="coerce").reindex(numbers.index)
-        for _, rows in numbers.groupby("run_id", sort=False):
-            values = there[rows.index].to_numpy(np.float64)
-            count = count_of(column, rows["step"].to_numpy(np.float64), values)
-            if count is None or (not count.rises and not trains and count.unit != "rollouts"):
+    numbers[_BATCH] = numbers[_B] * numbers[_N]
+    trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
+    overridden = {name: name for name in _SAY if name in how.values and name in frame}
+    said = {column: name for column in unused for name, called in _SAY.items() if plain(column) in called}
+    trusted = [name for name in _SAY if how.columns.get(name, SYMBOL[name]) != SYMBOL[name]]
+    for column in [*overridden, *unused]:
+        there = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
+        name = overridden.get(column) or said.get(column)
+        if name and name not in trusted and frame[column].notna().mean() > 0.5:  # else of a few other lines
+            wrong = there.notna() & (there != numbers[name])
+            if wrong.any():
+                at, what = rows.index[wrong][0], SYMBOL[name]
+                ours, theirs = (values[wrong].iloc[0] for values in (numbers[name], there))
+                given = "is set to" if name in how.values else "is"
+                raise DataError(
+                    f"{source}: {what} {given} {ours:g}, but the column {column} says {theirs:g} in "
+                    f"{table.index.name} {at}; correct the wrong value, or use the column: "
+                    + option("columns", what, column)
+                )
+        if "compute" in how.columns or words_of(column) & HELD_OUT or not counts(column):
+            continue
+        for _, run in numbers.groupby("run_id", sort=False):
+            count = count_of(column, run["step"].to_numpy(np.float64), there[run.index].to_numpy(np.float64))
+            b, n = float(run[_B].iloc[0]), float(run[_N].iloc[0])
+            if count is None or not (count.rises or trains or count.unit == "rollouts"):
                 continue
-            b, n = (float(rows[name].iloc[0]) for name in SPLIT[:2])
-            length = frame.loc[rows.index, lengths].mean() if lengths else 1
-            if count.agrees(b, n, column, length):
+            if count.agrees(b, n, column):
                 continue
-            before, after = (
-                f"{there[at]:g} in {rows.index.name} {at} (step {rows['step'].iloc[place]:g})"
-                for place in (count.first, count.last)
-                for at in [rows.index[place]]
-            )
-            made = {"problems": b, "tokens": length * b * n}.get(count.unit, b * n)
-            passed = rows["step"].iloc[count.last] - rows["step"].iloc[count.first]
-            says = f"is {before.partition(' in ')[0]} in every record"
-            makes = f"{made:g} a step"
-            if count.rises:
-                says = f"rises from {before} to {after}, by {count.a_step[0] * passed:g}"
-                makes = f"{'at least ' if count.unit == 'tokens' else ''}{made * passed:g}"
             symbol = "C" if count.rises else "B_p" if count.unit == "problems" else "B"
             raise DataError(
-                f"{source}: {column} {says}; B_p = {b:g} and n = {n:g} make {makes}; correct the wrong "
-                "value. "
-                f"If {column} is {symbol}: "
+                f"{source}: {column} counts {count.a_step[0]:g} a step from {run.index.name} {run.index[0]} "
+                f"on, but B_p = {b:g} and n = {n:g} make {b if count.unit == 'problems' else b * n:g}; "
+                f"correct the wrong value. If {column} is {symbol}: "
                 + option("columns", symbol, column)
                 + "; if it counts something else: "
                 + option("columns", "C", f"{_B}*{_N}*step")
             )
 
 
-def counted_batch(frame: pd.DataFrame, step: str, columns: Sequence[str]) -> tuple[str, int] | None:
-    """Return a column that counts the rollouts of each step, and their number, or None.
+def counted_batch(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
+    """Return a column that counts the rollouts of each step, and their number, if B_p or n is missing.
 
     >>> frame = pd.DataFrame({"step": [1, 2, 3], "rollout_count": 20, "loss": 0.1})
-    >>> counted_batch(frame, "step", ["rollout_count", "loss"])
+    >>> counted_batch(frame, HowToRead())
     ('rollout_count', 20)
     """
+    columns = list(map(str, frame.columns))
+    step = how.columns.get("step") or guess(columns).get("step")
+    known = {*how.names, *columns} & {*SPLIT}
+    if step not in columns or len(known) > 1 or _BATCH in known or "compute" in how.columns:
+        return None
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
-    for column in columns:
+    for column in (c for c in columns if c not in how.texts and c not in guess(columns).values()):
         if counts(column) != "rollouts" or plain(column) in MAYBE[_N].split() or words_of(column) & HELD_OUT:
             continue
         value = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
         count = count_of(column, steps, value)
         if count and len(count.a_step) == 1 and count.a_step[0] == int(count.a_step[0]) > 1:
-            steady = np.unique(value[~np.isnan(value)]).size == 1 or count.rises
-            if steady:
-                return column, int(count.a_step[0])
+            return column, int(count.a_step[0])
     return None
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,20 @@ from isolaw.errors import DataError
 from isolaw.files import open_file
 from isolaw.metrics import is_reward
 from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
-from isolaw.readers import notebook_outputs
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
+from isolaw.readers.containers.json_document import lists
+from isolaw.readers.containers.notebook import (
+    HtmlTable,
+    holds_cells,
+    pipe_tables,
+    printed_text,
+    shown,
+    tables,
+)
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
-from isolaw.readers.measures import eval_set_of
-from isolaw.readers.names import CONFIGURATIONS
-from isolaw.readers.notebook_outputs import HtmlTable, pipe_tables, tables
 from isolaw.readers.raw_log import HEAD, number
 from isolaw.readers.records import is_step, of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
@@ -85,11 +90,9 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 PARQUET_MAGIC = b"PAR1"
 _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
 _LARGE = 2 * MB  # bytes of a document that a search for tables reads
-_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
 _LONGEST_LINE = 1 * MB  # bytes of one JSON line
-_DEEPEST = 4  # levels above a document's list
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
 _MOST_CELLS = 5_000_000  # up to 100 bytes each, as objects
@@ -130,17 +133,23 @@ def load(path: str | Path) -> pd.DataFrame:
 
 
 def _read_export(path: Path) -> pd.DataFrame:
-    """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``."""
-    frames = []
-    for log in wandb_csv.read(path):
-        frame = pd.DataFrame({"name": log.run, "step": np.asarray(log.step)})
+    """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``.
+
+    A column that counts steps goes before W&B's own count, which is of calls to log. Settings in the label of
+    a run are columns.
+    """
+    frames, logs = [], list(wandb_csv.read(path))
+    for log in logs:
         columns = {
             key: pd.Series(series.value, index=list(series.record)) for key, series in log.series.items()
         }
-        frames.append(pd.DataFrame(columns, index=frame.index).assign(**frame))
+        step = {} if any(map(is_step, columns)) else {"step": np.asarray(log.step)}
+        frame = pd.DataFrame(columns, index=range(len(log.step)))
+        name = {"name": log.run} if log.run != str(path) else {}  # else a single run
+        frames.append(frame.assign(**log.config | name | step))
     frame = pd.concat(frames, ignore_index=True)
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-    frame.attrs["notes"] = [wandb_csv.SAMPLED]
+    frame.attrs["notes"] = list(dict.fromkeys(note for log in logs for note in log.notes))
     return frame
 
 
@@ -250,7 +259,7 @@ def _is_document(start: bytes) -> bool:
     line, _, more = start.partition(b"\n")
     first = _parsed(line)
     if first is not None:
-        return not more.strip() and (notebook_outputs.is_notebook(first) or any(_lists(first, {}, 1)))
+        return not more.strip() and (holds_cells(first) or any(lists(first)))
     try:
         return isinstance(orjson.loads(start), dict)
     except ValueError:
@@ -264,15 +273,15 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
     _check_size(path, 0, content.count(b":"))
-    if notebook_outputs.is_notebook(document):
+    if holds_cells(document):
         return _read_notebook(path, document)
-    found = list(_lists(document, {}, 1))
-    records, beside = max(found, key=lambda pair: len(pair[0]), default=([], {}))
+    every = [(rows, _row(beside)) for rows, beside in lists(document)]
+    records, beside = max(every, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
-    alike = [one for one in found if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
+    alike = [one for one in every if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
     beside_of: set[str] = set()
     if len(alike) > 1:  # one list for each n, seed or arm
         beside_of = set().union(*(below for _, below in alike))
@@ -291,8 +300,8 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
-    text = notebook_outputs.printed(document).encode("utf-8", "replace")
-    html = "".join(notebook_outputs.shown(document)).encode("utf-8", "replace")
+    text = printed_text(document).encode("utf-8", "replace")
+    html = "".join(shown(document)).encode("utf-8", "replace")
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:
@@ -301,46 +310,6 @@ def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
         f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
         "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
     )
-
-
-def _lists(document: Any, beside: dict[str, Any], depth: int) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Yield the lists of objects in a document, each with the plain values next to it and above it.
-
-    Keys above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
-    """
-    if isinstance(document, list):
-        records = [record for record in document if isinstance(record, dict)]
-        if len(records) > 1:
-            yield records, beside
-    elif isinstance(document, dict) and depth <= _DEEPEST:
-        columns = {
-            key: value for key, value in document.items() if isinstance(value, list) and len(value) > 1
-        }
-        lengths = {len(value) for value in columns.values() if all(map(_plain, value))}
-        if len(columns) > 1 and len(lengths) == 1 and any(map(is_step, columns)):
-            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-            document = {key: value for key, value in document.items() if key not in columns}
-            plain = {name: _cell(value) for name, value in document.items() if _plain(value)}
-            yield rows, beside | plain
-        plain = {name: _cell(value) for name, value in document.items() if _plain(value)}
-        for name, below in document.items():
-            if isinstance(below, dict) and name in CONFIGURATIONS:
-                plain |= _row(below)
-        several = sum(isinstance(below, dict | list) for below in document.values()) > 1
-        for name, below in document.items():
-            if name not in CONFIGURATIONS:
-                yield from _lists(
-                    below, beside | plain | (_above(name, beside) if several else {}), depth + 1
-                )
-
-
-def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
-    """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
-    if phase := eval_set_of(name):
-        return {"phase": phase}
-    if setting := _SETTING.fullmatch(name):
-        return {setting[1]: scalar(setting[2])}
-    return {"run": f"{beside['run']}/{name}" if "run" in beside else name}
 
 
 def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:

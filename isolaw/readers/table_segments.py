@@ -9,11 +9,9 @@ a separate repeat, i.e. a run of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
@@ -21,20 +19,18 @@ from isolaw.readers.how_to_read import HowToRead, Rule, applying
 from isolaw.readers.names import ALIASES, DEFAULTS, RECIPE, RUN_NAMES, guess
 from isolaw.runs import COLUMNS, KEY, listed, plain
 
-_DATE = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NONE = "none"  # placeholder for values that only some names contain
 _SHOWN = 4
 _SEGMENT, _RANK = "_segment", "_rank"  # columns of the table while its runs are joined
 
 
 @dataclass(frozen=True)
-class Naming:
+class _Naming:
     """The columns by which a table distinguishes its runs and their segments."""
 
     names: tuple[str, ...]  # from the coarsest (the run's name) to the finest
     recipe: dict[str, str]  # lr, kl, … → their columns
     others: tuple[str, ...]  # columns of text or booleans that vary between runs but not within a run
-    dates: tuple[str, ...]  # columns that order the segments
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -44,7 +40,7 @@ class Naming:
     @property
     def used(self) -> list[str]:
         """All columns of the table that name runs or their attributes."""
-        return [*self.names, *self.recipe.values(), *self.others, *self.dates]
+        return [*self.names, *self.recipe.values(), *self.others]
 
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
@@ -94,7 +90,7 @@ def _text(value: object) -> str:
     return str(plain(value))
 
 
-def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> Naming | None:
+def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> _Naming | None:
     """Return the columns of ``free`` that name runs, if the identity columns do not distinguish runs.
 
     Returns None if no column does, or if none varies among the rows with the same identity.
@@ -107,18 +103,15 @@ def find(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> N
     fixed = [c for c in varying if (of_segment[c] == 1).all() and table[c].notna().all()]
     recipe = guess(fixed, RECIPE)
     rest = [c for c in fixed if c not in recipe.values() and table[c].dtype.kind not in "iuf"]
-    dates = [c for c in rest if table[c].map(lambda value: bool(_DATE.match(str(value)))).all()]
     runs = table.groupby([names[0], *recipe.values()], sort=False)
     others = [  # a different text for each run is a label, not a setting
-        c
-        for c in rest
-        if c not in dates and (runs[c].nunique() == 1).all() and table[c].nunique() < max(runs.ngroups, 3)
+        c for c in rest if (runs[c].nunique() == 1).all() and table[c].nunique() < max(runs.ngroups, 3)
     ]
-    return Naming(tuple(names), recipe, tuple(others), tuple(dates))
+    return _Naming(tuple(names), recipe, tuple(others))
 
 
 def join(
-    table: pd.DataFrame, identity: Sequence[str], naming: Naming, numbered: bool, seeded: bool
+    table: pd.DataFrame, identity: Sequence[str], naming: _Naming, numbered: bool, seeded: bool
 ) -> tuple[pd.DataFrame, list[str]]:
     """Join segments to runs, and fill in ``run_id`` and ``seed``; return the table and notes.
 
@@ -131,7 +124,7 @@ def join(
     segments = table.drop_duplicates(_SEGMENT).set_index(_SEGMENT)
     steps = table.assign(step=pd.to_numeric(table["step"])).groupby(_SEGMENT)["step"]
     segments["first"], segments["last"] = steps.min(), steps.max()
-    segments = segments.sort_values([*naming.dates, "first"], kind="stable")
+    segments = segments.sort_values("first", kind="stable")
     segments["chain"], segments[_RANK] = _chains(segments, keys, numbered)
     heads = segments[segments[_RANK] == 0].set_index("chain")
     heads["run_id"] = pd.Series(_run_ids(heads, keys, naming))
@@ -179,7 +172,7 @@ def _chains(segments: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tupl
     return chain, rank
 
 
-def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: Naming) -> dict[int, str]:
+def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: _Naming) -> dict[int, str]:
     """Return a name for each chain: the run's name, with settings or the segment added if it is ambiguous."""
     label, *finer = naming.names
     settings = [key for key in keys if key != label]
@@ -207,13 +200,21 @@ def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             "out"
         )
         table = table[~equal]
-    last = table.groupby(KEY)[_RANK].transform("max")
-    old = table[_RANK] < last
-    if old.any():
-        overlap = table[table.duplicated(KEY, keep=False)]
-        differ = int((overlap.groupby(KEY)["value"].agg(np.ptp) > 0).sum())
-        notes.append(
-            f"{int(old.sum()):,} steps are in two segments of a run, {differ:,} with different values: "
-            "isolaw kept the later segment's"
-        )
-    return table[~old], notes
+    table, dropped = later(table, table[_RANK])
+    return table, [*notes, *dropped]
+
+
+def later(table: pd.DataFrame, rank: pd.Series) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with the row of the last segment for each repeated step, and a note.
+
+    ``rank`` has the place of each row's segment in its run.
+    """
+    old = rank < rank.groupby([table[name] for name in KEY]).transform("max")
+    if not old.any():
+        return table, []
+    overlap = table[table.duplicated(KEY, keep=False)]
+    values = pd.to_numeric(overlap["value"], errors="coerce").groupby([overlap[name] for name in KEY])
+    return table[~old], [
+        f"{int(old.sum()):,} steps are in two segments of a run, {int((values.nunique() > 1).sum()):,} with "
+        "different values: isolaw kept the later segment's"
+    ]

@@ -7,27 +7,25 @@ that the user maps to a new name (``lr=learning_rate``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, nearest, unknown
-from isolaw.evidence import Simulated
+from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks, table_segments
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
-    changes_unit,
     in_percent,
     is_measured_by_trainer,
-    named_percent,
     of_rows,
     of_training,
     only_accuracy,
@@ -35,21 +33,19 @@ from isolaw.readers.measures import (
     words_of,
 )
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
-from isolaw.readers.raw_log import HEAD
+from isolaw.readers.proposals import proposed
 from isolaw.readers.records import LENGTH, by_training, is_measured
-from isolaw.readers.table_columns import apply, columns_used, melt
+from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
 from isolaw.readers.table_conflicts import (
     check_compute,
-    check_counters,
-    check_said_twice,
+    check_said,
     counted_batch,
     ends_in_nan,
     of_training_rows,
     split_batch,
     steps_of_rollouts,
 )
-from isolaw.readers.table_files import PARQUET_MAGIC, SOURCE, WRITTEN_NAN, as_pandas, load
-from isolaw.readers.table_needs import check_complete, value_alone
+from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
 
@@ -95,7 +91,12 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
             f"{SOURCE}: repeated (run, step): {frame.attrs['notes'][-1]}. Name the column that distinguishes "
             "them: " + option("columns", "seed", Placeholder("column"))
         )
-    return _as_runs(frame, SOURCE, how)
+    try:
+        return _as_runs(frame, SOURCE, how)
+    except TableNeeds as error:
+        needing = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
+        add = proposed([needing], most=math.inf) or HowToRead()
+        raise DataError(Wording(str(error), "  Add " + add.spelled)) from None
 
 
 def _by_training(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
@@ -126,7 +127,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             notes.append(note)
     how, lengths = _with_lengths(frame, how, source)
     notes += lengths
-    if (counted := _counted(frame, how)) is not None:
+    if (counted := counted_batch(frame, how)) is not None:
         column, batch = counted
         how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
         notes.append(f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n")
@@ -183,9 +184,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
     notes += _fill_step_and_compute(table)
-    check_said_twice(table, frame, how, unused, source)
+    check_said(table, frame, how, unused, source)
     notes += steps_of_rollouts(table) if "step" in there else []
-    check_counters(table, frame, how, unused, source)
     of_reward = {reward: reward} if wide else {}
     columns = {name: column.column for name, column in how.metrics.items()} or of_reward
     if columns:
@@ -215,6 +215,10 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             table = table[table["value"].notna() | after_last_value(table)]
         attributed |= naming.attributes
         unused = [c for c in unused if c not in naming.used]
+    elif falls := frame.attrs.get("falls"):
+        segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
+        table, repeated = table_segments.later(table, segment)
+        notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}
@@ -272,17 +276,6 @@ def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[How
         values = {**how.values, SPLIT[2]: length}
         return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
     return how, []
-
-
-def _counted(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
-    """Return the column that counts the rollouts of each step, and their number, if B_p or n is missing."""
-    columns = list(map(str, frame.columns))
-    step = how.columns.get("step") or guess(columns).get("step")
-    known = {*how.names, *columns} & {*SPLIT}
-    if step not in columns or len(known) > 1 or SPLIT[2] in known or "compute" in how.columns:
-        return None
-    free = [c for c in columns if c not in how.texts and c not in guess(columns).values()]
-    return counted_batch(frame, step, free)
 
 
 def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
@@ -400,32 +393,25 @@ def _per_rollout(
 
 
 def _in_fractions(table: pd.DataFrame, given: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:
-    """Divide accuracies in percent by 100 unless their unit is ``given``; reject runs with mixed units."""
+    """Divide accuracies in percent by 100 unless their unit is ``given``; reject unclear units."""
     notes = []
-    numbers = pd.to_numeric(table["value"], errors="coerce")
+    numbers = pd.to_numeric(table["value"], errors="coerce").astype(np.float64)
     for name in [str(value) for value in table["metric"].unique() if value not in given]:
-        of = table["metric"] == name
-        if not in_percent(name, numbers[of]):
-            continue
-        runs = numbers[of].groupby(table["run_id"][of], sort=False)
-        highest = runs.max()
-        changing = [str(run) for run, value in runs if changes_unit(value)]
-        fractions = highest.index[(highest > 0) & (highest <= 1)]
-        if not named_percent(name) and (len(fractions) or changing):
-            if changing:
-                mixed = f"goes from a fraction to percent, or back, within {changing[0]}"
-            else:
-                least = f"{fractions[0]} (up to {highest[fractions[0]]:g})"
-                most = f"{highest.idxmax()} (up to {highest.max():g})"
-                mixed = f"is in percent in {most}, and a fraction in {least}"
+        of = (table["metric"] == name) & numbers.notna()
+        runs = {
+            str(run): value.to_numpy() for run, value in numbers[of].groupby(table["run_id"][of], sort=False)
+        }
+        percent, problems = in_percent(name, runs, {})
+        if problems:
             raise DataError(
-                f"{source}: {name} {mixed}; use one unit, or declare it under [metrics] in isolaw.toml: "
-                f'"{name}" = {{ column = "…", percent = true }}'
+                f"{source}: {name} {next(iter(problems.values()))}; use one unit, or declare it under "
+                f'[metrics] in isolaw.toml: "{name}" = {{ column = "…", percent = true }}'
             )
-        notes.append(f"{name} was in percent (up to {highest.max():g}): divided by 100")
-        table = table.assign(value=numbers.where(~of, numbers / 100))
-        numbers = table["value"]
-    return table, notes
+        if percent:
+            highest = max(float(runs[run].max()) for run in percent)
+            notes.append(f"{name} was in percent (up to {highest:g}): divided by 100")
+            numbers = numbers.where(~(of & table["run_id"].astype(str).isin(percent)), numbers / 100)
+    return (table.assign(value=numbers) if notes else table), notes
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str], name: str = "") -> pd.Series:
@@ -453,58 +439,3 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
         )
         return ["there is no compute column, so compute = problems_per_batch · rollouts_per_problem · step"]
     return []
-
-
-def is_points(path: str | Path, how: HowToRead) -> bool:
-    """Return whether a file is a table of points of a law: it has a column ``n_star``, or one is mapped."""
-    try:
-        if not Path(path).is_file():
-            return False
-        with Path(path).open("rb") as file:
-            head = file.read(HEAD)
-    except (OSError, ValueError):  # reported when it is read
-        return False
-    if "n_star" in how.names:
-        return True
-    try:
-        return (head.startswith(PARQUET_MAGIC) or b"n_star" in head) and "n_star" in load(path).columns
-    except DataError:
-        return False
-
-
-def read_points(
-    path: str | Path, how: HowToRead
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Literal["compute", "steps"], Simulated]:
-    """Return x and ``n_star`` of a table of points, the name of x, and whether a simulator made the runs.
-
-
-    x is ``steps`` (M) if the table has it and no ``compute``. Raises `DataError` if a column is missing or
-    contains anything but numbers.
-    """
-    table = apply(how, load(path), str(path))
-    if "step" in how.names:  # M
-        table["steps"] = table["step"]
-    x: Literal["compute", "steps"] = (
-        "steps" if "steps" in table.columns and "compute" not in table.columns else "compute"
-    )
-    if missing := [name for name in (x, "n_star") if name not in table.columns]:
-        columns = list(map(str, table.columns))
-        numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
-        columns_of = {name: nearest(name, numeric) or Placeholder("column") for name in missing}
-        way = HowToRead.model_construct(columns=columns_of).spelled
-        raise DataError(
-            f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with "
-            + way
-            + "; "
-            f"columns: {', '.join(columns)}"
-        )
-    out = []
-    for name in (x, "n_star"):
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        bad = table.index[numbers.isna()]
-        if len(bad):
-            raise DataError(
-                f"{path}: {name} is not a number in {table.index.name} {bad[0]}: {str(table[name][bad[0]])!r}"
-            )
-        out.append(np.asarray(numbers, dtype=np.float64))
-    return out[0], out[1], x, Simulated.of_table(table)

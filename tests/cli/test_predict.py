@@ -9,12 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from shared_laws import SharedLaws
 
-import isolaw as library
-from isolaw.fits.document.files import save
 from isolaw.fits.law import Law
 
 Call = Callable[..., tuple[int, str, str]]
@@ -110,15 +107,6 @@ def test_no_such_law(isolaw: Call, tmp_path: Path) -> None:
     code, stdout, stderr = isolaw("predict", tmp_path / "gone.json", "--compute", "1e6")
     assert (code, stdout) == (2, "")
     assert "No such file" in stderr
-
-
-def test_points_have_nothing_to_predict(isolaw: Call, tmp_path: Path) -> None:
-    budgets = np.geomspace(1e5, 1e7, 20)
-    document, _ = library.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
-    save(document, tmp_path / "points.json")
-    code, stdout, stderr = isolaw("predict", tmp_path / "points.json", "--compute", "1e6")
-    assert (code, stdout) == (2, "")
-    assert "no learning curves to predict from" in stderr
 
 
 def test_as_a_program(command: str, law: Path) -> None:

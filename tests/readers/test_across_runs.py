@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.readers.across_runs import to_fractions
+from isolaw.readers.across_runs import LoggedRun, to_fractions
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.logged_run import LoggedRun
 from isolaw.readers.stitch import MetricCurve, RunCurves, Target
 
 EVAL: Target = ("aime24", "avg@8")
@@ -17,7 +16,7 @@ def logged(target: Target = EVAL, **values: list[float]) -> list[LoggedRun]:
     runs = []
     for name, own in values.items():
         curve = MetricCurve(np.arange(1, len(own) + 1), np.array(own, dtype=float), np.full(len(own), np.nan))
-        runs.append(LoggedRun(name, [name], "toy", curves=RunCurves({target: curve})))
+        runs.append(LoggedRun(name, container="toy", sources=[name], curves=RunCurves({target: curve})))
     return runs
 
 

@@ -168,12 +168,10 @@ def failure(source: str) -> str:
 
 
 def test_what_does_not_exist(hub: Hub) -> None:
-    assert "the data set does not exist, or it is private" in failure("hf://datasets/me/nothing")
-    assert f"{NAME}@v9: the data set has no revision 'v9'" in failure(f"{NAME}@v9")
-    text = failure(f"{NAME}/table/result.csv")
-    assert text.startswith(f"{NAME}/table/result.csv: no such file or folder in the data set; found: ")
-    assert text.endswith(" found: table/results.csv (did you mean 'table/results.csv'?)")
-    assert "no such file or folder" in failure(f"{NAME}/*.parquet")
+    assert "RepositoryNotFoundError: 404" in failure("hf://datasets/me/nothing")
+    assert f"{NAME}@v9: not downloaded: RevisionNotFoundError" in failure(f"{NAME}@v9")
+    for path in ("table/result.csv", "*.parquet"):
+        assert failure(f"{NAME}/{path}") == f"{NAME}/{path}: no such file or folder in the data set"
 
 
 @pytest.mark.parametrize("source", ["hf://me/logs", "hf://datasets/logs", f"{NAME}/../x", "hf://models/me/x"])
@@ -184,20 +182,16 @@ def test_other_forms(source: str) -> None:
 
 def test_a_gated_data_set(hub: Hub) -> None:
     hub.gated = True
-    page = "https://huggingface.co/datasets/me/logs"
-    assert failure(NAME) == (
-        f"{NAME}: the data set is gated. Accept its conditions on {page}, then log in: hf auth login"
-    )
+    assert f"{NAME}: not downloaded: GatedRepoError" in failure(NAME)
 
 
 def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     isolaw.read(f"{NAME}/runs")
     reach(monkeypatch, 9)
     isolaw.read(f"{NAME}/runs")
-    assert "the Hub does not answer, and the Hub's cache on this machine lacks the file" in failure(NAME)
+    assert "Connection refused" in failure(NAME)
     offline(monkeypatch)
-    text = "HF_HUB_OFFLINE is set, and the Hub's cache on this machine lacks the file"
-    assert failure("hf://datasets/me/other") == f"hf://datasets/me/other: {text}"
+    assert "not downloaded: LocalEntryNotFoundError: " in failure("hf://datasets/me/other")
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

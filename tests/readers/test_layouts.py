@@ -90,10 +90,10 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     rows = "".join(f"{t},{','.join(str(curve(n, 0, t)) for n in NS)}\n" for t in STEPS)
     (tmp_path / "wandb.csv").write_text(f"Step,{head}\n{rows}")
     assert run(["read", str(tmp_path / "wandb.csv")]) == 2
-    text = capsys.readouterr().err
-    command = next(line.strip() for line in text.splitlines() if line.strip().startswith("isolaw read"))
-    assert "--name-pattern '*_n{n}*' --set 'B_p=<number>' --metric val/acc" in command
-    assert run(shlex.split(command.replace("B_p=<number>", "B_p=8"))[1:]) == 0
+    add = capsys.readouterr().err.splitlines()[-1]
+    assert add == "  Add --name-pattern '*_n{n}*' --set 'B_p=<number>'"
+    options = shlex.split(add.replace("<number>", "8"))[1:]
+    assert run(["read", str(tmp_path / "wandb.csv"), *options]) == 0
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     [
         (("run1", "run2"), "--set run2:seed=1"),
         (("s1", "s2"), "--name-pattern '*s{seed}*'"),
-        (("lr1e-6", "lr2e-6"), "--name-pattern '*lr{lr}*'"),
+        (("lr1e-6", "lr2e-6"), "--set 'lr1e-6:<name>=<value>' --set 'lr2e-6:<name>=<value>'"),
         (("ppo", "grpo"), "--set grpo:algorithm=grpo --set ppo:algorithm=ppo"),
         (("base", "new"), "--set 'base:<name>=<value>' --set 'new:<name>=<value>'"),
         (("a2_vi_42", "rs2_42"), "--set 'a2_vi_42:<name>=<value>' --set 'rs2_42:<name>=<value>'"),

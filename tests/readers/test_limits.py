@@ -22,8 +22,8 @@ import pytest
 from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
+from isolaw.readers.containers.notebook import tables
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 
@@ -227,19 +227,6 @@ def test_long_names_are_left_out(tmp_path: Path) -> None:
     path.write_bytes(STEP + b'{"step":2,"data":{"' + b"x" * 5_000 + b'":1,"critic/score/mean":1}}\n')
     (log,) = containers.get("jsonl").read(path)
     assert log.dropped == {"values of names longer than 1,000 characters": 1}
-
-
-def test_a_state_is_read_by_the_mb(tmp_path: Path) -> None:
-    """Records, an accent and an emoji go over the edges of what is read at once; what is behind counts."""
-    record = '{"step": %d, "reward": 0.5, "reward_std": 0.1, "note": "é😀' + "x" * 5_000 + '"}'
-    records = ",\n".join(record % step for step in range(1, 2_001))
-    path = tmp_path / "trainer_state.json"
-    path.write_text(f'{{"global_step": 2000, "log_history": [{records}], "max_steps": 2000, "a": "\\n"}}')
-    assert path.stat().st_size > 8 * MB
-    (log,) = containers.get("trainer-state").read(path)
-    assert list(log.step) == list(range(1, 2_001))
-    assert not log.dropped
-    assert log.config["max_steps"] == 2_000
 
 
 class TestTables:

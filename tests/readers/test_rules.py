@@ -9,12 +9,14 @@ import csv
 import io
 import json
 import pprint
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.how_to_read import HowToRead
@@ -89,6 +91,14 @@ def export(rows: list[Record]) -> tuple[str, str]:
     return "run.csv", text.getvalue()
 
 
+def history(rows: list[Record]) -> tuple[str, str]:
+    names, cells = _cells(rows)
+    text = io.StringIO()
+    lines = [[at, at * 1.5, *line] for at, line in enumerate(cells)]
+    csv.writer(text).writerows([["_step", "_runtime", *names], *lines])
+    return "run.csv", text.getvalue()
+
+
 def notebook(rows: list[Record]) -> tuple[str, str]:
     output = {"output_type": "stream", "name": "stdout", "text": own_console(rows)[1]}
     cell = {"cell_type": "code", "source": "", "outputs": [output]}
@@ -105,17 +115,21 @@ def notebook_table(rows: list[Record]) -> tuple[str, str]:
 
 Write = Callable[[list[Record]], tuple[str, str]]
 CONTAINERS: list[Write] = [
-    *(verl, dictionaries, own_console, jsonl, json_list, table, markdown, export, notebook, notebook_table)
+    *(verl, dictionaries, own_console, jsonl, json_list, table, markdown, export, history, notebook),
+    notebook_table,
 ]
-IN_ORDER = [one for one in CONTAINERS if one is not export]  # an export has one row for each step
+IN_ORDER = [one for one in CONTAINERS if one is not export]  # a panel has one row for each step
+OWN = [one for one in CONTAINERS if one not in (verl, dictionaries)]  # without names of a framework
 every = pytest.mark.parametrize("write", CONTAINERS)
+of_ones_own = pytest.mark.parametrize("write", OWN)
 in_order = pytest.mark.parametrize("write", IN_ORDER)
 
 
-def read(folder: Path, written: tuple[str, str], metric: str = "mean_reward", **values: Any) -> Any:
+def read(folder: Path, written: tuple[str, str], metric: str | None = "mean_reward", **values: Any) -> Any:
     name, text = written
     (folder / name).write_text(text)
-    return survey([folder / name], HowToRead.of(set=values, metric=metric))
+    pattern = values.pop("name_pattern", None)
+    return survey([folder / name], HowToRead.of(set=values, metric=metric, name_pattern=pattern))
 
 
 def curve(reading: Any, metric: str, eval_set: str) -> dict[int, float]:
@@ -186,7 +200,47 @@ def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter:
     assert "B_p" in other.candidates[0].message
 
 
-@pytest.mark.parametrize("write", [verl, jsonl, json_list, table, markdown])
+@of_ones_own
+@pytest.mark.parametrize("name", ["solve_rate", "win_rate"])
+def test_an_accuracy_next_to_a_loss_is_no_supervised_training(
+    tmp_path: Path, write: Write, name: str
+) -> None:
+    rows = [{"step": s, "loss": 0.5, "lr": 1e-6, name: s / 10} for s in range(1, 7)]
+    (run,) = read(tmp_path, write(rows), None, **SET).ready
+    assert run.metrics == {"train": {name: 6}}
+
+
+@of_ones_own
+def test_the_only_accuracy_is_the_metric_and_a_group_may_feed_several_updates(
+    tmp_path: Path, write: Write
+) -> None:
+    rows = [{"step": s, "acc": s / 10} for s in range(1, 7)]
+    (run,) = read(tmp_path, write(rows), None, n=8, B=2).ready
+    assert (run.metrics, run.compute) == ({"validation": {"acc": 6}}, (2, 12))
+
+
+@pytest.mark.parametrize("write", [own_console, notebook, jsonl, json_list])
+def test_a_list_of_rewards_is_its_mean_and_its_length_is_n(tmp_path: Path, write: Write) -> None:
+    rows = [{"step": s, "loss": 0.5, "rewards": [s / 10, 0.0]} for s in range(1, 7)]
+    reading = read(tmp_path, write(rows), "rewards", B_p=4)
+    assert [run.n for run in reading.ready] == [2]
+    assert reading.runs.points["value"].tolist() == pytest.approx([s / 20 for s in range(1, 7)])
+
+
+@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, notebook_table])
+def test_rows_that_are_rollouts_are_asked_for_their_number(tmp_path: Path, write: Write) -> None:
+    rows = [{"step": s, "prompt": 4 * s + p, "k": k, "reward": (s + p + k) % 2}
+            for s in range(1, 6) for p in range(4) for k in range(2)]  # fmt: skip
+    name, text = write(rows)
+    (run,) = read(tmp_path, (name, text), "reward", n=2, B_p=4).candidates
+    assert "no column distinguishes them" in run.message
+    points = isolaw.read(
+        tmp_path / name, metric="reward", columns={"rollout": "k", "problem": "prompt"}
+    ).points
+    assert (points["compute"].tolist(), set(points["value"])) == ([8, 16, 24, 32, 40], {0.5})
+
+
+@pytest.mark.parametrize("write", [verl, jsonl, json_list, table, markdown, export, history])
 def test_settings_above_the_records_are_the_configuration(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4])
     name, text = write(rows)
@@ -200,13 +254,15 @@ def test_settings_above_the_records_are_the_configuration(tmp_path: Path, write:
         text = pprint.pformat(config) + "\n" + text
     elif write in (jsonl, json_list):
         name, text = write([{"event": "config", **settings}, *({"event": "step", **row} for row in rows)])
+    elif write is export:  # the label of the run
+        text = text.replace('"r - ', '"n: 4, B_p: 8, seed: 7 - ')
     else:
         name, text = write([row | settings for row in rows])
     (own,) = read(tmp_path, (name, text)).ready
     assert (own.facts["rollouts_per_step"].value, own.facts["seed"].value) == (32, 7)
 
 
-@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, own_console, notebook_table])
+@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, own_console, notebook_table, history])
 def test_what_is_measured_is_no_label_of_runs(tmp_path: Path, write: Write) -> None:
     """Two processes that write one step each: no loss, time or memory distinguishes them."""
     rows = records([1, 1, 2, 2, 3, 3])
@@ -221,3 +277,23 @@ def test_what_is_measured_is_no_label_of_runs(tmp_path: Path, write: Write) -> N
         message = str(reading.candidates[0].message)
     for name in ("loss=loss", "mean_reward=mean", "elapsed_time=", "gpu_mem", '"loss"', '"elapsed_time"'):
         assert name not in message
+
+
+def test_a_seed_in_the_label_of_an_export_is_not_replaced(tmp_path: Path) -> None:
+    """Two groups with one seed: what differs is asked for, and no other seed is proposed."""
+    header = [f"n: 4, B_p: 8, seed: 7, {word} - mean_reward" for word in ("lr: 0.1", "lr: 0.2")]
+    rows = [[s, f"0.{s}", f"0.{s}5"] for s in range(1, 5)]
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([["Step", *header], *rows])
+    reading = read(tmp_path, ("run.csv", text.getvalue()))
+    assert [own.facts["seed"].value for own in reading.ready] == [7, 7]
+    named = re.sub("n: 4, B_p: 8, seed: 7, lr: 0.[12]", "B_p: 8, seed: 7, Name: base_n", text.getvalue())
+    for n in (4, 8):
+        named = named.replace("base_n - ", f"base_n{n} - ", 1)
+    (own,) = read(tmp_path, ("run.csv", named)).candidates
+    assert (own.needs, own.offered["n"]) == (["n"], ("name_pattern", "*_n{n}*"))
+    with pytest.raises(DataError) as error:
+        read(tmp_path, ("run.csv", named)).runs  # noqa: B018
+    assert str(error.value).endswith('Add name_pattern="*_n{n}*"')
+    reading = read(tmp_path, ("run.csv", named), "mean_reward", name_pattern="*_n{n}*")
+    assert [(own.n, own.facts["seed"].value) for own in reading.ready] == [(4, 7), (8, 7)]

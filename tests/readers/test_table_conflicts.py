@@ -88,7 +88,7 @@ def test_cumulative_rollouts(tmp_path: Path) -> None:
     other = "step,total_rollouts,acc\n" + "".join(f"{m},{64 * m},0.1\n" for m in range(4))
     with pytest.raises(
         DataError,
-        match=r"total_rollouts rises from 0 in line 2 .* to 192 in line 5 .*; B_p = 4 and n = 8 make 96",
+        match=r"total_rollouts counts 64 a step from line 2 on, but B_p = 4 and n = 8 make 32",
     ):
         read(tmp_path, other, set=SET)
     runs = read(tmp_path, other, columns={"compute": "total_rollouts"}, set=SET)
@@ -113,16 +113,15 @@ COUNTED = "step,{name},response_length,acc\n"
         ("rollouts_so_far", 16),
         ("prompts_seen", 8),
         ("samples", 16),
-        ("num_tokens", 40),
     ],
 )
 def test_a_counter_that_contradicts(tmp_path: Path, name: str, each: int) -> None:
     """B_p · n = 4 · 8 = 32 rollouts of 10 tokens a step."""
     text = COUNTED.format(name=name) + "".join(f"{t},{each * t},10,0.5{t}\n" for t in range(1, 7))
-    first, last = (rf"{each * t} in line {t + 1} \(step {t}\)" for t in (1, 6))
-    with pytest.raises(DataError, match=rf"{name} rises from {first} to {last}") as error:
+    with pytest.raises(
+        DataError, match=rf"{name} counts {each} a step from line 2 on, but B_p = 4 and n = 8 "
+    ):
         read(tmp_path, text, set=SET)
-    assert "B_p = 4 and n = 8 make" in str(error.value)
     read(tmp_path, text, columns={"C": "problems_per_batch*rollouts_per_problem*step"}, set=SET)
 
 

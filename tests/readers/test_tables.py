@@ -243,25 +243,11 @@ def test_content_that_cannot_be_used(tmp_path: Path, text: str, words: list[str]
         assert word in str(error.value)
 
 
-def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        read(tmp_path, "r,score\n1,0.1\n", set={})
-    for word in (
-        "3 columns or values are missing",
-        "B_p (problems_per_batch)",
-        "n (rollouts_per_problem)",
-        "step or compute",
-        "columns: r, score",
-        'set={"B_p": <number>, "n": <number>}',
-    ):
-        assert word in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
-        ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
+        ({"metric": "scores"}, ["no column 'scores'", "'score'", "step, score, extra"]),
+        ({"metric": None}, ["no column 'avg@4'", "nearest: 'score'", "step, score, extra"]),
         ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
         ({"columns": {"compute": "steps*8"}}, ["no column 'steps*8'", "'step'"]),
         ({"columns": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),

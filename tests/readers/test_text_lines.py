@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.raw_log import RawLog
-from isolaw.readers.text_lines import LONGEST, clean, lines, unprefixed
+from isolaw.readers.limits import LONGEST_LINE as LONGEST
+from isolaw.readers.raw_log import RawLog, clean, lines, unprefixed
 
 
 def read(path: Path, returns: bool = False) -> tuple[list[tuple[int, bytes]], dict[str, int]]:
@@ -117,3 +117,9 @@ def test_every_line_is_cleaned_in_linear_time(piece: bytes) -> None:
     started = time.process_time()
     unprefixed(clean(line))
     assert time.process_time() - started < 10
+
+
+def test_what_precedes_a_hole_of_nul_bytes_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one:0.1" + bytes(4096) + b"5\n" + bytes(512) + b"two\n")
+    assert read(path) == ([(1, b"5"), (2, b"two")], {"lines cut off by NUL bytes": 1})

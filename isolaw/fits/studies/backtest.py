@@ -82,9 +82,6 @@ def backtest(
     hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     method: Literal["surface", "paper"] = "surface",
-    curve: str = "auto",
-    records: float | Literal["auto", "off"] | None = "auto",
-    robust: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Callable[[float], None] = lambda _: None,
@@ -131,8 +128,8 @@ def backtest(
             raise _no_allocation(fit_below, budgets)
         try:
             law = fit(
-                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, curve=curve,
-                records=records, robust=robust, draws=draws, seed=seed,
+                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, draws=draws,
+                seed=seed,
             )  # fmt: skip
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None

@@ -25,7 +25,6 @@ CONTAINERS: dict[str, str] = {
     "jsonl": "isolaw.readers.containers.jsonlines",
     "json": "isolaw.readers.containers.json_document",
     "verl-console": "isolaw.readers.containers.verl_console",
-    "prime-rl-console": "isolaw.readers.containers.prime_rl_console",
     "step-console": "isolaw.readers.containers.step_console",
     "stdout-dicts": "isolaw.readers.containers.stdout_dicts",
 }

@@ -23,19 +23,23 @@ from typing import Any
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add, flat
-from isolaw.readers.literals import parse_json
+from isolaw.readers.literals import parse_json, scalar
+from isolaw.readers.measures import eval_set_of
+from isolaw.readers.names import CONFIGURATIONS
 from isolaw.readers.raw_log import Container, RawLog, number
+from isolaw.readers.records import is_step
 
 _LARGEST = 50 * limits.MB
-_DEEPEST = 3  # deepest level of the list of records
+_DEEPEST = 4  # levels above the list of records
+_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
 _MOST_TRIED = 20  # objects to check when recognising a document
 _FEWEST = 2  # records, or values of a column
-_BETWEEN = re.compile(r"[\s,\[\0]*")
+_BETWEEN = re.compile(r"[\s,\0]*")
 
 
-def is_document(_path: Path, head: bytes) -> bool:
+def _is_document(_path: Path, head: bytes) -> bool:
     """Return whether a file is JSON with a framework's metrics, as records or as columns."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] not in (b"{", b"["):
@@ -47,7 +51,7 @@ def is_document(_path: Path, head: bytes) -> bool:
     return (len(records) >= _FEWEST and _known(keys)) or _known(columns)
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a document.
 
     Raises `DataError` if the file is larger than 50 MB or not JSON, and `NoHistory` if it has no records.
@@ -64,9 +68,15 @@ def read(path: Path) -> Iterator[RawLog]:
     config: dict[str, Any] = {}
     records: Iterable[dict[str, Any]]
     if document is None:
-        records = _in_sequence(content.decode("utf-8-sig", "replace"), log)
+        text = content.decode("utf-8-sig", "replace").lstrip("[ \t\r\n\0")
+        records = (record for record, _ in in_sequence(text, log))
     else:
-        records, config = _records(document)
+        known = [
+            one
+            for one in lists(document)
+            if _known({key for record in one[0][:_MOST_TRIED] for key in flat(record)})
+        ]
+        records, config = max(known, key=lambda one: len(one[0]), default=([], {}))
     began = math.nan
     for record in records:
         began = add(log, record, began, escaped=True)
@@ -79,60 +89,66 @@ def read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a sequence or a truncated list one by one."""
-    decoder, at = json.JSONDecoder(), 0
-    while match := _BETWEEN.match(text, at):
-        if (at := match.end()) == len(text):
-            return
+def in_sequence(text: str, log: RawLog, at: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the objects of a sequence or of a list, which can be truncated, each with the place of its end.
+
+    They are read one by one, so that a long history is never in memory as a tree of objects.
+    """
+    decoder = json.JSONDecoder()
+    while (match := _BETWEEN.match(text, at)) and (at := match.end()) < len(text) and text[at] != "]":
         try:
             record, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             log.dropped["incomplete end of the file"] += 1
             return
         if isinstance(record, dict):
-            yield record
+            yield record, at
         else:
             log.damaged("records that are not objects")
 
 
-def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the records of a document, and the configuration next to them."""
+_Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
+
+
+def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[_Found]:
+    """Yield the lists of records in a document, each with the values next to it and above it.
+
+    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys
+    above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
+    """
+    beside = beside or {}
     if isinstance(document, list):
         records = [record for record in document if isinstance(record, dict)]
-        keys = {key for record in records[:_MOST_TRIED] for key in flat(record)}
-        return (records if len(records) >= _FEWEST and _known(keys) else []), {}
-    if not isinstance(document, dict):
-        return [], {}
-    columns = {
-        key: column for key, column in document.items() if isinstance(column, list) and len(column) >= _FEWEST
-    }
-    columns = {
-        key: column for key, column in columns.items() if any(number(value) is not None for value in column)
-    }
-    if _known(set(columns)):
-        lengths = {len(column) for column in columns.values()}
-        if len(lengths) == 1:
-            rows = zip(*columns.values(), strict=True)
-            records = [dict(zip(columns, row, strict=True)) for row in rows]
-            return records, _rest(document, set(columns))
-    if depth < _DEEPEST:
-        for key, below in document.items():
-            records, config = _records(below, depth + 1)
-            if records:
-                return records, config | _rest(document, {key})
-    return [], {}
+        if len(records) >= _FEWEST:
+            yield records, beside
+    elif isinstance(document, dict) and depth <= _DEEPEST:
+        columns = {key: v for key, v in document.items() if isinstance(v, list) and len(v) >= _FEWEST}
+        values = {key: v for key, v in document.items() if not isinstance(v, dict | list)}
+        for name in CONFIGURATIONS:
+            values |= configs.flatten(below) if isinstance(below := document.get(name), dict) else {}
+        columns = {key: v for key, v in columns.items() if not any(isinstance(x, dict | list) for x in v)}
+        alike = len(columns) > 1 and len({len(column) for column in columns.values()}) == 1
+        if alike and (any(map(is_step, columns)) or _known({*columns})):
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            yield rows, beside | values
+        nested = {key: below for key, below in document.items() if isinstance(below, dict | list)}
+        nested = {key: v for key, v in nested.items() if key not in CONFIGURATIONS and key not in columns}
+        for name, below in nested.items():
+            above = _above(name, beside) if len(nested) > 1 else {}
+            yield from lists(below, beside | values | above, depth + 1)
 
 
-def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """Return the configuration next to the records, without its section name."""
-    rest = {key: value for key, value in document.items() if key not in used}
-    inner = [part for key in ("config", "args", "hparams") if isinstance(part := rest.get(key), dict)]
-    return inner[0] if inner else {key: value for key, value in rest.items() if not isinstance(value, list)}
+def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
+    """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
+    if phase := eval_set_of(name):
+        return {"phase": phase}
+    if setting := _SETTING.fullmatch(name):
+        return {setting[1]: scalar(setting[2])}
+    return {"run": f"{beside['run']}/{name}" if "run" in beside else name}
 
 
 def _known(keys: set[str]) -> bool:
     return bool(keys) and frameworks.find(keys, {}) is not None
 
 
-CONTAINER = Container("json", read, file=is_document)
+CONTAINER = Container("json", _read, file=_is_document)

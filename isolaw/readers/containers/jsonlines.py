@@ -20,9 +20,8 @@ from isolaw.readers.containers.printed_config import changed
 from isolaw.readers.literals import parse_json
 from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
 from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess
-from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
+from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, lines, progress
 from isolaw.readers.records import is_step
-from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # characters of a nested key, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is not a clock time
@@ -35,7 +34,7 @@ _BROKEN = "lines that are not JSON objects"
 GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
-def is_metrics(_path: Path, head: bytes) -> bool:
+def _is_metrics(_path: Path, head: bytes) -> bool:
     """Return whether a file consists of JSON objects whose keys are a framework's metrics."""
     if head.lstrip(b"\0 \t\r\n")[:1] != b"{":
         return False
@@ -52,7 +51,7 @@ def is_metrics(_path: Path, head: bytes) -> bool:
     return frameworks.find(keys, {}) is not None or is_supervised(keys)
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read one file in one pass.
 
     A line that is not a JSON object is skipped and counted, and the notes give its number. As the last line,
@@ -150,4 +149,4 @@ def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterato
             yield f"{prefix}{key}", value
 
 
-CONTAINER = Container("jsonl", read, file=is_metrics)
+CONTAINER = Container("jsonl", _read, file=_is_metrics)

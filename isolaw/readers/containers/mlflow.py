@@ -31,14 +31,14 @@ _LARGEST = 100 * limits.MB  # bytes of all metrics of a run: more than two milli
 _MOST_FILES = 10_000  # of metrics, and of parameters, per run
 
 
-def is_run(path: Path) -> bool:
+def _is_run(path: Path) -> bool:
     """Return whether a directory is a run in a file store (an experiment has a meta.yaml, too)."""
     return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read one run unless it was deleted; raise `DataError` if one of its files cannot be read."""
-    if not is_run(path):
+    if not _is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
     with limits.os_errors(path):
         lines = (line.partition(":") for line in _text(path, "meta.yaml").splitlines())
@@ -105,4 +105,4 @@ def _text(folder: Path, name: str | Path) -> str:
     return "" if leads_out(path, folder) else limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
 
 
-CONTAINER = Container("mlflow", read, directory=is_run)
+CONTAINER = Container("mlflow", _read, directory=_is_run)

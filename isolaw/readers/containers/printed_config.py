@@ -28,7 +28,7 @@ from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, loads, parse_yaml
 
-FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
+_FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's configuration has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first of them
 _FOREIGN = 10_000  # lines of other output inside a dictionary, such as the states of a progress bar
@@ -106,9 +106,9 @@ class PrintedConfig:
         self._forget()
         if kind == "command":
             self.command = _command(text) or self.command
-        elif kind and whole and text.count(":") >= FEWEST:
+        elif kind and whole and text.count(":") >= _FEWEST:
             config = _parsed(text, kind)
-            if len(config) >= FEWEST:
+            if len(config) >= _FEWEST:
                 self.config = config
         self.torn = self.torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
 
@@ -167,13 +167,13 @@ def _kind(line: str) -> str:
 def _parsed(text: str, kind: str) -> dict[str, Any]:
     """Return a printed dictionary with flat keys, or an empty one if the text is not a dictionary."""
     try:
-        parsed = parse_yaml(text) if kind == "yaml" else python_or_json(text)
+        parsed = parse_yaml(text) if kind == "yaml" else _python_or_json(text)
         return flatten(parsed) if isinstance(parsed, Mapping) else {}
     except DataError:
         return {}
 
 
-def python_or_json(text: str) -> Any:
+def _python_or_json(text: str) -> Any:
     """Parse a JSON document or a Python literal; return None if the text is neither."""
     for parse in (loads, ast.literal_eval):
         try:

@@ -26,9 +26,18 @@ from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments, changed
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
-from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
+from isolaw.readers.raw_log import (
+    HEAD,
+    Container,
+    RawLog,
+    clean,
+    is_text,
+    lines,
+    number,
+    progress,
+    unprefixed,
+)
 from isolaw.readers.records import trainings
-from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
 _COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")
@@ -42,7 +51,7 @@ _NUMBERED = re.compile(
 )
 
 
-def is_console(path: Path, head: bytes) -> bool:
+def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains metrics as Python dictionaries in its first 4 MB."""
     if _holds_metrics(head):
         return True
@@ -65,7 +74,7 @@ def _holds_metrics(text: bytes) -> bool:
     return False
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
     since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
@@ -260,4 +269,4 @@ class _Reader:
         self._part = []
 
 
-CONTAINER = Container("stdout-dicts", read, file=is_console)
+CONTAINER = Container("stdout-dicts", _read, file=_is_console)

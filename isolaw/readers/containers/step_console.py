@@ -11,8 +11,11 @@
     === [GlobalReduce] - METRICS STEP 3 ===                 torchforge, then one metric a line
     Step 3 | Pass@1: 0.1100, Pass@2: 0.1300                 nanochat's chat_rl: an evaluation, and training
     Step 3/467 | Average reward: 0.12 | Average sequence length: 207.56
+    SUCCESS Step 3 | Time: 13.04s | Reward: 0.1160 | …      prime-rl's orchestrator, without ``metrics.jsonl``
+    SUCCESS Step 3 |    2m 5s | Reward 0.1160 | …           the same since 2026
 
-Values get the names that they have in trackers.
+Values get the names that they have in trackers. prime-rl's ``Val. Reward`` is ignored, because the line does
+not show which policy it evaluates.
 """
 
 from __future__ import annotations
@@ -28,22 +31,22 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, changed
-from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
-from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
+from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, finite, is_text, lines, unprefixed
 
 _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
 _EXACT_COUNT = 99_999  # AReaL prints five digits
 # Generic file names, which do not identify the run.
 _GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
+_GENERIC |= {"orchestrator", "rl"}
 _LONGEST_KEY = 200
 _SEARCHED = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"STEP ", b"ter ", b"Epoch")  # of configurations and steps
-StepValues = dict[str, Any]
+_StepValues = dict[str, Any]
 
 
-def _areal(text: str) -> StepValues:
+def _areal(text: str) -> _StepValues:
     cells = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
     counts = {key for key, value in cells if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
     return {key: value for key, value in cells if key not in counts}
@@ -64,7 +67,7 @@ _NEMO_NAMES = {
 _NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})")
 
 
-def _nemo_rl(text: str) -> StepValues:
+def _nemo_rl(text: str) -> _StepValues:
     if batch := _NEMO_BATCH.match(text):
         return {"generated": batch[1]}
     match = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
@@ -79,7 +82,7 @@ _MLX_NAMES = {
 }
 
 
-def _mlx_lm(text: str) -> StepValues:
+def _mlx_lm(text: str) -> _StepValues:
     if " loss " in text:  # all in one line
         pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
         names = [key.lower().replace(" ", "_") for key, _ in pairs]
@@ -91,7 +94,7 @@ def _mlx_lm(text: str) -> StepValues:
     return {f"train_{_MLX_NAMES.get(match[1], f'{match[1]}_mean')}": match[2]}
 
 
-def _roll(text: str) -> StepValues:
+def _roll(text: str) -> _StepValues:
     try:
         record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
         return dict(record["metrics"]) if isinstance(record["metrics"], dict) else {}
@@ -99,7 +102,7 @@ def _roll(text: str) -> StepValues:
         return {}
 
 
-def _forge(text: str) -> StepValues:
+def _forge(text: str) -> _StepValues:
     match = re.match(
         rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text
     )
@@ -109,7 +112,7 @@ def _forge(text: str) -> StepValues:
 _NANOCHAT = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"  # else of a micro-batch
 
 
-def _nanochat(text: str) -> StepValues:
+def _nanochat(text: str) -> _StepValues:
     if total := re.match(r"Total sequences per step: (\d{1,9})$", text):
         return {"sequences_per_step": total[1]}
     if not re.match(_NANOCHAT, text):
@@ -121,6 +124,15 @@ def _nanochat(text: str) -> StepValues:
     return values
 
 
+_PRIME_RL = r"Step (?P<step>\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? (?=[-\d])"
+
+
+def _prime_rl(text: str) -> _StepValues:
+    names = {"Reward": "reward/all/mean", "Seq. Length": "seq_len/all/mean", "Val. Reward": "val_reward"}
+    pairs = re.findall(rf"\| ((?:Val\. )?Reward|Seq\. Length):? {_NUMBER}(?= )", text[:1_000])
+    return {names[name]: value for name, value in pairs} if re.search(rf"\b{_PRIME_RL}", text) else {}
+
+
 @dataclass(frozen=True)
 class _Form:
     """The form in which one framework announces a step and lists its values."""
@@ -128,7 +140,7 @@ class _Form:
     # Has the groups ``step``; ``of``, the number of steps per epoch, if the steps start again with each
     # epoch; and ``before``, if an evaluation precedes the update of the step.
     step: re.Pattern[str]
-    values: Callable[[str], StepValues]  # of one line
+    values: Callable[[str], _StepValues]  # of one line
     signs: tuple[bytes, ...]  # every line with values contains one of these
     ahead: int = 0  # how far the console's count is ahead of the trackers'
 
@@ -159,12 +171,14 @@ _FORMS = (
     ),
     _Form(re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ==="), _forge, (b": ",)),
     _Form(re.compile(_NANOCHAT), _nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
+    _Form(re.compile(rf"\b{_PRIME_RL}"), _prime_rl, (b"Reward",)),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 _STEP_IN_BYTES = re.compile(
     rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
     rb'|metrics_tag: \{"step": ?\d|=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP \d'
     rb"|Step \d{1,9}(?:/\d{1,9})? \| (?:Pass@1|Average reward): "
+    rb"|Step \d{1,9} \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward"
 )
 
 
@@ -184,21 +198,21 @@ def _form(text: bytes) -> _Form | None:
     return None
 
 
-def is_console(path: Path, head: bytes) -> bool:
+def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains a step with values of one of the frameworks in its first 4 MB."""
     if b"\0\0\0\0" in head or not is_text(head):
         return False
     return _form(limits.start(path, _SEARCHED) if len(head) >= HEAD else head) is not None
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a console, with one log per configuration; raise `DataError` if it has no step."""
     form = _form(limits.start(path, _SEARCHED))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
         raise DataError(
             f"{path}: found no step; expected the console output of AReaL, NeMo-RL, mlx-lm-lora, ROLL, "
-            "torchforge or nanochat"
+            "torchforge, nanochat or prime-rl"
         )
     reader = _Reader(form, log)
     for _, line in lines(path, log, returns=True):
@@ -221,7 +235,7 @@ class _Reader:
     def __init__(self, form: _Form, log: RawLog) -> None:
         self.form, self.logs = form, [log]
         self.printed = PrintedConfig()
-        self._step, self._values = 0, StepValues()  # values before any step were measured before training
+        self._step, self._values = 0, _StepValues()  # values before any step were measured before training
         self._epoch = 1
 
     def take(self, line: bytes) -> None:
@@ -255,4 +269,4 @@ class _Reader:
         self._values = {}
 
 
-CONTAINER = Container("step-console", read, file=is_console)
+CONTAINER = Container("step-console", _read, file=_is_console)

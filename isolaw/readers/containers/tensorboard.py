@@ -35,7 +35,7 @@ _MOST_JOINED = 10_000  # scalars joined into one step
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
 
-def is_events(_path: Path, head: bytes) -> bool:
+def _is_events(_path: Path, head: bytes) -> bool:
     """Return whether the first record of a file is an event with the file version."""
     if len(head) < _FRAME.size:
         return False
@@ -43,7 +43,7 @@ def is_events(_path: Path, head: bytes) -> bool:
     return length < len(head) and VERSION in head[_FRAME.size : _FRAME.size + length]
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read one event file; raise `DataError` if it cannot be read or TensorBoard is not installed."""
     log = RawLog(str(path), "tensorboard", str(path.parent))
     began = step = wall_s = math.nan
@@ -166,4 +166,4 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
         log.dropped[f"text {tag}: not a JSON object"] += 1
 
 
-CONTAINER = Container("tensorboard", read, file=is_events)
+CONTAINER = Container("tensorboard", _read, file=_is_events)

@@ -43,7 +43,7 @@ _SCHEMA = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'metric
 _CONFIGS = "SELECT run_name, config FROM configs ORDER BY rowid"
 
 
-def is_project(path: Path, head: bytes) -> bool:
+def _is_project(path: Path, head: bytes) -> bool:
     """Return whether a file is a project's database or its exported metrics."""
     if head.startswith(_MAGIC):
         return _has_metrics(path) or b"run_name TEXT" in limits.start(f"{path}-wal", 65_536)
@@ -94,7 +94,7 @@ def _is_plain_table(connection: sqlite3.Connection) -> bool:
     }
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a project, with one log per run.
 
     Raises `DataError` if it cannot be read or is larger than 500 MB, and `NoHistory` if it is empty.
@@ -204,4 +204,4 @@ def _seconds(when: Any) -> float:
         return float("nan")
 
 
-CONTAINER = Container("trackio", read, file=is_project)
+CONTAINER = Container("trackio", _read, file=_is_project)

@@ -19,8 +19,7 @@ from isolaw.errors import DataError
 from isolaw.files import open_file
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, changed
-from isolaw.readers.raw_log import HEAD, Container, RawLog, number
-from isolaw.readers.text_lines import LONGEST, clean, is_text, lines, unprefixed
+from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, is_text, lines, number, unprefixed
 
 _STEP = re.compile(r"step:(?<![A-Za-z_/.@-]step:)\s?(\d{1,12}) -(?: |$)")  # starts with a literal for speed
 # A value with other output right after it: "perf/throughput:512.3Training Progress: 10%|".
@@ -43,7 +42,7 @@ _GENERIC = {
 }
 
 
-def is_console(path: Path, head: bytes) -> bool:
+def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains a veRL line with the metrics of a step."""
     if head.count(b"\0") > len(head) / 2 or _is_json(head) or not is_text(head):
         return False
@@ -76,7 +75,7 @@ def _has_step(line: bytes) -> bool:
     return b"step:" in line and any(_record(text)[0] for _, text in _steps(unprefixed(clean(line))[1]))
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read one console in one pass; raise `DataError` if it cannot be read or has no metrics of a step."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
@@ -269,7 +268,7 @@ def _continued(start: str, line: str) -> str | None:
     >>> _continued("actor/lr:0.1 -", "critic/score/mean:0.5"), _continued("actor/lr:0.1", "epoch 0, step 2")
     ('actor/lr:0.1 - critic/score/mean:0.5', None)
     """
-    if not line.strip() or len(start) + len(line) > LONGEST or _STEP.search(line):
+    if not line.strip() or len(start) + len(line) > limits.LONGEST_LINE or _STEP.search(line):
         return None
     start, line = start.rstrip(), line.rstrip()
     if not start:  # the line was just "step:1 -"
@@ -294,4 +293,4 @@ def _continued(start: str, line: str) -> str | None:
     return start + line
 
 
-CONTAINER = Container("verl-console", read, file=is_console)
+CONTAINER = Container("verl-console", _read, file=_is_console)

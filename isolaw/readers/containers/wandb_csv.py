@@ -38,20 +38,21 @@ _LONGEST_LINE = 8 * limits.MB  # characters; a panel of many runs has long lines
 # W&B's labels of runs grouped by settings: ``model.path: Qwen/Qwen3-4B, seed: 1``.
 _LABEL = re.compile(r"([A-Za-z_][\w.]{0,100}): ([^,:]{1,200})(?:, |$)")
 _OF_GROUP = re.compile(rf"(?:{_LABEL.pattern}){{1,20}}")
-Rows = Iterable[list[str]]
-LogOf = Callable[[str], RawLog]
+_Rows = Iterable[list[str]]
+_LogOf = Callable[[str], RawLog]
 
 
-def is_export(_path: Path, head: bytes) -> bool:
+def _is_export(_path: Path, head: bytes) -> bool:
     """Return whether a file has one of the three forms, judged by its header."""
     return any(is_it(header) for header in [_header(head)] for is_it, _ in _KINDS)
 
 
 def is_of_own_metrics(head: bytes) -> bool:
-    """Return whether a file is a panel's export of custom metrics that no framework uses."""
+    """Return whether a file is a panel's export or a history of custom metrics that no framework uses."""
     header = _header(head)
-    keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header[1:]}
-    return _is_wide(header) and not frameworks.find(keys, {}) and not frameworks.possible(keys)
+    keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header}
+    ours = _is_wide(header) or ("_step" in header and _is_history(header))
+    return ours and not frameworks.find(keys, {}) and not frameworks.possible(keys)
 
 
 def _header(head: bytes) -> list[str]:
@@ -139,7 +140,7 @@ def _is_history(header: list[str]) -> bool:
     return bool({"_step", "train/global_step"} & set(header)) and frameworks.find(header, {}) is not None
 
 
-def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+def _add_wide(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
     x, names = header[0], set(header)
     counts_steps = "step" in x.lower()
     runs: dict[str, dict[str, int]] = {}
@@ -168,7 +169,7 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
                 log_of(run).add(values, math.nan if step is None else step)
 
 
-def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+def _add_long(_path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
     points: dict[str, PointCollector] = {}
     for row in rows:
@@ -180,7 +181,7 @@ def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None
         point.close()
 
 
-def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
     run = next((name for name in _RUN if name in header), "")
     for row in rows:
         values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
@@ -196,4 +197,4 @@ _KINDS = (
     (lambda header: set(header) >= _LONG, _add_long),
     (_is_history, _add_history),
 )
-CONTAINER = Container("wandb-csv", read, file=is_export)
+CONTAINER = Container("wandb-csv", read, file=_is_export)

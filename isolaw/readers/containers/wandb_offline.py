@@ -5,12 +5,11 @@
     run-<id>.wandb            every record of the run: configuration, and history, not sampled
     files/config.yaml         the configuration again (online runs)
     files/output.log          what was printed
-    logs/debug.log            what W&B did; it quotes the configuration
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
 buffers. isolaw reads the blocks itself, because the wandb library has no reader for them; the library decodes
 the messages. Without a history, or without the library, isolaw reads `files/output.log` if it is a known
-console. If there is no configuration, isolaw uses the configuration that W&B quotes in `logs/debug.log`.
+console.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -30,8 +28,7 @@ from isolaw.errors import DataError, NoHistory, NotInstalled
 from isolaw.files import leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
-from isolaw.readers.containers.printed_config import python_or_json
-from isolaw.readers.literals import literal, loads, parse_dictionary
+from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
@@ -42,10 +39,9 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST = 2 << 20  # bytes of a record; a logged table can be large, the numbers of a step are not
 _LARGEST_CONFIG = 4 * limits.MB  # of all records; a changed configuration is logged again
 _OWN = "_wandb"
-_CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,250000}\})$", re.M)
 
 
-def is_run(path: Path) -> bool:
+def _is_run(path: Path) -> bool:
     """Return whether a directory is a single run's folder, not one with a ``.wandb`` among other files."""
     if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
         return True
@@ -58,13 +54,13 @@ def is_run(path: Path) -> bool:
     )
 
 
-def read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[RawLog]:
     """Read a run's folder, or just its ``.wandb`` file.
 
     Raises `DataError` if wandb is not installed, or if the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
-    whole = is_run(folder)
+    whole = _is_run(folder)
     log = RawLog(str(path), "wandb-offline", folder.name if whole else path.stem)
     missing: NotInstalled | None = None
     with limits.os_errors(path):
@@ -78,8 +74,6 @@ def read(path: Path) -> Iterator[RawLog]:
                     missing = error
         if not log.config and whole:  # otherwise the files could belong to another run
             log.config, log.config_source = beside(folder)
-        if not log.config and whole:
-            log.config, log.config_source = _quoted(folder), "logs/debug.log"
         if log.series:
             yield log
             return
@@ -199,22 +193,6 @@ def _update(config: dict[str, Any], record: Any) -> None:
                 inside[key] = loads(item.value_json)
 
 
-def _quoted(folder: Path) -> dict[str, Any]:
-    """Return the configuration quoted in W&B's own log, from `wandb.init` and from later updates."""
-    config: dict[str, Any] = {}
-    path = folder / "logs" / "debug.log"
-    if leads_out(path, folder):
-        return config
-    text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
-    for quoted in _CONFIG.finditer(text):
-        parsed = python_or_json(quoted[1])
-        if not isinstance(parsed, dict):  # it contains an object: use only plain values
-            parsed = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
-        with contextlib.suppress(DataError):
-            config |= flatten(parsed)
-    return config
-
-
 def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     """Read the printed output as the log of this run."""
     from isolaw.readers.containers import candidates
@@ -237,7 +215,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
 
 CONTAINER = Container(
     "wandb-offline",
-    read,
+    _read,
     file=lambda path, head: head.startswith(_MAGIC) or (path.suffix == ".wandb" and not head),
-    directory=is_run,
+    directory=_is_run,
 )

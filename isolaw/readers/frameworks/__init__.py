@@ -11,8 +11,8 @@ from isolaw.readers.frameworks.base import Framework
 
 # Framework name for users → its module, imported on demand; the most specific first.
 FRAMEWORKS: dict[str, str] = {
-    "isolaw": "isolaw.readers.frameworks.isolaw",
-    "ROLL": "isolaw.readers.frameworks.roll",  # before veRL, whose names it shares
+    "isolaw": "isolaw.readers.frameworks.others",
+    "ROLL": "isolaw.readers.frameworks.others",  # before veRL, whose names it shares
     "veRL": "isolaw.readers.frameworks.verl",
     "tinker-cookbook": "isolaw.readers.frameworks.tinker",
     "prime-rl": "isolaw.readers.frameworks.prime_rl",
@@ -21,11 +21,11 @@ FRAMEWORKS: dict[str, str] = {
     "NeMo-RL": "isolaw.readers.frameworks.nemo_rl",
     "open-instruct": "isolaw.readers.frameworks.open_instruct",
     "OpenRLHF": "isolaw.readers.frameworks.openrlhf",
-    "AReaL": "isolaw.readers.frameworks.areal",
-    "ART": "isolaw.readers.frameworks.art",
-    "mlx-lm-lora": "isolaw.readers.frameworks.mlx_lm",
-    "nanochat": "isolaw.readers.frameworks.nanochat",
-    "torchforge": "isolaw.readers.frameworks.nanochat",
+    "AReaL": "isolaw.readers.frameworks.others",
+    "ART": "isolaw.readers.frameworks.others",
+    "mlx-lm-lora": "isolaw.readers.frameworks.others",
+    "nanochat": "isolaw.readers.frameworks.others",
+    "torchforge": "isolaw.readers.frameworks.others",
     "TRL": "isolaw.readers.frameworks.trl",
 }
 
@@ -33,10 +33,8 @@ FRAMEWORKS: dict[str, str] = {
 def known() -> Iterator[Framework]:
     """Yield all frameworks in the order in which isolaw tries them."""
     for name, module in FRAMEWORKS.items():
-        yield (
-            getattr(importlib.import_module(module), name.upper(), None)
-            or importlib.import_module(module).FRAMEWORK
-        )
+        its = importlib.import_module(module)
+        yield getattr(its, "FRAMEWORK", None) or getattr(its, name.upper().replace("-", "_"))
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:

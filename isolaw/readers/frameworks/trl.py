@@ -47,7 +47,7 @@ _NEWER = {
 }
 
 
-def metric(key: str) -> tuple[str, str] | None:
+def _metric(key: str) -> tuple[str, str] | None:
     """Return the (eval_set, metric) of a TRL key, or None if the metric is not kept."""
     if key.startswith(("eval_", "eval/")):
         eval_set, name = "validation", key[5:]
@@ -145,7 +145,7 @@ def _on_policy(config: Config) -> Fact | None:
 
 FRAMEWORK = Framework(
     "TRL",
-    metric,
+    _metric,
     own_keys=(
         (f"{_PREFIX}reward", f"{_PREFIX}(?:{_OWN})"),
         # For exports of single panels: names that only GRPOTrainer logs, or the Trainer's callback with it.

@@ -64,7 +64,7 @@ _NOT_KEPT = re.compile(
 )
 
 
-def metric(key: str) -> tuple[str, str] | None:
+def _metric(key: str) -> tuple[str, str] | None:
     """Return the (eval_set, metric) of a veRL key, or None if the metric is not kept."""
     if key in _TRAINING:
         return "train", _TRAINING[key]
@@ -223,7 +223,7 @@ def _named(file: str) -> str:
 
 FRAMEWORK = Framework(
     "veRL",
-    metric,
+    _metric,
     own_keys=((_OWN,),),
     own_config=(("actor_rollout_ref.rollout.n",), ("worker.rollout.n", "data.rollout_batch_size")),
     settings={

@@ -84,9 +84,11 @@ def _options(document: LawDocument) -> str:
     d, records = document, "off" if document.records is None else document.records
     keywords = {
         "metric": d.metric, "eval_set": d.eval_set, "hold": d.hold, "where": d.fixed, "method": d.method,
-        "curve": d.curve, "records": records, "x": "compute" if d.x.name == "steps" else d.x.name,
-        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed, "robust": d.robust,
+        "x": "compute" if d.x.name == "steps" else d.x.name,
+        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed,
     }  # fmt: skip
+    if d.curve is not None:
+        keywords |= {"curve": d.curve, "records": records}
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 

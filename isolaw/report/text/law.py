@@ -68,8 +68,8 @@ def data_line(document: LawDocument) -> str:
     return (
         f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
         + f"{SYMBOL_OF[document.axis]} = {', '.join(map(str, n))}"
-        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed; "
-        + f"the learning curve is {document.curve}."
+        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed"
+        + (f"; the learning curve is {document.curve}." if document.curve else ".")
     )
 
 

@@ -193,9 +193,7 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     any.
     """
     lines = _listing(reading.candidates)
-    # The message about a single table already contains the command that reads it.
-    lone = len(reading.candidates) == 1 and bool(reading.candidates[0].offered)
-    if not lone and any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
+    if any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
         lines += _to_settle(reading, words)
     if lines[-1]:
         lines.append("")

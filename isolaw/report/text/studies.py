@@ -14,7 +14,7 @@ from isolaw.report.text.law import data_line, saturation, symbol, verdict
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
-    from isolaw.fits.document.schema import LawDocument, PointsDocument
+    from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
     from isolaw.fits.studies.model_size import SizeLaw
     from isolaw.fits.studies.target_laws import LrLaw
@@ -42,21 +42,6 @@ def _chosen(places: list[list[int]], several: bool) -> str:
         return names[0]
     times = [_TIMES.get(often, f"{often} times") for _, often in ordered]
     return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
-
-
-def points_summary(document: PointsDocument) -> list[str]:
-    """Return the law of ready-made points with its conditional standard errors."""
-    errors = document.standard_errors
-    x0 = "log10 C0" if document.x.log10 else "M0"
-    parts = []
-    for key, name in {"L": "L", "k": "k", "x0": x0, "b": "b"}.items():
-        error = getattr(errors, key)
-        known = " (not identified)" if error is None else f" (SE {error:.2g})"
-        parts.append(f"{name} = {document.params[key].value:.4g}{known}")
-    return [
-        f"{document.points} points, SSE {document.sse:.4g}: {', '.join(parts)}",
-        f"Standard errors are {errors.label}.",
-    ]
 
 
 def _side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:

@@ -14,9 +14,8 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.readers.containers.notebook import CONTAINER
+from isolaw.readers.containers.notebook import CONTAINER, tables
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.notebook_outputs import tables
 from isolaw.readers.survey import survey
 
 REWARDS = [0.125, 0.25, 0.375]

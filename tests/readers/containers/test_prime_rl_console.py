@@ -12,7 +12,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.readers.containers.prime_rl_console import CONTAINER
+from isolaw.readers.containers.step_console import CONTAINER
 
 LINES = [
     "18:03:14    INFO Starting orchestrator step 0",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.areal import FRAMEWORK
+from isolaw.readers.frameworks.others import AREAL as FRAMEWORK
 
 RECORDS = [
     (0, {"ppo_actor/task_reward/avg": 0.25, "ppo_actor/n_seqs": 64.0, "eval-rollout/reward": 0.5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isolaw.readers import frameworks
-from isolaw.readers.frameworks.isolaw import FRAMEWORK
+from isolaw.readers.frameworks.others import ISOLAW as FRAMEWORK
 
 
 def test_it_is_found_by_its_step_or_its_configuration() -> None:

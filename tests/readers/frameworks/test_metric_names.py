@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
+
+from isolaw.readers.frameworks import named
 
 NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
     "isolaw": {
@@ -12,7 +12,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "validation/avg_at_4": ("validation", "avg@4"),
         "isolaw/wall_s": None,
     },
-    "nemo_rl": {
+    "NeMo-RL": {
         "train/reward": ("train", "reward"),
         "validation/accuracy": ("validation", "accuracy"),
         "validation/pass@8": ("validation", "best@8"),
@@ -20,7 +20,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "timing/train/total_step_time": None,
         "train/lr": None,
     },
-    "open_instruct": {
+    "open-instruct": {
         "scores": ("train", "reward"),
         "eval/pass_at_8_unbiased": ("validation", "best@8"),
         "val/sequence_lengths": ("train", "response_length"),
@@ -28,7 +28,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "eval/objective/verifiable_correct_rate": ("validation", "objective/verifiable_correct_rate"),
         "time/total": None,
     },
-    "openrlhf": {
+    "OpenRLHF": {
         "train/rollout/reward_mean": ("train", "reward"),
         "eval/eval_aime24_pass1": ("aime24", "pass@1"),
         "eval_aime24_pass8": ("aime24", "best@8"),
@@ -36,14 +36,14 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "train/actor_lr": None,
         "train/timing/ppo_train": None,
     },
-    "prime_rl": {
+    "prime-rl": {
         "train/agg/effective/agent/reward/mean": ("train", "reward"),
         "eval/aime24/effective/agent/pass@8": ("aime24", "best@8"),
         "reward/all/mean": ("train", "reward"),
         "eval/math500/avg@4": ("math500", "avg@4"),
         "time/step": None,
     },
-    "skyrl": {
+    "SkyRL": {
         "eval/all/avg_score": ("validation", "reward"),
         "eval/aime24/pass_at_8": ("aime24", "best@8"),
         "reward/avg_raw_reward": ("train", "reward"),
@@ -59,7 +59,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "rollout/step": None,
         "perf/rollout_time": None,
     },
-    "trl": {
+    "TRL": {
         "reward": ("train", "reward"),
         "eval/rewards/accuracy_reward/mean": ("validation", "rewards/accuracy_reward"),
         "rewards/accuracy_reward": ("train", "rewards/accuracy_reward"),
@@ -67,7 +67,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "epoch": None,
         "train_loss": None,
     },
-    "tinker": {
+    "tinker-cookbook": {
         "env/all/reward/total": ("train", "reward"),
         "test/env/all/correct": ("validation", "accuracy"),
         "aime/env/all/correct": ("aime", "accuracy"),
@@ -75,7 +75,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "env/all/total_ac_tokens": None,
         "progress/batch": None,
     },
-    "verl": {
+    "veRL": {
         "test_score/openai/gsm8k": ("openai/gsm8k", "test_score"),
         "eval/success_rate": ("validation", "success_rate"),
         "validation/acc": ("validation", "acc"),
@@ -90,7 +90,7 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
 }
 
 
-@pytest.mark.parametrize("module", NAMES)
-def test_names(module: str) -> None:
-    framework = importlib.import_module(f"isolaw.readers.frameworks.{module}").FRAMEWORK
-    assert {key: framework.metric(key) for key in NAMES[module]} == NAMES[module]
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name: str) -> None:
+    framework = named(name)
+    assert {key: framework.metric(key) for key in NAMES[name]} == NAMES[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from isolaw.readers.frameworks.roll import FRAMEWORK
+from isolaw.readers.frameworks.others import ROLL as FRAMEWORK
 
 RECORDS = [
     (0, {"val_correct/all/mean": 0.125, "val_correct/math/mean": 0.25, "critic/score/mean": 0.3,

@@ -11,7 +11,8 @@ import pytest
 
 from isolaw.readers.containers.stdout_dicts import CONTAINER as STDOUT
 from isolaw.readers.containers.trainer_state import CONTAINER as STATE
-from isolaw.readers.frameworks.trl import FRAMEWORK, metric
+from isolaw.readers.frameworks.trl import FRAMEWORK
+from isolaw.readers.frameworks.trl import _metric as metric
 from isolaw.readers.how_to_read import HowToRead, applying
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve

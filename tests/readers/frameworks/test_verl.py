@@ -10,7 +10,8 @@ import pytest
 
 from isolaw.errors import InputError
 from isolaw.readers.frameworks import find
-from isolaw.readers.frameworks.verl import FRAMEWORK, metric
+from isolaw.readers.frameworks.verl import FRAMEWORK
+from isolaw.readers.frameworks.verl import _metric as metric
 from isolaw.readers.read import read
 
 REAL = Path(__file__).parents[4] / "shared/data/logs/verl_console/logic-rl-output.log"
