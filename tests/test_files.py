@@ -37,7 +37,7 @@ READ = {
     "predict law", "predict cost", "report sources", "fit sources", "read sources",
     "export run", "advise cost", "model-size file", "model-size runs",
     "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
-    "run-one directory", "answer sources", "answer cost",
+    "run-one directory", "answer sources", "answer cost", "report cost",
     "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip
 # What each command needs to come to its destination.
