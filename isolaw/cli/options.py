@@ -260,7 +260,7 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LAW_NAMES if name in options}
 
 
-def given(ctx: click.Context) -> dict[str, click.Parameter]:
+def _given(ctx: click.Context) -> dict[str, click.Parameter]:
     """Return the options and arguments that the user gave on the command line, by name."""
     names = {str(parameter.name): parameter for parameter in ctx.command.params}
     return {k: v for k, v in names.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
@@ -268,7 +268,7 @@ def given(ctx: click.Context) -> dict[str, click.Parameter]:
 
 def only(ctx: click.Context, accepted: Collection[str], what: str) -> None:
     """Raise `click.UsageError` if the user gave an option that does not apply to this kind of source."""
-    for name, option in given(ctx).items():
+    for name, option in _given(ctx).items():
         if name not in accepted:
             raise click.UsageError(f"{option.opts[0]} applies to runs, and cannot be combined with {what}")
 
@@ -276,7 +276,7 @@ def only(ctx: click.Context, accepted: Collection[str], what: str) -> None:
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
     """Return the sources and the given `source_options` as arguments of another command."""
     words = [commands.path(source) for source in sources]
-    for name, option in given(ctx).items():
+    for name, option in _given(ctx).items():
         if name in _OF_SOURCES:
             values = ctx.params[name]
             if isinstance(values, dict):

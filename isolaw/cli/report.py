@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from isolaw.cli import options as shared
 from isolaw.cli.common import json_option, note, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
-
-if TYPE_CHECKING:
-    from isolaw.report.fitted_runs import FittedRuns
 
 
 @click.command(cls=ShortHelp)
@@ -49,6 +46,7 @@ def report(
     With --figures, isolaw also draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards
     at one compute. It names those that the runs do not support, with the reason.
     """
+    from isolaw.report.figures import write_figures
     from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import PageContent, check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
@@ -72,7 +70,11 @@ def report(
         content = PageContent.of(reading, predicted, tested, str(commands.this(ctx.obj)))
         progress("drawing")
         path = write(render(study, content), out)
-    files, reasons = ([], {}) if figures is None else _drawn(study, figures)
+    files: list[str] = []
+    reasons: dict[str, str] = {}
+    if figures is not None:
+        paths, reasons = write_figures(study, figures)
+        files = [str(path) for path in paths]
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
@@ -84,14 +86,6 @@ def report(
     print_result(result, [*lines, *_figure_lines(files), f"Report: {path}"])
     for name, reason in reasons.items():
         note(f"not drawn: {name}: {reason}")
-
-
-def _drawn(study: FittedRuns, folder: str) -> tuple[list[str], dict[str, str]]:
-    """Draw the figures; return the files, and the reason for each figure that was not drawn."""
-    from isolaw.report.figures import write_figures
-
-    files, reasons = write_figures(study, folder)
-    return [str(file) for file in files], reasons
 
 
 def _figure_lines(files: Sequence[str]) -> list[str]:
