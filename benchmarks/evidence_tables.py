@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.report.text.numbers import number
+from isolaw.evidence import number
 
 RULES = {
     "isolaw": "isolaw", "paper": "the paper's method", "highest": "best measured", "isoflop": "IsoFLOP",

@@ -279,7 +279,7 @@ def _trainer(
 
     policy.pretrained = trainer.pretrained = ppo.pretrained = pretrained  # for `frozen`, later, too
     make = functools.partial(
-        ppo.Critic if value else trainer.Trainer,
+        ppo._Critic if value else trainer.Trainer,
         "",
         dtype=dtype,
         zero_stage=zero_stage,

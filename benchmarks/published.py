@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lmfit import Model
 
 import isolaw
 from isolaw.design.published import COLUMNS, FILE
+from isolaw.fits.laws.equations import fit_logistic, logistic
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 Row = tuple[str, float | None, float, float, float | None, float | None, float | None]
@@ -28,7 +30,12 @@ _POINTS = 25
 def points(source: str, batch: int | None, file: str, column: str) -> Iterator[Row]:
     """Return rows from ready-made points."""
     table = pd.read_csv(DATA / file)
-    _, result = isolaw.fit_points(table[column], table["n_star"])
+    x, y = np.log10(table[column]), np.log2(table["n_star"])
+    start = fit_logistic(x.to_numpy(), y.to_numpy()[None])
+    model = Model(logistic, independent_vars=["x"])
+    parameters = model.make_params(**{name: getattr(start, name)[0] for name in ("b", "L", "k", "x0")})
+    parameters["L"].min = parameters["k"].min = 0.0
+    result = model.fit(y, parameters, x=x)
     compute = np.geomspace(table[column].min(), table[column].max(), _POINTS)
     result.eval_uncertainty(x=np.log10(compute), sigma=0.95)
     fitted = result.eval(x=np.log10(compute))

@@ -33,7 +33,7 @@ import torch  # noqa: E402
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from isolaw.backends.real.gpu_selftest import make_model, make_tokenizer  # noqa: E402
+from isolaw.backends.real.random_model import make_model, make_tokenizer  # noqa: E402
 
 KIND = "add-200"  # 20,100 problems
 MAX_RESPONSE_TOKENS = 6  # three digits, the end token, and room for errors

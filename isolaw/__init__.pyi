@@ -5,7 +5,6 @@ from isolaw.backends.command.adapters import trainer_overrides as trainer_overri
 from isolaw.backends.real.export import export as export
 from isolaw.backends.real.rollout.split import split as split
 from isolaw.config import SweepSpec as SweepSpec
-from isolaw.costs import read_cost as read_cost
 from isolaw.doctor import diagnose as diagnose
 from isolaw.engine import status as status
 from isolaw.engine import sweep as sweep
@@ -14,7 +13,6 @@ from isolaw.evidence import Quantity as Quantity
 from isolaw.first_sweeps import Advice as Advice
 from isolaw.first_sweeps import advise as advise
 from isolaw.fits.law import Law as Law
-from isolaw.fits.laws.fit_points import fit_points as fit_points
 from isolaw.fits.pipeline import fit as fit
 from isolaw.fits.prediction import Prediction as Prediction
 from isolaw.fits.studies.axis import compare_by as compare_by
@@ -26,13 +24,14 @@ from isolaw.fits.studies.recipes import compare as compare
 from isolaw.fits.studies.retune import retune as retune
 from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target
+from isolaw.preview import read_cost as read_cost
 from isolaw.readers.read import read as read
+from isolaw.report import summary as summary
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
-from isolaw.report.figures.law import law_figure as law_figure
-from isolaw.report.figures.law import paper_figures as paper_figures
+from isolaw.report.figures import law_figure as law_figure
+from isolaw.report.figures import paper_figures as paper_figures
 from isolaw.report.page import write_report as write_report
-from isolaw.report.summary import summary as summary
 from isolaw.runs import Runs as Runs
 
 __version__: str

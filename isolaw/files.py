@@ -9,6 +9,7 @@ refuses to write only the sweep's own entries (`SWEEP_ENTRIES`) and everything b
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -28,12 +29,11 @@ from isolaw.errors import DataError
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
-        *("decisions.jsonl", "states.json", "lock", "clock", "runs", "slurm", "scripts"),
+        *("decisions.jsonl", "lock", "clock", "runs", "slurm", "scripts"),
         *("tensorboard", "wandb", "mlruns"),
     }
 )
 _SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
-_STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
 _SWEEP_MARK = b'"isolaw.sweep/'
 _DEEPEST = 24  # levels of folders
 _SKIPPED = {"__pycache__", "node_modules"}
@@ -197,7 +197,7 @@ def check_destination(path: str | Path) -> Path:
         link = f"{dangling[-1]}: found a link to {dangling[-1].resolve()}, which does not exist"
         raise DataError(f"{link}; expected a file or no link")
     if owner is not None:
-        inside = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
+        inside = target.relative_to(owner).parts[0]
         raise DataError(
             f"{path}: the path is inside the sweep {owner}, where {inside} belongs to the sweep; expected "
             f"another place, e.g. {owner.parent / target.name}"
@@ -208,30 +208,17 @@ def check_destination(path: str | Path) -> Path:
 def _is_taken(folder: Path, target: Path) -> bool:
     """Return whether ``target``, which is below ``folder``, would belong to a sweep in that folder."""
     first = target.relative_to(folder).parts[0].casefold()  # some file systems ignore case
-    return (first in SWEEP_ENTRIES and _holds_sweep(folder)) or _holds_states(folder)
+    return first in SWEEP_ENTRIES and _holds_sweep(folder)
 
 
 def _holds_sweep(folder: Path) -> bool:
     """Return whether a folder contains a sweep, even if its ``sweep.json`` is missing."""
-    if _SWEEP_MARK in _beginning(folder / _SPEC):
-        return True
-    try:
+    with contextlib.suppress(OSError), open_file(folder / _SPEC) as file:
+        if _SWEEP_MARK in file.read(_MARKED_WITHIN):
+            return True
+    with contextlib.suppress(OSError):
         return any(_RUN.fullmatch(name) for name in os.listdir(folder / _RUNS))
-    except OSError:
-        return False
-
-
-def _holds_states(folder: Path) -> bool:
-    """Return whether a folder contains the states of a sweep in another directory."""
-    return folder.name.startswith("isolaw-") and _STATES_MARK in _beginning(folder / _STATES)
-
-
-def _beginning(path: Path) -> bytes:
-    try:
-        with open_file(path) as file:
-            return file.read(_MARKED_WITHIN)
-    except OSError:
-        return b""
+    return False
 
 
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
@@ -245,7 +232,7 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")
     if path.exists() and not (path.is_file() and is_ours(path)):  # opening a pipe would wait
         raise DataError(f"{path}: exists and is not {what}; it is left unchanged")
-    check_suffix(path, what, example)
+    _check_suffix(path, what, example)
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".tmp"):
@@ -254,10 +241,10 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
         raise DataError(f"{path}: cannot write in {folder} ({error.strerror or error})") from None
 
 
-def check_suffix(path: str | Path, what: str, example: str) -> None:
+def _check_suffix(path: str | Path, what: str, example: str) -> None:
     """Raise `DataError` unless a path has the suffix of the kind of file that isolaw will write.
 
-    >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
+    >>> _check_suffix("runs.csv", "a table of runs", "points.parquet")
     Traceback (most recent call last):
     isolaw.errors.DataError: runs.csv: found the suffix '.csv'; expected .parquet for a table of runs, e.g. \
 runs.parquet

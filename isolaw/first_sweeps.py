@@ -30,7 +30,6 @@ from isolaw import commands
 from isolaw.allocation import Allocation
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import Positive
-from isolaw.costs import Cost, read_cost, sweeps
 from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
 from isolaw.design.published import DifficultyKind
 from isolaw.documents.reading import toml_text
@@ -39,10 +38,10 @@ from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination
 from isolaw.fits.allocations import FAR, LEAST_STEPS
 from isolaw.fits.predict import seconds_of
-from isolaw.preview import share_of_grid
+from isolaw.preview import left, read_cost, share_of_grid
 from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
-from isolaw.step_cost import Spent, is_hours
+from isolaw.step_cost import Cost, Spent, is_hours
 
 _LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
@@ -107,7 +106,7 @@ class FirstSweep:
         """The hours, as ``isolaw sweep --dry-run`` computes them; None without a cost, or if not known."""
         if self.cost is None:
             return None
-        return sweeps.left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
+        return left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
 
     @property
     def directory(self) -> str:
@@ -136,7 +135,7 @@ class Advice(StartingPoint, Shown):
     ``sweeps`` is empty if the budget is too small for them.
     """
 
-    TEXT = "advise"
+    TEXT = "text.advise.document"
 
     sweeps: tuple[FirstSweep, ...]
 

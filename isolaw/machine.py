@@ -34,7 +34,7 @@ _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
 
 
 @dataclass(frozen=True)
-class Gpu:
+class _Gpu:
     """A GPU of this machine, as nvidia-smi lists it."""
 
     name: str
@@ -53,7 +53,7 @@ class Machine:
     vector: tuple[str, ...]  # AVX2 and AVX512, if the processor has them
     memory_bytes: int
     free_disk_bytes: int
-    gpus: tuple[Gpu, ...] = ()  # all GPUs that nvidia-smi lists
+    gpus: tuple[_Gpu, ...] = ()  # all GPUs that nvidia-smi lists
     visible_gpus: int = 0  # number of GPUs (or MIG devices) that this process can use
     libnuma: bool = True  # whether libnuma.so.1 loads
     compiler: bool = True  # whether a C compiler exists
@@ -137,11 +137,11 @@ def _text(path: str) -> str:
     return ""
 
 
-def _gpus() -> tuple[Gpu, ...]:
+def _gpus() -> tuple[_Gpu, ...]:
     listed = nvidia_smi("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
     rows = [[part.strip() for part in line.rsplit(",", 2)] for line in listed]
     return tuple(
-        Gpu(row[0], int(row[1]) * 2**20 if row[1].isdigit() else 0, row[2]) for row in rows if len(row) == 3
+        _Gpu(row[0], int(row[1]) * 2**20 if row[1].isdigit() else 0, row[2]) for row in rows if len(row) == 3
     )
 
 

@@ -32,7 +32,7 @@ _REWARD |= _SOLVED - {"pass"}
 _SPREAD = {"std", "min", "max", "var", "stddev"}
 
 
-class Landscape(NamedTuple):
+class _Landscape(NamedTuple):
     """The distribution of pass@1 over problems: the share at zero, the Gini coefficient and a histogram."""
 
     zero_fraction: float
@@ -170,7 +170,7 @@ def expected(metric: str, p: ArrayLike) -> float:
     return float(np.mean(success))
 
 
-def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
+def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> _Landscape:
     """Return the pass@1 landscape of a problem set, with ``bins`` equal bins of [0, 1].
 
     ``pass_at_1`` (problems,) contains the success probability of each problem, or its estimate. A problem
@@ -185,4 +185,4 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     below = np.searchsorted(p, np.arange(bins + 1) / bins)
     below[-1] = p.size  # 1 belongs to the last bin
     counts = below[1:] - below[:-1]
-    return Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))
+    return _Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

@@ -1,24 +1,26 @@
-"""Preview the execution of a sweep: memory, machines, commands and hours. Nothing is written."""
+"""Preview a sweep: memory, machines, commands, and the hours that remain. Nothing is written.
+
+`read_cost` reads the cost of a step, on which hours rest, or estimates it from the shape of a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from isolaw import backends, executors
+from isolaw import backends, costs, executors
+from isolaw.arguments import checked
 from isolaw.backend import Outlook
+from isolaw.backends.real.train.memory.from_shape import cost_of_shape
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.costs import sweeps
-from isolaw.costs.sweeps import Remaining
 from isolaw.design.directory import race_of
 from isolaw.resolve import ResolvedSweep
+from isolaw.step_cost import Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
-
-if TYPE_CHECKING:
-    from isolaw.step_cost import Cost, Spent
 
 _T = TypeVar("_T")
 
@@ -28,6 +30,103 @@ def share_of_grid(spec: SweepSpec, runs: Sequence[RunSpec]) -> float:
     if spec.design.kind != "race":
         return 1.0
     return min(race_of(spec, runs).spend / sum(run.rollouts for run in runs), 1.0)
+
+
+def left(
+    directory: str | Path | None,
+    runs: Iterable[RunSpec],
+    cost: Cost,
+    price: float | None = None,
+    share: float = 1.0,
+) -> Spent | None:
+    """Return the cost of the steps, evaluations and starts that ``runs`` still need from their last states.
+
+    Returns None if the cost of some steps is unknown. Evaluations and starts count only if the cost model
+    includes them. ``share`` is the part of this work that will be done: a race executes a part of its grid.
+    Without a ``directory`` no run has begun.
+    """
+    store = None if directory is None else SweepStore(directory)
+    seconds = 0.0
+    for run in runs:
+        kept: list[dict[str, Any]] = []
+        if store is not None and store.exists:
+            stored = store.run(run.run_id)
+            kept = stored.recorded().up_to(stored.last_state).checkpoints
+        reached = int(kept[-1]["step"]) if kept else -1
+        rest = cost.seconds(
+            *run.shape,
+            run.steps - max(reached, 0),
+            evaluations=sum(step > reached for step in run.schedule()),
+            starts=1,
+        )
+        if rest is None:
+            return None
+        seconds += float(rest)
+    return Spent(cost.estimate(share * seconds), cost, price)
+
+
+class Remaining(NamedTuple):
+    """The remaining work of the runs of one (B_p, n), and its estimated cost."""
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    runs: int
+    spent: Spent
+
+    @property
+    def tokens_per_gpu_s(self) -> float:
+        """Response tokens per second of a step, on each of its GPUs."""
+        cost, b, n = self.spent.cost, self.problems_per_batch, self.rollouts_per_problem
+        return cost.per_rollout * b * n / (cost.step(b, n) or math.inf) / (cost.gpus or 1)
+
+
+def _by_configuration(
+    directory: str | Path,
+    runs: Iterable[RunSpec],
+    cost_of: Callable[[RunSpec], Cost | None],
+    share: float = 1.0,
+) -> list[Remaining]:
+    """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown.
+
+    ``share`` is as in `left`.
+    """
+    groups: dict[tuple[int, int], list[RunSpec]] = {}
+    for run in runs:
+        groups.setdefault(run.shape, []).append(run)
+    out = []
+    for shape, group in sorted(groups.items()):
+        cost = cost_of(group[0])
+        spent = None if cost is None else left(directory, group, cost, share=share)
+        if spent is None:
+            return []
+        out.append(Remaining(*shape, len(group), spent))
+    return out
+
+
+def gpu_hours(remaining: Sequence[Remaining]) -> float:
+    """Return the GPU hours of all configurations together."""
+    return sum(float(rest.spent.gpu_hours) for rest in remaining if rest.spent.gpu_hours)
+
+
+def _estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
+    """Return the estimated cost of a sweep's remaining work as JSON-able data."""
+    return {
+        "source": str(CostOrigin.ESTIMATE),
+        "gpu_hours": gpu_hours(remaining),
+        "configurations": [
+            {
+                "problems_per_batch": left_over.problems_per_batch,
+                "rollouts_per_problem": left_over.rollouts_per_problem,
+                "runs": left_over.runs,
+                "gpus": left_over.spent.cost.gpus,
+                "seconds_of_a_step": {name: part.step_s for name, part in left_over.spent.cost.parts.items()},
+                "tokens_per_gpu_s": left_over.tokens_per_gpu_s,
+                "tokens_per_response": left_over.spent.cost.per_rollout,
+                **left_over.spent.to_dict(),
+            }
+            for left_over in remaining
+        ],
+    }
 
 
 @dataclass(frozen=True)
@@ -82,7 +181,7 @@ class Preview:
         if self.cost is None:
             return None
         runs, share = self.remaining
-        return sweeps.left(self.directory, runs, self.cost, self.price, share)
+        return left(self.directory, runs, self.cost, self.price, share)
 
     @cached_property
     def estimates(self) -> list[Remaining]:
@@ -91,9 +190,7 @@ class Preview:
         if self.cost is not None:
             return []
         runs, share = self.remaining
-        return self._on_machines(
-            lambda: sweeps.by_configuration(self.directory, runs, backend.estimate, share)
-        )
+        return self._on_machines(lambda: _by_configuration(self.directory, runs, backend.estimate, share))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data, as ``isolaw sweep --dry-run --json`` prints it."""
@@ -106,7 +203,7 @@ class Preview:
             "executor": self.place,
             "dry_run": True,
             **commands,
-            "cost": sweeps.estimated(self.estimates) if self.estimates else known,
+            "cost": _estimated(self.estimates) if self.estimates else known,
         }
 
     def _on_machines(self, value: Callable[[], _T]) -> _T:
@@ -117,3 +214,32 @@ class Preview:
             executors.machines(spec.executor, spec.sweep.backend),
         ):
             return value()
+
+
+@checked
+def read_cost(source: Any) -> Cost:
+    """Return the cost model of a source.
+
+    Parameters
+    ----------
+    source
+        one of the following:
+
+        - a model and GPUs, such as ``"qwen2.5-7b@h100-80g:8"``: an estimate, for which nothing is timed. The
+          model is a known name or a ``config.json``; ``/2048`` at the end limits the tokens of a response;
+        - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
+        - a sweep's directory;
+        - step times: the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column ``step_s``;
+        - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
+        - a `Cost`, which is returned unchanged.
+
+    Raises
+    ------
+    InputError
+        the source does not exist, is not of these kinds, or records no time.
+
+    >>> read_cost("12/s@8").gpu_hours(32, 64, 100).value
+    37.9...
+    """
+    estimated = cost_of_shape(source) if isinstance(source, str) else None
+    return costs.read(source) if estimated is None else estimated

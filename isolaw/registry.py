@@ -36,7 +36,7 @@ def public(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Traits:
+class _Traits:
     """The properties of a backend that isolaw needs without importing its module, `isolaw.backends.NAME`."""
 
     simulated: bool = False  #: a simulator makes its runs
@@ -48,27 +48,27 @@ class Traits:
 
 
 #: Each backend has a section of its name in the sweep file.
-BACKENDS: Mapping[str, Traits] = {
-    "bandit": Traits(simulated=True),
-    "replay": Traits(recorded=True),
-    "real": Traits(trains=True, plans_gpus=True, packages=("torch", "transformers", "deepspeed")),
-    "command": Traits(trains=True, by_command=True),
+BACKENDS: Mapping[str, _Traits] = {
+    "bandit": _Traits(simulated=True),
+    "replay": _Traits(recorded=True),
+    "real": _Traits(trains=True, plans_gpus=True, packages=("torch", "transformers", "deepspeed")),
+    "command": _Traits(trains=True, by_command=True),
 }
 
 
-def traits(backend: object) -> Traits:
+def traits(backend: object) -> _Traits:
     """Return the traits of a backend; the backend of a table of runs may be unknown, and then has none.
 
     >>> traits("bandit").simulated, traits("another").simulated
     (True, False)
     """
-    return BACKENDS.get(str(backend), Traits())
+    return BACKENDS.get(str(backend), _Traits())
 
 
 class Shown:
     """The base class of results that ``print`` and notebooks show as text and tables.
 
-    `isolaw.report.document` creates this text: ``document`` in the module ``TEXT`` of `isolaw.report.text`.
+    `isolaw.report.document` creates this text: ``TEXT`` is ``module.function`` in `isolaw.report`.
     """
 
     TEXT: ClassVar[str]

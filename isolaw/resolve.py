@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw import allocation, backends, executors
 from isolaw.allocation import BatchShape
-from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
+from isolaw.config import EvaluationSpec, Recipe, RunSpec, SweepSpec
 from isolaw.config.sections import OFF
 from isolaw.design import directory
 from isolaw.design.directory import Adaptive
@@ -111,9 +110,6 @@ def resolve_sweep(
 
 def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> ResolvedSweep:
     store.claim()
-    if spec.store.states is not None:  # make the path independent of the working directory
-        states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
-        spec = spec.model_copy(update={"store": StoreSection(states=states)})
     notes: list[str] = []
     try:
         backend = backends.get(spec.sweep.backend)
@@ -123,7 +119,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
         issues = list(error.issues)
         with collecting(issues):
             _with_schedule(spec, store, [])
-        issues += _issues_before_runs(spec, store)
+        issues += _issues_before_runs(spec)
         raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
     lengths = [*spec.axes[:2], *spec.grid.recipe_axes.values(), spec.sweep.seeds]
     if (count := math.prod(map(len, lengths))) > _MOST_RUNS:
@@ -138,7 +134,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += executors.check(spec.executor, runs)
     raced = spec.design.kind == "race"
-    issues = [*_issues_before_runs(spec, store), *issues]
+    issues = [*_issues_before_runs(spec), *issues]
     issues += directory.issues_of(spec, runs) if raced else []
     if raced and spec.executor.kind == "scripts":
         issues.append(Issue("executor.kind", "a race decides with isolaw at work", "scripts", "another kind"))
@@ -171,7 +167,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
         notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(idle)}")
     if again:
         notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
-    notes += _disk_notes(store, spec, left)
+    notes += _disk_notes(store, left)
     todo = [run.run_id for run in executors.order(store.directory, left)]
     return ResolvedSweep(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
 
@@ -184,39 +180,23 @@ def issues_of(spec: SweepSpec) -> list[Issue]:
     return issues
 
 
-def _issues_before_runs(spec: SweepSpec, store: SweepStore) -> list[Issue]:
-    """Return the issues that can be found without resolving runs: in the grid, trackers and states folder."""
-    grid = allocation.grid_issues(*spec.axes)
-    return [*grid, *mirror.check(spec.tracking), *_states_issues(store, spec)]
+def _issues_before_runs(spec: SweepSpec) -> list[Issue]:
+    """Return the issues that can be found without resolving runs: in the grid and the trackers."""
+    return [*allocation.grid_issues(*spec.axes), *mirror.check(spec.tracking)]
 
 
-def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
+def _disk_notes(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
     """Return a warning if the states that the remaining runs will write do not fit on the disk."""
     new = [run for run in left if store.run(run.run_id).last_state is None]
     sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
-    place = Path(spec.store.states or store.directory).absolute()
+    place = store.directory.absolute()
     free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
     note = (
         f"the disk may become full: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, but "
-        f"only {free / 2**30:,.1f} GiB are free at {place}. Set store.states to keep them on another disk. "
+        f"only {free / 2**30:,.1f} GiB are free at {place}. Choose a directory on another disk. "
         "You can delete state/ of a finished run, but an extension of this run then starts again"
     )
     return [note] if sum(sizes) > free else []
-
-
-def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
-    """Return the issues of the states folder, which cannot change once the sweep has begun."""
-    given, kept = spec.store.states, store.states_given
-    if given is None:
-        return []
-    accepted, message = "", "the sweep has begun"
-    if kept is not None and os.path.realpath(given) != os.path.realpath(kept):
-        accepted = kept
-    elif kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
-        accepted = "no folder: the sweep keeps its states in its own directory"
-    elif not os.path.isdir(given) or not os.access(given, os.W_OK | os.X_OK):
-        accepted, message = "a folder that exists and is writable", ""
-    return [Issue("store.states", message, given, accepted)] if accepted else []
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:

@@ -2,7 +2,8 @@
 
 `Runs` contains one tidy table with a row for each (run_id, step, eval_set, metric), and optionally a table
 with the results of single problems. A run is one training trajectory with one configuration (B_p, n), seed,
-problem set and recipe. A run provides the rewards of every M up to its last step.
+problem set and recipe. A run provides the rewards of every M up to its last step. `Source` is what functions
+accept as runs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import copy
 import html
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -167,7 +169,7 @@ class Runs:
         lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
         names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
         lines += [f"Note: {note}" for note in self.notes]
-        return as_html(self.simulated.lines(lines), table.rename(columns=names))
+        return _as_html(self.simulated.lines(lines), table.rename(columns=names))
 
     @property
     def simulated(self) -> Simulated:
@@ -439,7 +441,7 @@ def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -
     return out
 
 
-def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
+def _as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
     """Return lines of text and a table as HTML for a notebook."""
     text = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
     return text + ("" if table.empty else table.to_html(index=False, border=0, max_rows=60))
@@ -459,3 +461,38 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+class Arrow(Protocol):
+    """A table that exports its columns through Arrow, such as from pyarrow, polars, pandas or DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return a stream of record batches."""
+
+
+class _Interchangeable(Protocol):
+    """A table that supports the dataframe interchange protocol."""
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+        """Return the interchange object."""
+
+
+class _Dataset(Protocol):
+    """A table that converts to pandas, such as a dataset from Hugging Face datasets."""
+
+    def to_pandas(self) -> Any:
+        """Return the table as pandas."""
+
+
+class ReadKeywords(TypedDict, total=False):
+    """The keywords that functions of runs pass to `isolaw.read`."""
+
+    columns: Mapping[str, str]
+    set: Iterable[str] | Mapping[str, Any]
+    format: str
+    group_by: str
+    only: str | Iterable[str]
+    name_pattern: str | Iterable[str]
+
+
+Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | _Interchangeable | _Dataset

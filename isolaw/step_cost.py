@@ -16,7 +16,7 @@ a step takes
 With more distinct problems in a batch, its longest response is longer. The largest of k exponential numbers
 with mean 1 is about log k + 0.58 (Gumbel, Statistics of Extremes, 1958). Two terms account for this effect
 and for the remaining error: a tail c · log2(B_p) of the generation, and an effect f of each (B_p, n)
-(`isolaw.step_effects`). Runs determine these terms only if B_p and n vary independently.
+(`StepEffects`). Runs determine these terms only if B_p and n vary independently.
 `isolaw.costs.recorded` keeps a term if it improves the predictions for left-out configurations.
 
 Summed over parts, a step takes S = (a + b · T + c · log2 B_p) · exp(f(B_p, n)) seconds, where c and f are 0
@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -48,13 +48,18 @@ from isolaw.errors import InputError, check_type, shown
 from isolaw.evidence import Quantity
 
 if TYPE_CHECKING:
-    from isolaw.step_effects import StepEffects
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 HOUR_S = 3600.0
 _NO_SPREAD = 1e-9
 _TIMES = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[x×]\s*", re.IGNORECASE)
 LARGEST_BUDGET = 1e15  # in rollouts
-_NEAR = 2.0  # largest distance from a timed configuration without extrapolation, in doublings
+_NEAR = 2.0  # ℓ, and the largest distance from a timed configuration without extrapolation, in doublings
+_SIGMA = (0.1, 0.2, 0.3, 0.5)
+_NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
@@ -68,7 +73,6 @@ class CostOrigin(StrEnum):
     """The kind of source from which a cost was read."""
 
     RECORDED = "recorded runs"
-    DOCTOR = "doctor"
     TABLE = "table"
     ESTIMATE = "estimate"  # from the sizes of model, batch and GPUs; nothing was timed
 
@@ -95,8 +99,7 @@ class LeftOut(NamedTuple):
     configurations: int  #: number of configurations (of batch sizes, unless B_p and n vary independently)
     median: float  #: median absolute error over configurations
     inside: float  #: share of configurations inside their intervals
-    #: root mean square error of each model; None if the model predicts a time that is not positive
-    errors: Mapping[str, float | None]
+    errors: Mapping[str, float]  #: root mean square error of each model
 
 
 @dataclass(frozen=True)
@@ -361,3 +364,71 @@ def parse_hours(text: str) -> tuple[float, bool]:
     if match is None or not (hours := float(match[1].replace(",", "").replace("_", ""))) > 0:
         raise InputError(f"budget: found {shown(text)}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
     return hours, match[2].lower() == "gpuh"
+
+
+@dataclass(frozen=True)
+class StepEffects:
+    """The effect f of each configuration on the log of a step's seconds.
+
+    ``places`` contains the K timed (B_p, n), and ``seen`` the error y of the equation at each place: the log
+    of measured by predicted seconds. ``spread`` is the standard deviation between runs of one configuration.
+    At x = (log2 B_p, log2 n),
+
+        y = f(x) + e,    f ~ GP(0, σ² exp(−|x − x'|² / 2ℓ²)),    e ~ N(0, ν²)
+
+    (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 2). ℓ is two doublings, so a
+    configuration is informative about others within a factor of four. Further away, only the equation
+    predicts, and σ determines the width of the interval. Predictions are averaged over a grid of σ and ν,
+    weighted by the marginal likelihood. σ is at least 0.1, since an equation with four numbers does not
+    predict a step more precisely. ν is at least ``spread``, so the interval is for a single run.
+
+    >>> effects = StepEffects(((128, 1), (128, 4), (8, 4)), (0.3, 0.1, 0.0), 0.05)
+    >>> [round(value, 2) for value in effects.at(128, 2)]
+    [0.19, 0.14]
+    >>> round(effects.at(2**20, 2**10)[1], 2)
+    0.27
+    """
+
+    places: tuple[tuple[int, int], ...]
+    seen: tuple[float, ...]
+    spread: float
+
+    def at(self, problems_per_batch: int, rollouts_per_problem: int) -> tuple[float, float]:
+        """Return the expected effect on the log of a step's seconds, and its standard deviation."""
+        import numpy as np
+
+        known, weights = self._known
+        alike = self._alike([(problems_per_batch, rollouts_per_problem)])[:, 0]
+        means, variances = [], []
+        for sigma, noise, root, alpha in known:
+            across = sigma**2 * alike
+            half = np.linalg.solve(root, across)
+            means.append(float(across @ alpha))
+            variances.append(sigma**2 - float(half @ half) + max(noise, self.spread) ** 2)
+        mean = float(weights @ means)
+        return mean, math.sqrt(float(weights @ (np.array(variances) + (np.array(means) - mean) ** 2)))
+
+    @cached_property
+    def _known(self) -> tuple[list[tuple[float, float, Floats, Floats]], Floats]:
+        """Grid points and their weights, which are proportional to the marginal likelihood and sum to 1.
+
+        A grid point has σ, ν, the Cholesky factor of the covariance of y, and the inverse times y.
+        """
+        import numpy as np
+
+        y, alike, known, log = np.array(self.seen), self._alike(self.places), [], []
+        for sigma in _SIGMA:
+            for noise in _NOISE:
+                root = np.asarray(np.linalg.cholesky(sigma**2 * alike + noise**2 * np.eye(y.size)))
+                alpha = np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, y)))
+                known.append((sigma, noise, root, alpha))
+                log.append(-0.5 * y @ alpha - np.log(np.diag(root)).sum())
+        weights = np.exp(np.array(log) - max(log))
+        return known, np.asarray(weights / weights.sum())
+
+    def _alike(self, others: Sequence[tuple[int, int]]) -> Floats:
+        """Return the correlation exp(−|x − x'|² / 2ℓ²) of the places with Q others, of shape (K, Q)."""
+        import numpy as np
+
+        apart = np.log2(self.places)[:, None] - np.log2(others)[None]
+        return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1) / _NEAR**2))

@@ -19,8 +19,10 @@ from playwright.sync_api import sync_playwright
 
 import isolaw
 from isolaw.cli import run
-from isolaw.report.figures.law import frontier_figure
-from isolaw.report.figures.style import save
+from isolaw.report.figures import drawn, save
+from isolaw.report.fitted_runs import FittedRuns
+from isolaw.report.page import law_charts
+from isolaw.report.page.budgets import budgets
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -41,7 +43,10 @@ def main(directory: Path) -> None:
     law = isolaw.Law.load(demo / "law.json")
     runs = isolaw.read(ROOT / "examples" / "data" / "real-arithmetic.parquet")
     hard = isolaw.fit(runs, where={"problem_set": "hard"})
-    figures: dict[str, Figure] = {"law": law.plot(), "real-hard": frontier_figure(hard, runs)}
+    study = FittedRuns.of(hard, runs)
+    frontier = law_charts.reward(study, sorted(runs.points["run_id"].unique()), budgets(hard, None))
+    real = drawn(frontier, len(study.levels), runs.simulated)
+    figures: dict[str, Figure] = {"law": law.plot(), "real-hard": real}
     save(figures, IMAGES, ("png",), replace=True)
     headline = photograph(demo / "report.html")
     made = {"headline": headline, "pictures": ["law", *(name for name, *_ in SHOTS)]}

@@ -132,11 +132,11 @@ def command() -> str:
 # Imports what the command line does, later or at once.
 _COMMANDS = f"""
 import importlib, pkgutil, sys, isolaw
-import jinja2, matplotlib.backends.backend_agg, rich.progress, scipy.optimize, statsmodels.robust.norms
+import jinja2, matplotlib.backends.backend_agg, rich.progress, scipy.optimize
 for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
     if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
         importlib.import_module(module.name)
-sys.modules["isolaw.report.page.budgets"]._E12 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
+sys.modules["isolaw.report.page.budgets"]._E6 = (1.0, 2.0, 5.0)  # a page's slider: each stop is a prediction
 {_COMPILING[0]}
 """
 

@@ -25,8 +25,8 @@ FEWER = {
     "isolaw.fits.surface.slices": {"_STEPS": (0.25, 0.5, 1.0)},
     "isolaw.fits.studies.backtest": {"_BUDGETS": 2},
     "isolaw.report.fitted_runs": {"_BACKTEST_DRAWS": 20},
-    "isolaw.report.page.budgets": {"_E12": (1.0, 2.0, 5.0)},  # a page's slider: each stop is a prediction
-    "isolaw.report.figures.law": {"_KINDS": ("svg",)},
+    "isolaw.report.page.budgets": {"_E6": (1.0, 2.0, 5.0)},  # a page's slider: each stop is a prediction
+    "isolaw.report.figures": {"_KINDS": ("svg",)},
 }
 DRAWS = 60
 DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer", "isolaw.fits.studies.recipes:compare")

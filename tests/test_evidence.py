@@ -14,7 +14,7 @@ from golden.inputs import SWEEP
 
 import isolaw as package
 from isolaw.evidence import Simulated
-from isolaw.report.figures.law import frontier_figure, law_figure
+from isolaw.report.figures import law_figure
 from isolaw.runs import COLUMNS, Runs
 
 Call = Callable[..., tuple[int, str, str]]
@@ -192,8 +192,7 @@ def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
         assert table["simulated"].all()
     assert law.predictions([3e5])["flags"].str.contains("simulated").all()
     assert package.read(runs.to_pandas()).simulated is Simulated.YES
-    for figure in (law_figure(law), frontier_figure(law, runs)):
-        assert figure.axes[0].get_title("left").startswith("simulated runs: ")
+    assert law_figure(law).axes[0].get_title("left").startswith("simulated runs: ")
     package.write_report(runs, law, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<title>simulated runs: " in page

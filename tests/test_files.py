@@ -114,15 +114,10 @@ def test_a_folder_that_only_looks_like_a_sweep_is_the_users(tmp_path: Path) -> N
     files.check_destination(tmp_path / "runs" / "mine" / "law.json")
 
 
-def test_a_sweep_without_its_file_and_states_elsewhere(made: Path, tmp_path: Path) -> None:
+def test_a_sweep_without_its_file(made: Path) -> None:
     (made / "sweep.json").unlink()
     with pytest.raises(DataError, match="inside the sweep"):
         files.check_destination(state(made))
-    states = tmp_path / "isolaw-0123"
-    states.mkdir()
-    (states / "isolaw.json").write_text('{"crc": 1, "format": "isolaw.states/1"}')
-    with pytest.raises(DataError, match="inside the sweep"):
-        files.check_destination(states / "run" / "99")
 
 
 def test_functions_refuse_it_too(made: Path, synthetic: Callable[..., Runs]) -> None:

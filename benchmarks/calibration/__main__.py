@@ -42,9 +42,9 @@ from benchmarks.replication.jitter import constants_of, jittered
 from isolaw.backends.bandit import _Bandit
 from isolaw.documents.reading import toml_text
 from isolaw.errors import IsolawError
+from isolaw.evidence import columns, number
 from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves
-from isolaw.report.text.numbers import columns, number
 from isolaw.runs import Runs
 from isolaw.simulators.interference import PRESETS, SIZES
 from isolaw.simulators.presets import FOLDER, shipped

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from statsmodels.stats.proportion import proportion_confint
+from scipy.stats import binomtest
 
 import isolaw
 from benchmarks.designs import rivals
@@ -96,10 +96,15 @@ def _coverage(found: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     }
     if intervals:
         out["coverage"] = _round(out["held"] / len(intervals))
-        out["wilson"] = [_round(v) for v in proportion_confint(out["held"], len(intervals), method="wilson")]
+        out["wilson"] = [_round(v) for v in _wilson(out["held"], len(intervals))]
         out["one_sided"] = _round(np.mean([f["open"] for f in intervals]))
         out["width"] = _round(np.median([f["width"] for f in intervals]), 3)
     return out
+
+
+def _wilson(held: int, answered: int) -> tuple[float, float]:
+    low, high = binomtest(held, answered).proportion_ci(method="wilson")
+    return float(low), float(high)
 
 
 def _baselines(
@@ -236,7 +241,7 @@ def _overall(summary: dict[str, Any]) -> str:
         for row, budget in zip(rows, BUDGETS if own else (), strict=False):
             at = [c["budgets"][budget] for c in own]
             answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
-            low, high = proportion_confint(held, answered, method="wilson") if answered else (0.0, 1.0)
+            low, high = _wilson(held, answered) if answered else (0.0, 1.0)
             losses = [_average(a[k]["mean"] for a in at) for k in ("expected_loss", "realised_loss")]
             for o in rules:
                 others = (a["baselines"].get(o, {}).get("loss", {}).get("mean") for a in at)

@@ -19,7 +19,7 @@ from benchmarks.replication.battery import FIRST_SEED, SEEDS, battery
 from benchmarks.replication.jitter import check, study
 from benchmarks.replication.judging import judge, save
 from isolaw.errors import IsolawError
-from isolaw.report.text.numbers import columns
+from isolaw.evidence import columns
 
 SUMMARY = Path(__file__).with_name("findings.json")
 DOCS = Path(__file__).parents[2] / "docs" / "simulators.md"

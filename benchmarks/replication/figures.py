@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from isolaw.report.figures.style import BLUE, GREY, ORANGE, RAMP, STYLE, n_ticks, save
+from isolaw.report.figures import STYLE, save
 
-_COLOURS = (BLUE, ORANGE, "#548235", "#7f6000")
+_COLOURS = ("#0072b2", "#d55e00", "#548235", "#7f6000")
 _C, _M = "C, rollouts generated", "M, update steps"
 Picture = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -108,21 +108,23 @@ def _panels(name: str, p: Picture) -> list[_Panel]:
 def _draw(axes: Axes, style: _Style, title: str, p: Picture) -> None:
     levels, curves, star = p.get("levels", ()), p["curves"], not style.y
     by_n = bool(levels) and not star
-    colours: Any = mpl.colormaps[RAMP](np.linspace(0.1, 0.9, len(curves))) if style.ramp else _COLOURS
+    colours: Any = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.9, len(curves))) if style.ramp else _COLOURS
     for colour, (label, curve) in zip(colours, curves.items(), strict=False):
         x = levels if by_n else p["x"]
         value, low, high = (_numbers(curve[key], star) for key in ("value", "low", "high"))
         axes.plot(x, value, "o-", ms=2.5, lw=1.2, color=colour, label=label)
         axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
     if by_n:
-        n_ticks(axes, "x", levels)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(levels, labels=map(str, levels))
         axes.tick_params(axis="x", rotation=45)
     else:
         axes.set_xscale("log")
     if star:  # n* is unknown beyond the ends of the grid
-        n_ticks(axes, "y", levels)
+        axes.set_yscale("log", base=2)
+        axes.set_yticks(levels, labels=map(str, levels))
         for edge in (levels[0], levels[-1]):
-            axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
+            axes.axhline(edge, color="#7f7f7f", lw=0.8, ls="--", zorder=1)
         axes.set_ylim(levels[0] / 1.5, levels[-1] * 1.5)
     if style.from_zero:
         axes.set_ylim(bottom=0)

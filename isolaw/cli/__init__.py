@@ -17,7 +17,8 @@ from isolaw.cli.common import shown
 from isolaw.cli.help import Commands
 
 _LONGEST = 1_000  # most characters to print of an error that is not isolaw's
-# Each command has the name of its module.
+# Each command has the name of its module, or is in the module of a similar command.
+_HOMES = {"predict": "answer", "demo": "answer", "model_size": "fit", "export": "run_one"}
 _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
     "Run": ["sweep", "status"],
@@ -52,7 +53,7 @@ def cli() -> None:
 
 
 def _command(name: str) -> click.Command:
-    command: click.Command = getattr(importlib.import_module(f"isolaw.cli.{name}"), name)
+    command: click.Command = getattr(importlib.import_module(f"isolaw.cli.{_HOMES.get(name, name)}"), name)
     return command
 
 

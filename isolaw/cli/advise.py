@@ -47,7 +47,7 @@ def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
 
     Use it before you have any run. isolaw prints n, B_p and M with their ranges, the race to run with its
     cost, and how to find its learning rate first; then the sources, and how they differ from your case. The
-    exit code is 1 if no published result covers the budget.
+    exit code is 1 if no published result covers the budget, and no sweep fits into it.
     """
     from isolaw.first_sweeps import advise as advice_for
     from isolaw.report.text.advise import document
@@ -59,4 +59,4 @@ def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     print_document(document(advice, folder if folder and written else unwritten, again))
     if written:
         note(f"Sweep files: {', '.join(map(str, written))}")
-    return 0 if advice.start is not None else 1
+    return 0 if advice.start is not None or advice.sweeps else 1

@@ -1,15 +1,25 @@
-"""The command ``isolaw answer``: recommend how to spend a budget, from logs, a sweep or a law."""
+"""The commands ``answer``, ``predict`` and ``demo``: recommend how to spend a budget."""
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, notes_on_failure, print_result, stages
+from isolaw.cli.common import (
+    json_option,
+    note,
+    notes_on_failure,
+    print_document,
+    print_lines,
+    print_result,
+    stages,
+)
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -56,12 +66,13 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
             reading = shared.read_to_fit(sources, options)
         if not reading.ready:
             return _unready(ctx, reading, sources, options["metric"])
+        limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
         keywords = shared.law_keywords(options)
         with notes_on_failure(reading.runs.notes), stages() as progress:
             result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
-    print_result(result.to_dict(), result.lines())
+    print_document(result)
     if files is not None:
-        _keep(result, reading, files, str(commands.this(ctx.obj)))
+        _keep(result, compute, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
     return 0 if result.prediction.options else 1
 
@@ -89,20 +100,71 @@ def _files(out: str) -> tuple[Path, Path]:
     return law, page
 
 
-def _keep(result: Answer, reading: Reading | None, files: tuple[Path, Path], command: str) -> None:
+def _keep(
+    result: Answer, budget: float | str, reading: Reading | None, files: tuple[Path, Path], command: str
+) -> None:
     """Write the law and, if there are runs, their page."""
-    from isolaw.cli.report import facts_of
-    from isolaw.report.page import render, write
+    from isolaw.report.page import PageContent, render, write
     from isolaw.report.page.budgets import budgets
 
     law, page = files
     law.parent.mkdir(parents=True, exist_ok=True)
     result.law.save(law)
-    if reading is None or result.study is None:
-        return
-    prediction, best = result.prediction, result.prediction.allocation
-    budget: float | None = prediction.compute
-    if prediction.asked:  # the slider of the page is in rollouts
-        budget = None if best is None else best.compute
-    predicted = budgets(result.law, budget, **result.limits)
-    write(render(result.study, facts_of(reading, predicted, result.backtest, command)), page)
+    if reading is not None and result.study is not None:
+        predicted = budgets(result.law, budget, **result.limits)
+        write(render(result.study, PageContent.of(reading, predicted, result.backtest, command)), page)
+
+
+@click.command(cls=ShortHelp)
+@click.argument("law", type=click.Path())
+@shared.question_options
+@json_option
+def predict(law: str, **options: Any) -> int:
+    """Recommend an allocation of a budget.
+
+    LAW is a file of isolaw fit --out. Beyond ten times the compute that three n reached, isolaw recommends
+    no allocation. It then names the runs to extend, prints the recommendation for the largest budget that has
+    one, and exits with 1.
+    """
+    from isolaw.fits.law import Law
+    from isolaw.report.text.prediction import largest_with_recommendation, prediction_lines
+
+    fitted, limits = Law.load(law), shared.limits_of(options)
+    prediction = fitted.predict(options["compute"], **limits)
+    nearest = largest_with_recommendation(fitted, prediction, **limits)
+    print_result(prediction.to_dict(), prediction_lines(prediction, nearest))
+    return 0 if prediction.options else 1
+
+
+_SWEEP = "examples/bandit-easy.toml"
+_BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and a smaller budget
+
+
+@click.command(cls=ShortHelp)
+@click.argument("directory", default="demo", type=click.Path(path_type=Path))
+@click.pass_context
+def demo(ctx: click.Context, directory: Path) -> int:
+    """Simulate a small sweep in DIRECTORY, and recommend a split of three times the compute of its runs.
+
+    isolaw simulates 45 runs in seconds, and writes the runs, their law and their page to DIRECTORY.
+    """
+    from rich.console import Console
+
+    group, out = cast(click.Group, ctx.find_root().command), str(directory)
+
+    def run(*words: str) -> int:
+        return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
+
+    said = io.StringIO()  # output that is only shown on failure, so that the answer comes first
+    with Console(stderr=True).status("simulating and fitting 45 runs"):  # shows only on a terminal
+        with redirect_stdout(said), redirect_stderr(said):
+            code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
+        if code == 0:
+            with redirect_stderr(said):
+                code = run("answer", out, "--compute", _BUDGET, "--out", out)
+    if code != 0:
+        note(said.getvalue().rstrip())
+        return code
+    print_lines([f"For another budget: {commands.answer([out], _OTHER)}"])
+    note(said.getvalue().splitlines()[-1])  # says where the law and the page are
+    return 0

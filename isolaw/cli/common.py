@@ -21,6 +21,7 @@ from isolaw.errors import IsolawError, Spelled, lines_of, one_line
 from isolaw.evidence import Simulated
 
 if TYPE_CHECKING:
+    from isolaw.registry import Shown
     from isolaw.report.document import Document
 
 _JSON = "isolaw --json"  # the key of the option's value in click's context
@@ -101,8 +102,12 @@ def print_result(value: Mapping[str, Any], lines: Iterable[str]) -> None:
         print_lines(Simulated.of_json(value).lines(lines))
 
 
-def print_document(document: Document) -> None:
-    """Print the result of a study to standard output, as JSON or as text."""
+def print_document(result: Shown | Document) -> None:
+    """Print the result of a study, or its document, to standard output, as JSON or as text."""
+    from isolaw.report.document import Document
+    from isolaw.report.document import document as document_of
+
+    document = result if isinstance(result, Document) else document_of(result)
     if as_json():
         print_result(document.data, ())
     else:
@@ -172,13 +177,6 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
 
 @contextmanager
-def progress(task: str) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar in a context that is `interruptible`; yield a function of the share done."""
-    with interruptible(), progress_bar(task) as update:
-        yield lambda share: update(completed=share)
-
-
-@contextmanager
 def stages() -> Iterator[Callable[..., None]]:
     """Show a progress bar for each stage of a command; yield a function of the stage and the share done."""
     stage, update = "", None
@@ -208,7 +206,7 @@ def _lines(description: str, total: float) -> Callable[..., None]:
         if now - last < _EVERY:
             return
         last = now
-        from isolaw.report.text.numbers import duration
+        from isolaw.evidence import duration
 
         left = f", about {duration((now - began) * (1 / share - 1))} left" if share > 0 else ""
         note(f"{state['description'] or 'progress'}: {100 * share:.0f} %{left}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,35 +13,14 @@ import click
 from isolaw.cli import options as shared
 from isolaw.cli.common import json_option, notes_on_failure, print_document, print_notes
 from isolaw.cli.help import ShortHelp
-from isolaw.errors import shown
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
 
-Shape = Mapping[str, int]  # B_p, n or both, by name
 
-
-class _SourceOrShape(click.ParamType):  # type: ignore[type-arg]
-    """A source (`str`), or a configuration such as B_p=128,n=8 (`Shape`)."""
-
-    name = "source"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | Shape:
-        """Return a path unchanged, and a configuration as {"problems_per_batch": 128, …}."""
-        from isolaw.runs import full_names
-
-        if "=" not in value or "/" in value or os.path.lexists(value):
-            return str(value)
-        accepted = "problems_per_batch", "rollouts_per_problem"
-        shape: dict[str, int] = {}
-        for part in value.split(","):
-            name, _, text = (side.strip() for side in part.partition("="))
-            (full,) = full_names({name: text})
-            if full not in accepted or not text.isdecimal() or int(text) < 1 or full in shape:
-                found = f"found {shown(part)} in {shown(value)}"
-                self.fail(f"{found}; expected a source, or e.g. B_p=128,n=8", param, ctx)
-            shape[full] = int(text)
-        return shape
+def _is_shape(text: str) -> bool:
+    """Return whether an argument is a configuration such as B_p=128,n=8, and not a source."""
+    return "=" in text and "/" not in text and not os.path.lexists(text)
 
 
 def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
@@ -56,9 +35,7 @@ def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> lis
 
 
 @click.command(cls=ShortHelp)
-@click.argument(
-    "compared", nargs=-1, required=True, type=_SourceOrShape(), metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]"
-)
+@click.argument("compared", nargs=-1, required=True, metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]")
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in SOURCE, e.g. without or lr.")
 @click.option(
     "--compute", "--budget", "compute", type=shared.BudgetOption(hours=True),
@@ -76,7 +53,7 @@ def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> lis
 @shared.where_option
 @shared.source_options
 @json_option
-def compare(compared: tuple[str | Shape, ...], **options: Any) -> None:
+def compare(compared: tuple[str, ...], **options: Any) -> None:
     """Compare recipes or configurations by their runs.
 
     \b
@@ -96,8 +73,8 @@ def compare(compared: tuple[str | Shape, ...], **options: Any) -> None:
     Two configurations (B_p, n) need no runs of their own. On the way of all configurations to rewards, isolaw
     also reports steps and hours, the critical batch, and how the best lr grows with B_p and n.
     """
-    sources = [each for each in compared if isinstance(each, str)]
-    shapes = [each for each in compared if not isinstance(each, str)]
+    sources = [each for each in compared if not _is_shape(each)]
+    shapes = [each for each in compared if _is_shape(each)]
     known = {name for question in _QUESTIONS for name in question.accepts}
     given = {name for name in known if options[name] is not None}
     for question in _QUESTIONS:
@@ -118,10 +95,9 @@ def _chosen(runs: Runs, where: dict[str, Any]) -> Runs:
     return runs.select(rows_with(runs.table(), where).index) if where else runs
 
 
-def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+def _recipes(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
     """Print the comparison of two recipes, each from its own source."""
     import isolaw
-    from isolaw.report.text.recipes import document
     from isolaw.store import SweepStore
 
     first, second = sources
@@ -135,19 +111,18 @@ def _recipes(sources: list[str], _: list[Shape], options: dict[str, Any]) -> Non
         runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
         sides.append(_chosen(runs, options["where"]))
     comparison = isolaw.compare(sides[0], sides[1], names=_names(first, second), **keywords)
-    print_document(document(comparison))
+    print_document(comparison)
     print_notes(comparison.notes)
 
 
-def _along(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+def _along(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
     """Print the comparison of the recipes of one source, along an axis."""
     import isolaw
-    from isolaw.report.text.recipes import document
 
     keywords = _of_recipes(options)
     runs = _chosen(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
     axis = isolaw.compare_by(runs, options["by"], **keywords)
-    print_document(document(axis))
+    print_document(axis)
     print_notes(dict.fromkeys(text for each in axis.comparisons.values() for text in each.notes))
 
 
@@ -158,48 +133,37 @@ def _of_recipes(options: dict[str, Any]) -> dict[str, Any]:
     return {"metric": metric, "eval_set": eval_set, "compute": options["compute"]}
 
 
-def _to_rewards(sources: list[str], _: list[Shape], options: dict[str, Any]) -> None:
+def _to_rewards(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
     """Print what all configurations need to reach rewards."""
     import isolaw
     from isolaw.report.text.law import notes
-    from isolaw.report.text.targets import document
 
     cost = shared.cost_of(options)
     runs = _read(sources, options)
     keywords = {name: options[name] for name in ("metric", "eval_set", "where")}
     with notes_on_failure(runs.notes):
         study = isolaw.to_target(runs, options["target"] or None, cost=cost, **keywords)
-    print_document(document(study))
+    print_document(study)
     print_notes(notes(study.flags))
 
 
-def _shapes(sources: list[str], shapes: list[Shape], options: dict[str, Any]) -> None:
+def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> None:
     """Print the comparison of two configurations of one source."""
     import isolaw
-    from isolaw.report.text.shapes import document
+    from isolaw.allocation import shape_of
+    from isolaw.report.text.comparisons import shapes as shown_shapes
 
+    for shape in shapes:  # before anything is read
+        shape_of(shape, {"problems_per_batch": {1}, "rollouts_per_problem": {1}})
     rewards: Any = options["target"]
     target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
     cost = shared.cost_of(options)
     runs = _read(sources, options)
-    a, b = (_completed(shape, runs) for shape in shapes)
+    known = {name: {*map(int, runs.points[name])} for name in ("problems_per_batch", "rollouts_per_problem")}
+    a, b = (shape_of(shape, known) for shape in shapes)
     keywords = {name: options[name] for name in ("compute", "metric", "eval_set", "where")}
     comparison = isolaw.compare_shapes(runs, a, b, target=target, cost=cost, **keywords)
-    print_document(document(comparison, cost))
-
-
-def _completed(shape: Shape, runs: Runs) -> tuple[int, int]:
-    """Return (B_p, n). The argument can omit one of them if all runs share its value."""
-    out = []
-    for name, symbol in (("problems_per_batch", "B_p"), ("rollouts_per_problem", "n")):
-        known = sorted({int(value) for value in runs.table()[name]})
-        if name not in shape and len(known) > 1:
-            there = ", ".join(map(str, known))
-            raise click.UsageError(
-                f"{symbol} is missing in a configuration; the runs have {symbol} = {there}"
-            )
-        out.append(shape.get(name, known[0]))
-    return out[0], out[1]
+    print_document(shown_shapes(comparison, cost))
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
@@ -214,7 +178,7 @@ class _Question(NamedTuple):
     """A question that the command answers, by its arguments and options."""
 
     usage: str
-    answer: Callable[[list[str], list[Shape], dict[str, Any]], None]
+    answer: Callable[[list[str], list[str], dict[str, Any]], None]
     sources: range  # accepted numbers of sources
     shapes: int  # number of configurations
     requires: set[str]

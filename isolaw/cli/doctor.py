@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import as_json, interruptible, json_option, note, print_result, progress_bar
+from isolaw.cli.common import interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -19,7 +20,6 @@ _GIB = 2**30
 
 
 @click.command(cls=ShortHelp)
-@click.option("--import", "imports", is_flag=True, help="Also import the real backend's libraries (slow).")
 @click.option(
     "--gpu", "checkup", is_flag=True,
     help="Sample and train with a model of random weights: about 4 minutes.",
@@ -34,22 +34,18 @@ _GIB = 2**30
 )  # fmt: skip
 @json_option
 @interruptible()
-def doctor(imports: bool, checkup: bool, **of_checkup: Any) -> int:
+def doctor(checkup: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
     1 if there is a fault or, with --gpu, a failed check. A missing real backend is only a note.
     """
-    from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
+    from isolaw.doctor import diagnose, examine, readers, states, to_dict
 
     if checkup:
         return _checkup(**of_checkup)
     machine = examine()
     findings = diagnose(machine)
-    if imports:
-        if not as_json():
-            note("importing the libraries of the real backend …")
-        findings += try_imports(machine)
     lines = [*_facts(machine), ""]
     lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
     lacking = {name: command for name, command in readers().items() if command}
@@ -81,7 +77,7 @@ def _checkup(device: str, out: Path | None) -> int:
                 note(f"{ended}/{len(stages)} {stage}: {status} after {seconds:.0f} s")
 
         report = gpu_selftest.run(device, to_dict(machine, diagnose(machine)), out, notify)
-    print_result(report, gpu_selftest.lines(report))
+    print_result(report, _report(report))
     note(f"Report: {out}")
     return 0 if report["passed"] else 1
 
@@ -106,3 +102,48 @@ def _facts(machine: Machine) -> list[str]:
         *lines,
         ", ".join(f"{name} {machine.packages[name]}" for name in SHOWN if name in machine.packages),
     ]
+
+
+def _report(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a report as lines of text, to paste into an issue."""
+    machine = report["machine"]
+    versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
+    wrong = [stage["stage"] for stage in report["stages"] if stage["status"] != "passed"]
+    outcome = f"failed: {', '.join(wrong)}" if wrong else "passed"
+    yield f"isolaw doctor --gpu, device {report['device']}: {outcome}"
+    yield f"{report['began']}, {report['seconds']:.0f} s"
+    yield f"Python {machine['python']}, {machine['system']} {machine['machine']}, {machine['cores']} cores"
+    for index, gpu in enumerate(machine["gpus"]):
+        yield f"GPU {index}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB, driver {gpu['driver']}"
+    yield ", ".join(versions)
+    for stage in report["stages"]:
+        why = f": {stage['why']}" if stage["why"] else ""
+        yield f"\n{stage['stage']:<11}{stage['status']}, {stage['seconds']:.0f} s{why}"
+        for check in stage["checks"]:
+            mark = "ok" if check["passed"] else "FAILED"
+            yield f"  {mark:<7}{check['what']}: {_short(check['found'])} ({check['accepted']})"
+        for name, value in stage["measured"].items():
+            if isinstance(value, list) and value and isinstance(value[0], Mapping):
+                yield f"  {name}:"
+                yield from _table(value)
+            else:
+                yield f"  {name}: {_short(value)}"
+        if stage["log"]:
+            yield "  last lines of the log:"
+            yield from (f"    {line}" for line in stage["log"])
+
+
+def _table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    names = [name for name in rows[0] if not isinstance(rows[0][name], Mapping)]
+    cells = [names, *([_short(row[name]) for name in names] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    for row in cells:
+        yield "    " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "not measured"
+    if isinstance(value, bool) or not isinstance(value, float):
+        return ", ".join(map(_short, value)) if isinstance(value, list) else str(value)
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

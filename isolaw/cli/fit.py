@@ -1,8 +1,7 @@
-"""The command ``isolaw fit``: fit a law to runs or to a table of points."""
+"""The commands ``fit`` and ``model-size``: fit a law to runs, or to model sizes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +25,20 @@ from isolaw.errors import Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
-    from isolaw.readers.how_to_read import HowToRead
     from isolaw.runs import Runs
-
-# Options that apply to a table of points; all others apply to runs.
-_OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@shared.hold_option("n")
+@click.option(
+    "--hold", type=click.Choice(["B_p", "B", "n", "nothing"]), show_default="from how B_p and n vary",
+    help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
+)  # fmt: skip
 @shared.law_options
 @click.option(
     "--method", type=click.Choice(["surface", "paper"]), default="surface",
     help="surface: n* maximises a smooth reward surface over n. paper: n* has the highest learning "
     "curve, as in arXiv 2603.12151.",
-)  # fmt: skip
-@click.option(
-    "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
-    help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
 )  # fmt: skip
 @click.option(
     "--retune", metavar="NAME",
@@ -53,23 +47,11 @@ _OF_POINTS = {"sources", "columns", "set", "out", "as_json"}
 @shared.source_options
 @click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
 @json_option
-@click.pass_context
-def fit(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> None:
+def fit(sources: tuple[str, ...], out: str | None, **options: Any) -> None:
     """Fit the allocation law n*(C) to runs, or B_p*(C) with --hold n.
 
-    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs. A
-    table with a column n_star, and compute or steps, contains points of a law instead of runs.
+    A SOURCE is a log, a directory of logs, a sweep's directory, or a table; isolaw read lists its runs.
     """
-    from isolaw.readers.tables import is_points
-
-    if len(sources) == 1 and is_points(sources[0], how := shared.how_to_read(options)):
-        shared.only(ctx, _OF_POINTS, "a table of points")
-        _fit_points(sources[0], how, out)
-    else:
-        _fit_runs(sources, out, options)
-
-
-def _fit_runs(sources: tuple[str, ...], out: str | None, options: dict[str, Any]) -> None:
     from isolaw.fits.document.files import check_writable
 
     retune = options["retune"]
@@ -87,8 +69,8 @@ def _fit_runs(sources: tuple[str, ...], out: str | None, options: dict[str, Any]
 
 def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None) -> None:
     import isolaw
-    from isolaw.report.text.fit import law_lines
     from isolaw.report.text.law import notes
+    from isolaw.report.text.prediction import law_lines
 
     law = isolaw.fit(runs, **keywords)
     if out:
@@ -115,8 +97,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     from isolaw.fits.studies.retune import fit_retuned
     from isolaw.fits.studies.targets import lr_law
     from isolaw.report.document import Document, Passage
-    from isolaw.report.text.studies import retuned_summary
-    from isolaw.report.text.targets import lr_lines
+    from isolaw.report.text.studies import lr_lines, retuned_summary
 
     others = {key: value for key, value in keywords["where"].items() if key != name}
     rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
@@ -139,26 +120,74 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     print_result({**result.to_dict(), **more}, lines)
 
 
-def _fit_points(path: str, how: HowToRead, out: str | None) -> None:
-    import isolaw
-    from isolaw.fits.document.files import check_writable, save
-    from isolaw.fits.flags import flags_of_simulated
-    from isolaw.readers.tables import read_points
-    from isolaw.report.text.studies import points_summary
-
-    if out is not None:
-        check_writable(out)
-    values, n_star, x, simulated = read_points(path, how)
-    document, _ = isolaw.fit_points(values, n_star, x)
-    flags = (*flags_of_simulated(simulated), *document.flags)
-    document = replace(document, sources=(path,), flags=flags)
-    lines = points_summary(document)
-    if out:
-        save(document, out)
-        lines.append(f"Saved the law to {out}. It has no learning curves, which isolaw predict requires.")
-    print_result(document.to_dict(), lines)
-
-
 def _retuned(out: str) -> str:
     """Return the path of the second law that ``--retune`` writes."""
     return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))
+
+
+def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
+    out = []
+    for text in values:
+        size = shared.numbers(ctx, option, [text]).get("N")
+        if not isinstance(size, int | float) or size <= 0:
+            raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
+        out.append(float(size))
+    return out
+
+
+@click.command("model-size", cls=ShortHelp)
+@click.argument("file", type=click.Path())
+@click.option(
+    "--runs", type=click.Path(), help="Table of single runs for the intervals, if the rows of FILE are means."
+)
+@click.option(
+    "--x", type=click.Choice(["compute", "data"]), default="compute",
+    help="Training resource X: compute in FLOPs, or data in prompts.",
+)  # fmt: skip
+@click.option(
+    "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_sizes,
+    help="Predict the reward of a model size, measured or not, at the last measured X.",
+)  # fmt: skip
+@shared.draws_option
+@shared.seed_option
+@shared.table_options
+@json_option
+def model_size(
+    file: str,
+    runs: str | None,
+    x: Any,
+    sizes: list[float],
+    **options: Any,
+) -> None:
+    """Fit the model-size law to evaluations of several sizes.
+
+    \b
+      log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − reward
+
+    FILE is a table with the columns model_size, step, compute or data, and reward or loss; map other names
+    with --column. Optional columns are run, and runs (the number of runs that a row averages).
+    """
+    from isolaw.fits.studies.model_size import SizeCurves, fit_sizes
+    from isolaw.readers.table_columns import apply, lacking
+    from isolaw.readers.table_files import load
+    from isolaw.report.text.studies import size_document
+
+    how = shared.how_to_read(options)
+    table = apply(how, load(file), file)
+    single = None
+    if runs is not None:  # single runs can lack columns that only the means have
+        single = load(runs)
+        known = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
+        single = apply(how.but(columns=known), single, runs)
+    curves = SizeCurves.from_table(table, x, single, (file, runs or file))
+    law = fit_sizes(curves, options["draws"], options["seed"])
+    predictions: list[dict[str, Any]] = [
+        {"model_size": n, x: at, "extrapolated_size": n not in law.E, "reward": law.predict(n, at)}
+        for n, at in ((n, law.last_x(n)) for n in sizes)
+    ]
+    more = {
+        "sources": [file] if runs is None else [file, runs],
+        "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
+    }
+    print_document(size_document(law, predictions, more))
+    print_notes([flag.text for flag in law.flags])

@@ -17,7 +17,6 @@ from isolaw.errors import IsolawError
 READING = "how logs are read"
 CURVES = "how curves and intervals are fitted"
 COSTS = "limits, hours and costs"
-EXECUTING = "how isolaw executes it"
 _NAMED = 3  # options of each group to name in the last line of --help
 # All combinations of options that a command rejects. Any other combination has a meaning.
 _REQUIRES, _EXCLUDES = "requires", "cannot be combined with"
@@ -29,7 +28,6 @@ _COMBINATIONS = (
     ("problems", "--counts", _EXCLUDES, "--model"),
     ("problems", "--counts", _EXCLUDES, "--out"),
     ("problems", "--counts", _EXCLUDES, "--problems"),
-    ("status", "--watch", _EXCLUDES, "--json"),
     ("sweep", "--price", _REQUIRES, "--cost"),
 )
 

@@ -12,7 +12,8 @@ from click.core import ParameterSource
 
 from isolaw import commands
 from isolaw.cli.common import announce_compilation, print_notes
-from isolaw.cli.help import COSTS, CURVES, EXECUTING, READING, Further
+from isolaw.cli.help import COSTS, CURVES, READING, Further
+from isolaw.registry import traits
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -150,10 +151,6 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 _SECOND: dict[str, Any] = {"cls": Further, "group": READING}
 source_options = reading_options(_SECOND)
-jobs_option = click.option(
-    "--jobs", type=POSITIVE, cls=Further, group=EXECUTING,
-    help="Number of processes.  [default on this machine: one per core]",
-)  # fmt: skip
 table_options = add_options(*_table_options(_SECOND))
 _OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
@@ -170,8 +167,8 @@ budget_options = add_options(
 def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
-        help="Also print hours. SOURCE: rollouts a second and GPUs (12/s@8), runs or logs with times, a "
-        "report of isolaw doctor --gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+        help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
+        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times (docs/costs.md).",
     )  # fmt: skip
 
 
@@ -185,28 +182,39 @@ def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 cost_options = _cost_options({})
 cost_option = _cost_option({})
-further_cost_options = _cost_options({"cls": Further, "group": COSTS})  # listed only by --help-all
+_FURTHER: dict[str, Any] = {"cls": Further, "group": COSTS}  # listed only by --help-all
+further_cost_option, further_cost_options = _cost_option(_FURTHER), _cost_options(_FURTHER)
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
-    from isolaw.costs import read
+    from isolaw.preview import read_cost
     from isolaw.step_cost import checked_price
 
     checked_price(options.get("price"))
     if options["cost"] is None:
         return None
-    cost = read(options["cost"])
+    cost = read_cost(options["cost"])
     print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
 
 
-def hold_option(*more: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds ``--hold``, which accepts ``more`` values than pages and answers show."""
-    return click.option(
-        "--hold", type=click.Choice(["B_p", "B", *more, "nothing"]), show_default="from how B_p and n vary",
-        help="Quantity to hold fixed: B_p, the batch B = B_p · n, n (a law of B_p), or nothing.",
-    )  # fmt: skip
+def recorded_cost(reading: Reading) -> Cost | None:
+    """Return the cost of a step if all runs are of one sweep of models, which records its times."""
+    from isolaw.costs import read
+    from isolaw.errors import DataError
+    from isolaw.store import SweepStore
+
+    directories = {run.sources[0] for run in reading.ready}
+    if len(directories) != 1 or reading.ready[0].container != "sweep":
+        return None
+    (directory,) = directories
+    if not traits(SweepStore(directory).read_spec().sweep.backend).plans_gpus:
+        return None
+    try:
+        return read(directory)
+    except DataError:  # no run has completed a step
+        return None
 
 
 # The question that answer, predict and report put to a law, in options with the same names as in Python.
@@ -244,7 +252,7 @@ metric_option = click.option(
     "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
 )
 law_options = add_options(metric_option, eval_set_option, where_option, draws_option)
-LAW_NAMES = ("metric", "eval_set", "where", "method", "curve", "draws", "hold")
+LAW_NAMES = ("metric", "eval_set", "where", "method", "draws", "hold")
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def problems(
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
 
-    hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
-    files, or a name in the Hub's cache. isolaw downloads nothing.
+    hf:NAME is a data set on this machine: a folder of .parquet and .jsonl files, or the name of a snapshot
+    in the Hub's cache (hf download). isolaw downloads nothing.
 
     --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong.
     FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
@@ -134,10 +134,8 @@ def problems(
 def _dead_groups(counts: str) -> None:
     """Print the share of dead groups for each n."""
     from isolaw.fits.studies.dead_groups import dead_groups, read_counts
-    from isolaw.report.text.dead_groups import document
 
-    result = dead_groups(*read_counts(counts))
-    print_document(document(result))
+    print_document(dead_groups(*read_counts(counts)))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:

@@ -100,49 +100,12 @@ def read(
 
 
 def _print(run: FoundLog) -> None:
-    from isolaw.readers.frameworks.base import Fact, updates_a_batch
-    from isolaw.report.text.numbers import number
-    from isolaw.report.text.reading import metrics
+    from isolaw.report.text.reading import in_full
 
-    facts = dict(run.facts)
-    policy = facts.pop("on_policy", None)
-    unknown = Fact("unknown", run.message)
-    shape = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
-    b, n, batch = (facts.pop(name, unknown) for name in shape)
     names = ", ".join(name for name in (run.framework, run.container) if name)
     click.echo(f"{click.style(shown(run.run), bold=True)} ({names})")
-    more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
-    rows = [
-        ("from", run.sources[0] + more),
-        ("B_p", f"{b.value:<8} {b.origin}"),
-        ("n", f"{n.value:<8} {n.origin}"),
-        ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
-    ]
-    if run.container == "configuration" and batch is not unknown:
-        rows.append(
-            ("C", f"{number(batch.value)} · M after M steps; {number(1000 * batch.value)} after 1,000")
-        )
-    if run.steps and run.compute:
-        rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
-    ordered = metrics(run)
-    for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
-        sizes = run.metrics[where]
-        texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
-        rows.append((where, ", ".join(texts)))
-    if policy:
-        rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
-        if run.container == "configuration" and (updates := updates_a_batch(policy.origin)):
-            rows.append(("updates", f"{updates:<8} per batch"))
-    elif run.framework not in ("", "isolaw"):
-        rows.append(("on-policy", "not known"))
-    by_origin: dict[str, list[str]] = {}
-    for name, fact in facts.items():
-        by_origin.setdefault(fact.origin, []).append(f"{name} {fact.value}")
-    rows += [("also", f"{', '.join(known)} ({origin})") for origin, known in by_origin.items()]
-    rows += [("left out", f"{reason}: {times:,}") for reason, times in run.left_out.items()]
-    rows += [("note", text) for text in run.notes]
     before = ""
-    for label, text in rows:
+    for label, text in in_full(run):
         click.echo(_wrapped(f"  {shown(label) if label != before else '':<14} ", shown(text)))
         before = label
     click.echo()

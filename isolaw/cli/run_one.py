@@ -1,4 +1,4 @@
-"""The command ``isolaw run-one``: execute one run of a sweep. Cluster jobs call this command."""
+"""The commands of single runs: ``run-one``, which cluster jobs call, and ``export``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 import click
 
-from isolaw.cli.common import handling, note, print_lines
+from isolaw.cli.common import handling, interruptible, json_option, note, print_lines, print_result
 from isolaw.cli.help import ShortHelp
+from isolaw.cli.options import Destination
 
 
 @click.command("run-one", cls=ShortHelp, hidden=True)
@@ -92,3 +93,26 @@ def _stop_at_signal() -> Iterator[threading.Event]:
         if signal.SIGUSR2 in signal.sigpending():  # a pending signal would kill the process once unblocked
             signal.sigwait({signal.SIGUSR2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@click.command(cls=ShortHelp)
+@click.argument("run", type=click.Path())
+@click.option("--out", required=True, type=Destination(), help="Folder of the model, new or empty.")
+@json_option
+@interruptible()
+def export(run: str, out: str) -> None:
+    """Write the model of a real run as a Hugging Face folder.
+
+    RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. An unambiguous prefix of the run id is
+    enough. isolaw exports the last state that the run saved (the final state if the run is done) and prints
+    the step of this state.
+    """
+    from isolaw.backends.real import export as real
+
+    done = real.export(run, out)
+    lines = [
+        f"{out}: step {done['step']:,} of run {done['run_id'][:12]}, after {done['compute']:,} rollouts; "
+        f"{done['parameters']:,} parameters in {done['dtype']}",
+        f'AutoModelForCausalLM.from_pretrained("{out}") loads it, and so does vLLM.',
+    ]
+    print_result(done, lines)

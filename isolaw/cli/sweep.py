@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw import commands
 from isolaw.cli.common import (
     announce_compilation,
     as_json,
@@ -127,7 +126,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
-        print_result(result, _result_lines(resolved, result, time.monotonic() - started))
+        print_result(result, text.result(resolved, result, time.monotonic() - started))
     names = text.short_ids(
         [run.run_id for run in resolved.runs] + [failed["run_id"] for failed in state["failures"]]
     )
@@ -255,38 +254,3 @@ def _graceful(what: str) -> Iterator[threading.Event]:
 
     with handling(end, signal.SIGINT, signal.SIGTERM):
         yield stop
-
-
-def _result_lines(resolved: ResolvedSweep, result: dict[str, Any], seconds: float) -> list[str]:
-    from isolaw.report.text import race
-    from isolaw.report.text.numbers import number
-
-    out, made = result["directory"], result["done"] - (len(resolved.runs) - len(resolved.todo))
-    if resolved.adaptive is not None:
-        history = resolved.adaptive.history
-        lines = [
-            *(["", *race.standings(history[-1])] if history[-1].standings else []),
-            f"{result['done']} of {result['runs']} runs are done (in {seconds:.1f} s): {result['points']}",
-            *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
-        ]
-    elif not made and not result["todo"]:
-        lines = [f"Nothing is left to do: {result['done']} runs are done in {out}."]
-    else:
-        lines = [
-            f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "
-            f"with {number(result['rollouts'])} rollouts: {result['points']}"
-        ]
-    return [*lines, *_fit(out)] if result["done"] else lines
-
-
-def _fit(out: str) -> list[str]:
-    """Return the command that fits the runs, or the reason why they cannot be fitted."""
-    from isolaw.errors import Refused
-    from isolaw.fits import choices
-    from isolaw.store import SweepStore
-
-    try:
-        options = choices.options(SweepStore(out).collect())
-    except Refused as error:
-        return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json')}"]

@@ -14,12 +14,11 @@ from isolaw.config.sections import (
     ProblemsSpec,
     Recipe,
     Share,
-    StoreSection,
     TrackingSection,
 )
 from isolaw.config.sweep import SweepSpec
 
 __all__ = [
     "Count", "EvaluationSpec", "ExecutorSection", "Positive", "ProblemsSpec", "Recipe", "RunSpec", "Share",
-    "StoreSection", "SweepSpec", "TrackingSection",
+    "SweepSpec", "TrackingSection",
 ]  # fmt: skip

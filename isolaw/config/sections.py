@@ -31,7 +31,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def whole(value: Any) -> Any:
+def _whole(value: Any) -> Any:
     """Return an integer, a NumPy integer or a whole float such as 1e7 as int, and other values unchanged."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
@@ -45,7 +45,7 @@ def rollouts(value: Any) -> Any:
             value = parse_rollouts(value)
         except InputError:
             return value
-    return whole(value)
+    return _whole(value)
 
 
 def listed(value: Any) -> Any:
@@ -53,7 +53,7 @@ def listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def once(values: tuple[str, ...]) -> tuple[str, ...]:
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names without duplicates."""
     return tuple(dict.fromkeys(values))
 
@@ -82,7 +82,7 @@ def _percent(value: Any) -> Any:
 
 def _seed_list(value: Any) -> Any:
     """Return a list of seeds, given as a list or as the number of seeds: ``seeds = 3`` means 0, 1, 2."""
-    value = whole(value)
+    value = _whole(value)
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_SEEDS:
@@ -91,13 +91,13 @@ def _seed_list(value: Any) -> Any:
 
 
 RolloutBudget = Annotated[int, BeforeValidator(rollouts), Field(ge=1, le=_LARGEST, strict=True)]
-Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=_LARGEST, strict=True)]
-Index = Annotated[int, BeforeValidator(whole), Field(ge=0, le=_LARGEST, strict=True)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_LARGEST, strict=True)]
+Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LARGEST, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
-Names = Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], AfterValidator(_once), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 CountRange = Annotated[tuple[Count, Count], BeforeValidator(_span), AfterValidator(_ordered)]
 Part = Literal[
@@ -221,7 +221,7 @@ class EvaluationSpec(Section):
     ``responses`` responses of each set for people to read (None: the backend chooses).
     """
 
-    points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
+    points: Annotated[int, BeforeValidator(_whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
     metrics: Names = ("avg@4", "best@4", "worst@4")
     samples: Annotated[Index, Field(le=1_000_000)] = 4
     sets: Annotated[Names, BeforeValidator(listed)] = ("validation",)
@@ -305,28 +305,17 @@ class DesignSection(Section):
     forbidden: Cells = ()
 
 
-class StoreSection(Section):
-    """The place where isolaw stores the states from which runs resume.
-
-    ``states`` is a folder, for example on another disk, in which isolaw creates its own folder. All machines
-    that execute runs must have access to it. The default is the sweep's directory.
-    """
-
-    states: Text | None = None
-
-
 class TrackingSection(Section):
     """The trackers to which isolaw copies the runs; the sweep's own files remain authoritative.
 
-    ``directory`` is the folder in which trackers write files (default: the sweep's directory; Trackio uses
-    its own folder). ``project`` is the name of the project in W&B and Trackio, and of the experiment in
-    MLflow.
+    ``directory`` is the folder in which trackers write files (default: the sweep's directory), and
+    ``project`` is the name of the project in W&B.
     """
 
     to: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...],
+        tuple[Literal["tensorboard", "wandb"], ...],
         BeforeValidator(listed),
-        AfterValidator(once),
+        AfterValidator(_once),
     ] = ()
     directory: Text | None = None
     project: Annotated[Text, Field(max_length=128)] = "isolaw"

@@ -19,7 +19,6 @@ from isolaw.config.sections import (
     ProblemsSpec,
     Recipe,
     Section,
-    StoreSection,
     SweepSection,
     TrackingSection,
 )
@@ -38,7 +37,6 @@ class _Sections(Section):
     problems: ProblemsSpec = ProblemsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     executor: ExecutorSection = ExecutorSection()
-    store: StoreSection = StoreSection()
     tracking: TrackingSection = TrackingSection()
 
 

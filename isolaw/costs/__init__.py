@@ -1,8 +1,6 @@
 """Estimate the cost of runs in seconds, GPU hours and money.
 
     cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
-    cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
-    cost = isolaw.costs.read("throughput.toml")     your own figures
     cost = isolaw.costs.read("step-times.csv")      seconds of steps, a column step_s
     cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None if the cost is unknown
 
@@ -23,12 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isolaw import commands
-from isolaw.arguments import check_path, checked
-from isolaw.config.sections import Count, Index, Positive, Rate, Section
+from isolaw.arguments import check_path
+from isolaw.config.sections import Count, Index, Positive, Section
 from isolaw.costs.recorded import Timed, fit
-from isolaw.documents.reading import read_json, read_toml
-from isolaw.documents.validation import located, parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError, SpecError, Wording
 from isolaw.files import open_file
 from isolaw.registry import traits
@@ -38,32 +34,11 @@ if TYPE_CHECKING:
     from isolaw.costs.recorded import Timed
 
 
-_EVALUATE = "evaluate"
 _RATE = re.compile(r"([0-9]*\.?[0-9]+)/s@([0-9]{1,6})")
 
 
-class _Throughput(Section):
-    """The user's own throughputs, summed over all GPUs of a run: ``[throughput]`` of a TOML file.
-
-    If the mean response has τ tokens and the mean prompt p tokens, each response token takes
-    1 / ``sampled_tokens_per_s`` seconds to sample and (τ + p) / τ / ``trained_tokens_per_s`` seconds to train
-    on.
-    """
-
-    sampled_tokens_per_s: Positive
-    trained_tokens_per_s: Positive
-    tokens_per_response: Positive
-    gpus: Index  # number of GPUs of a run; 0 for a machine without GPUs
-    tokens_per_prompt: Rate = 0.0
-    step_overhead_s: Rate = (
-        0.0  # seconds that a step of any size takes, for the longest response and the transfer of weights
-    )
-    evaluation_s: Rate | None = None
-    start_s: Rate | None = None
-
-
 class _StepTime(Section):
-    """The seconds of one step with (B_p, n): a ``[[step]]`` of a TOML file, or a row of a CSV file."""
+    """The seconds of one step with (B_p, n): an item of ``{"step": […]}``, or a row of a CSV file."""
 
     problems_per_batch: Count
     rollouts_per_problem: Count
@@ -71,32 +46,8 @@ class _StepTime(Section):
     gpus: Index | None = None  # number of GPUs of a run; 0 for a machine without GPUs
 
 
-class _File(Section):
-    throughput: _Throughput
-
-
 class _StepFile(Section):
     step: tuple[_StepTime, ...]
-
-
-def _of_table(data: Mapping[str, Any], where: str = "") -> Cost:
-    """Return the cost of a step from ``{"throughput": {…}}``, or from ``{"step": [{…}, …]}``.
-
-    Raises `SpecError` with all issues.
-    """
-    if "step" in data:
-        return _of_steps(parse_section(_StepFile, data, source=where).step, where)
-    throughput = parse_section(_File, data, source=where).throughput
-    tokens = (throughput.tokens_per_response + throughput.tokens_per_prompt) / throughput.tokens_per_response
-    parts = {
-        "generate": StepPart(0.0, 1 / throughput.sampled_tokens_per_s),
-        "train": StepPart(0.0, tokens / throughput.trained_tokens_per_s),
-        "overhead": StepPart(throughput.step_overhead_s, 0.0),
-    }
-    return Cost(
-        parts, throughput.tokens_per_response, "tokens", CostOrigin.TABLE, where, throughput.gpus,
-        evaluation_s=throughput.evaluation_s, start_s=throughput.start_s,
-    )  # fmt: skip
 
 
 def _of_steps(rows: Sequence[_StepTime], where: str) -> Cost:
@@ -142,87 +93,11 @@ def _read_step_times(path: str | Path) -> Cost | None:
     return _of_steps(rows, str(path))
 
 
-def _read_table(path: str | Path) -> Cost:
-    """Return the cost of a step from a TOML file of throughputs or step times."""
-    data = read_toml(path)
-    try:
-        return _of_table(data, str(path))
-    except SpecError as error:
-        raise located(error, path) from None
+__all__ = ["Cost", "CostOrigin", "read"]
 
 
-def _read_doctor(path: str | Path) -> Cost:
-    """Return the cost of a step from the stage ``speed`` of a report of `isolaw doctor --gpu`.
-
-    The stage timed steps of two sizes on one GPU, with a model of random weights. These times determine a and
-    b of each part of a step.
-    """
-    try:
-        report = read_json(path)
-        stages = {stage["stage"]: stage["measured"] for stage in report["stages"]}
-        rows = stages.get("speed", {}).get("speed", [])
-        tokens = [row["sampled_tokens_per_s"] * row["seconds_of_a_step"]["generate"] for row in rows]
-        batches = [row["problems_per_batch"] * row["rollouts_per_problem"] for row in rows]
-        seconds = [{k: v for k, v in row["seconds_of_a_step"].items() if k != _EVALUATE} for row in rows]
-        on_gpu = report["device"] == "cuda"
-        gpu = report["machine"]["gpus"][0]["name"] if on_gpu else ""
-        model = "{architecture} of random weights, {parameters:,} parameters".format(**stages["model"])
-    except (InputError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        if isinstance(error, InputError) and not Path(path).is_file():
-            raise
-        raise DataError(f"{path}: not a report of isolaw doctor --gpu") from None
-    if not rows:
-        again = commands.doctor_gpu("--out", str(path))
-        raise DataError(f"{path}: the stage speed has no measurement. To measure it again: {again}")
-    per_rollout = sum(tokens) / sum(batches)
-    parts = {name: _line(tokens, [second[name] for second in seconds]) for name in seconds[0]}
-    sizes = tuple(sorted(set(batches)))
-    return Cost(
-        parts, per_rollout, "tokens", CostOrigin.DOCTOR, str(path), int(on_gpu), gpu, model,
-        batches=sizes, configurations=len(rows),
-    )  # fmt: skip
-
-
-def _line(units: list[float], seconds: list[float]) -> StepPart:
-    """Fit the line a + b · units to the seconds at several sizes, with a, b ≥ 0. With one size, b is 0."""
-    from scipy.optimize import nnls
-
-    design = np.stack([np.ones(len(units)), units if len(units) > 1 else np.zeros(1)], axis=1)
-    a, b = nnls(design, np.array(seconds))[0]
-    return StepPart(float(a), float(b))
-
-
-__all__ = ["Cost", "CostOrigin", "read", "read_cost"]
-
-
-@checked
 def read(source: Any) -> Cost:
-    """Return the cost model of a source.
-
-    Parameters
-    ----------
-    source
-        one of the following:
-
-        - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
-        - a sweep's directory;
-        - a report of ``isolaw doctor --gpu`` (``.json``);
-        - throughputs: a ``.toml`` file, or the mapping ``{"throughput": {…}}``;
-        - step times: a ``.toml`` file, the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column
-          ``step_s``;
-        - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
-        - a `Cost`, which is returned unchanged.
-
-    Raises
-    ------
-    InputError
-        the source does not exist, is not of these kinds, or records no time.
-
-    >>> cost = read({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
-    ...                             "tokens_per_response": 1000, "gpus": 8}})
-    >>> cost.gpu_hours(32, 64, 100).value
-    34.13...
-    """
+    """Return the cost model of a source with times, or of a rate (see `isolaw.read_cost`)."""
     from isolaw.costs import recorded
     from isolaw.readers.read import read as read_runs
     from isolaw.runs import Runs
@@ -232,7 +107,7 @@ def read(source: Any) -> Cost:
     if isinstance(source, Runs):
         return recorded.of_runs(source)
     if isinstance(source, Mapping):
-        return _of_table(source)
+        return _of_steps(parse_section(_StepFile, source).step, "")
     if not isinstance(source, str | os.PathLike):
         return recorded.of_runs(read_runs(source))
     if match := _RATE.fullmatch(str(source)):
@@ -244,15 +119,11 @@ def read(source: Any) -> Cost:
     path = Path(source)
     if not path.exists():
         raise InputError(
-            f"{path}: no such file or directory; expected a sweep's directory, a report of isolaw doctor "
-            "--gpu (.json), or a table of throughputs (.toml)"
+            f"{path}: no such file or directory; expected a sweep's directory, a table of step times "
+            "(.csv), or a model and GPUs, e.g. qwen2.5-7b@h100-80g:8"
         )
-    if path.suffix == ".toml":
-        return _read_table(path)
     if path.suffix == ".csv" and (timed := _read_step_times(path)) is not None:
         return timed
-    if path.suffix == ".json":
-        return _read_doctor(path)
     if path.is_dir() and (path / "sweep.json").exists():
         return recorded.fit(_of_sweep(path), str(path))
     with warnings.catch_warnings(record=True) as caught:
@@ -260,9 +131,6 @@ def read(source: Any) -> Cost:
         cost = recorded.of_runs(read_runs(str(path)), str(path))
     left_out = [str(warning.message) for warning in caught if warning.category is UserWarning]
     return replace(cost, notes=(*cost.notes, *left_out))
-
-
-read_cost = read  # the public name in `isolaw`
 
 
 def _of_sweep(path: Path) -> list[Timed]:

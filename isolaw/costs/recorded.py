@@ -14,14 +14,13 @@ the machine did other work, or in which a run loaded its model again, then has a
 If B_p and n vary independently over at least six configurations, three models compete. The model *line* is
 the equation above. The model *tail* adds a term k · log2(B_p) to the generation, or to the whole step if
 parts are not recorded. The model *effects* extends *tail* by an effect of each configuration
-(`isolaw.step_effects`), which is the median of log(measured / predicted) over its runs. isolaw leaves out
+(`isolaw.step_cost`), which is the median of log(measured / predicted) over its runs. isolaw leaves out
 each configuration in turn, and keeps the model that predicts the medians of the left-out configurations with
 the smallest root mean square error. Of equal models, isolaw keeps the simplest.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +32,7 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError
 from isolaw.metrics import STEP_SECONDS
 from isolaw.registry import traits
-from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepPart, student
-from isolaw.step_effects import StepEffects
+from isolaw.step_cost import Cost, CostOrigin, LeftOut, StepEffects, StepPart, student
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -44,7 +42,6 @@ REST = "rest"  # the wall time outside the recorded parts of a step
 WHOLE = "step"  # a whole step, if its parts were not recorded
 EVALUATE = "evaluate"
 GENERATE = "generate"
-LEAST_SQUARES = "least squares"
 _LEAST = 3  # fewest batch sizes for cross-validation
 _LEAST_CELLS = 6  # fewest configurations with independent B_p and n for the models tail and effects
 APART_S = 5.0  # fewest seconds between two lines of a trainer's log that count; isolaw polls it every 0.25 s
@@ -302,12 +299,6 @@ class _Intervals:
         solution, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
         return [float(value) for value in solution]
 
-    def least_squares(self) -> StepPart:
-        """Return the least-squares line through step times, for comparison. The line can be negative."""
-        design = np.stack([np.ones(self.steps.size), self.units / self.steps], axis=1)
-        a, b = np.linalg.lstsq(design, self.wall_s / self.steps)[0]
-        return StepPart(float(a), float(b))
-
     def errors(self, parts: _StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
         """Return the (B_p, n) of R runs and their log(measured / predicted seconds).
 
@@ -343,7 +334,6 @@ def _validate(table: _Intervals) -> _Validated:
     names = ("line", "tail", "effects") if table.apart else ("line",)
     by_name: dict[str, list[Floats]] = {name: [] for name in names}
     deviations: list[float] = []
-    plain: list[Floats] = []
     places = np.unique(groups, axis=0)
     for place in places:
         left = (groups == place).all(axis=1)
@@ -356,14 +346,11 @@ def _validate(table: _Intervals) -> _Validated:
                 errors = errors - mean
                 deviations.append(deviation)
             by_name[name].append(errors)
-        plain.append(held.errors({WHOLE: rest.least_squares()}, 0.0)[1])
     medians = {name: np.array([np.median(errors) for errors in of_part]) for name, of_part in by_name.items()}
     rms = {name: float(np.sqrt(np.mean(median**2))) for name, median in medians.items()}
-    rival = float(np.sqrt(np.mean([np.median(errors) ** 2 for errors in plain])))
     kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
     error = float(np.sqrt(np.mean(np.concatenate(by_name[kept]) ** 2)))
     half = student(len(places) - 1) * (np.array(deviations) if kept == "effects" else error)
     median = medians[kept]
     inside = float(np.mean(np.abs(median) <= half + 1e-9))
-    more = {LEAST_SQUARES: rival if math.isfinite(rival) else None}
-    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(median))), inside, rms | more), error)
+    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(median))), inside, rms), error)

@@ -132,7 +132,9 @@ class Adaptive:
         for i, decision in enumerate(kept):
             if decision.limits != self.race.limits:
                 continue
-            made = self.race.next(kept[:i], measured(self.store, kept[:i], self.metric), set(decision.failed))
+            made = self.race.next(
+                kept[:i], _measured(self.store, kept[:i], self.metric), set(decision.failed)
+            )
             if replace(made, limits=decision.limits) != decision:
                 return kept[:i]
         return kept
@@ -178,7 +180,7 @@ class Adaptive:
                 left = [run for run in left if run not in gone]
             if left:
                 break
-            decision = self.race.next(self.history, measured(self.store, self.history, self.metric), failed)
+            decision = self.race.next(self.history, _measured(self.store, self.history, self.metric), failed)
             self.history.append(replace(decision, limits=self.race.limits))
         return self.history[before:]
 
@@ -242,7 +244,7 @@ def state(store: SweepStore) -> dict[str, Any] | None:
     }
 
 
-def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
+def _measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
     """Return the measurements of the requested runs up to their horizons."""
     asked = horizons(history)
     specs = store.specs()[0] if asked else {}

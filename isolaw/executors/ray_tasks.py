@@ -27,7 +27,9 @@ from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS
 
 _PIECE_BYTES = 2**24
-_NOTICED_S = 30.0  # time in which Ray notices that a machine has died
+# Ray gives a machine up after five checks, each 3 s after the previous one and limited to 10 s. This takes
+# 16 s if its processes were killed, and 65 s if it is without power.
+_NOTICED_S = 70.0
 
 
 @ray.remote(max_retries=0, num_returns="streaming")

@@ -30,7 +30,7 @@ from isolaw.store.run import LOG
 _REPORT_EVERY_S = 0.1
 
 
-def main(directory: str) -> None:
+def _main(directory: str) -> None:
     """Execute the runs whose ids arrive on standard input, until the input ends."""
     # SIGINT ends a worker immediately, without a traceback. The engine has blocked the signal up to this
     # line.
@@ -115,4 +115,4 @@ def logged(run: RunStore) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    _main(sys.argv[1])

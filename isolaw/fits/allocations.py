@@ -31,7 +31,8 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
 
     An n reaches the compute one step after its last checkpoint, and can be compared slightly beyond.
     """
-    return _third([(entry.level(axis_of(grid)), entry.end) for entry in grid])
+    axis = axis_of(grid)
+    return _third([(entry.level(axis), entry.end) for entry in grid])
 
 
 def reached(grid: Sequence[GridEntry | Configuration]) -> float:
@@ -39,7 +40,8 @@ def reached(grid: Sequence[GridEntry | Configuration]) -> float:
 
     Messages and charts call it today's compute. `comparable` is one step larger.
     """
-    return _third([(entry.level(axis_of(grid)), entry.measured[1]) for entry in grid])
+    axis = axis_of(grid)
+    return _third([(entry.level(axis), entry.measured[1]) for entry in grid])
 
 
 def _third(ends: Iterable[tuple[int, float]]) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isolaw.allocation import Cell
 from isolaw.errors import InputError
 from isolaw.evidence import Quantity
-from isolaw.fits.curves.learning_curves import FAMILIES, Curves
+from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
@@ -38,6 +38,8 @@ class Draws:
     surface: Surface | None  # None for the paper's method
 
     def __len__(self) -> int:
+        if self.surface is not None:
+            return 1 + self.surface.of_draw.size
         return len(next(iter(next(iter(self.curves.values())).values())))
 
     def table(self) -> pd.DataFrame:
@@ -47,8 +49,7 @@ class Draws:
         """
         columns = {} if self.surface is None else dict(_surface_columns(self.surface))
         for name, theta in self.laws.items():
-            if len(theta) == len(self):  # older laws contain only the estimate
-                columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
+            columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
         if self.logistic is not None:
             columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
         for (b, n), parameters in self.curves.items():
@@ -69,16 +70,15 @@ class Draws:
         if table is not None:
             values = _values(table, values)
             for name, estimate in theta.items():
-                columns = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
-                if set(columns) <= set(table.columns):  # older laws lack these columns
-                    theta[name] = table[columns].to_numpy(np.float64)
+                columns = {f"law.{name}.{i}": estimate[:, i] for i in range(estimate.shape[1])}
+                theta[name] = np.column_stack([*_values(table, columns).values()])
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for c in document.curves:
-            names = FAMILIES[document.curve].parameters
-            curves[c.key] = {name: values[_column(*c.key, name)] for name in names}
-        size = len(next(iter(values.values())))
+            curves[c.key] = {name: values[_column(*c.key, name)] for name in c.parameters}
         law = [values[name] for name in _LOGISTIC if name in values]
-        logistic = Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None
+        logistic = (
+            Logistic(law[0], law[1], law[2], law[3], np.zeros(len(law[0]), dtype=bool)) if law else None
+        )
         held = pd.DataFrame() if table is None else table
         surface = _restored(document.surface, held, document.bootstrap.seed, document.unit)
         return cls(curves, logistic, theta, surface)
@@ -112,8 +112,10 @@ class LawPosterior:
         return self.draws.surface
 
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
-        """Return the learning curves of one configuration: the estimate, followed by its draws."""
+        """Return the learning curves of one configuration, the estimate first (method ``paper``)."""
         parameters = self.draws.curves.get((problems_per_batch, rollouts_per_problem))
+        if self.document.curve is None:
+            raise InputError("only laws of method='paper' have learning curves; see `rewards`")
         if parameters is None:
             known = "; ".join(entry.label for entry in self.document.grid)
             found = Cell(problems_per_batch, rollouts_per_problem).label

@@ -61,14 +61,12 @@ class Code(StrEnum):
     FAILED_DRAWS = "failed_draws", "some bootstrap draws failed"
     NO_INTERVALS = "no_intervals", "too many draws failed for intervals"
     NO_DRAWS = "no_draws", "the law has no draws, or their file is missing"
-    CONDITIONAL_ERRORS = "conditional_errors", "standard errors hold for independent points only"
 
     # Curves.
     STILL_RISING = "still_rising", "curves still rise at their end: their ceilings are not determined"
     FLAT_CURVES = "flat_curves", "rewards are flat or fall, which a learning curve cannot describe"
     HARDLY_RISES = "hardly_rises", "a curve has too few record points, so isolaw fits all its checkpoints"
-    LATE_FALL = "late_fall", "rewards fall late in training, which a learning curve cannot describe"
-    MISFIT = "misfit", "another curve family fits the checkpoints better"
+    LATE_FALL = "late_fall", "rewards fall late in training"
 
     # n* and the law.
     GRID_EDGE = "grid_edge", "n* is, or may be, outside the measured n or at their edge"
@@ -77,7 +75,6 @@ class Code(StrEnum):
     NOT_MONOTONE = "not_monotone", "n* falls at larger budgets, which a monotone law cannot describe"
     NO_LAW = "no_law", "n* is only a bound at every budget"
     NO_SATURATION = "no_saturation", "why isolaw does not state the n at which the law levels off"
-    ON_BOUND = "on_bound", "points do not determine the law's parameters"
 
     # Predictions.
     BATCH_EDGE = "batch_edge", "the recommended B_p is the smallest or the largest measured one"

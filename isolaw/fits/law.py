@@ -51,7 +51,7 @@ class Law(Shown, LawPosterior):
     'one_seed'
     """
 
-    TEXT = "fit"
+    TEXT = "text.prediction.fitted"
 
     def __repr__(self) -> str:
         d = self.document

@@ -17,6 +17,7 @@ from isolaw.fits.frontier import Crossover, Frontier, NStarPath
 from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Configuration
+from isolaw.fits.surface.slices import Slices
 
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
 _FLAT_WITHIN = 0.5
@@ -196,7 +197,6 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
 
 def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
     """Return the entry of one learning curve, which marks a ceiling that is not determined."""
-    late = c.checkpoints >= c.checkpoints[-1] / _LATE
     is_open = bool(curve.open_ended[0])
     return CurveEntry(
         *c.key,
@@ -206,6 +206,20 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
         },
         ceiling="open" if is_open else "seen",
         rms=float(curve.rms[0]),
-        late=float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
         measured=c.measured,
     )
+
+
+def late(c: Configuration, curve: Curves) -> float:
+    """Return the mean of reward minus curve over the checkpoints beyond a quarter of the compute."""
+    at = c.checkpoints >= c.checkpoints[-1] / _LATE
+    return float(np.mean(c.mean[at] - curve(c.checkpoints[at])[0]))
+
+
+def falls(cut: Slices, configurations: list[Configuration]) -> list[float]:
+    """Return how far each configuration's reward ends below its highest reward, by the reward model."""
+    out = []
+    for place, c in zip(cut.place, configurations, strict=True):
+        rewards = cut.reward[0, c.covers(cut.compute), place]
+        out.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
+    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,12 +15,13 @@ from isolaw.fits.surface.estimate import FEW
 from isolaw.fits.surface.slices import equal
 from isolaw.runs import SYMBOL_OF
 
-_CLEARLY = 0.9  # another curve family fits better if its RMS residual is below this share of the chosen one's
 _A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 
 
-def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale: float) -> tuple[Flag, ...]:
-    """Return the flags of a law, most serious first.
+def flags_of(
+    selection: Selection, path: NStarPath, document: LawDocument, scale: float, falls: Sequence[float]
+) -> tuple[Flag, ...]:
+    """Return the flags of a law, most serious first. ``falls`` is how far each configuration's reward fell.
 
     If the reward never changed, nothing else is worth a flag. All runs are then copies of one another.
     """
@@ -31,7 +32,7 @@ def flags_of(selection: Selection, path: NStarPath, document: LawDocument, scale
     return (
         *_of_intervals(document),
         *_of_n_star(path, document, scale),
-        *_of_curves(document),
+        *_of_curves(document, falls),
         *_of_rewards(selection, document),
         *_of_fits(document),
         *selection.flags,
@@ -83,7 +84,7 @@ def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator
         yield Flag(Code.NOT_MONOTONE, f"{n}* falls at larger budgets, which a monotone law cannot describe")
 
 
-def _of_curves(document: LawDocument) -> Iterator[Flag]:
+def _of_curves(document: LawDocument, falls: Sequence[float]) -> Iterator[Flag]:
     undetermined: dict[bool, list[str]] = {False: [], True: []}  # keyed by whether the curve is flat
     for k in document.curves:
         if k.ceiling == "open":
@@ -94,17 +95,16 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
     if undetermined[True]:
         text = "rewards are flat or fall, which a learning curve cannot describe: "
         yield Flag(Code.FLAT_CURVES, text + "; ".join(undetermined[True]))
-    fallen = [k for k in document.curves if k.late < -document.tolerance]
-    if 2 * len(fallen) > len(document.curves):
-        worst = min(fallen, key=lambda k: k.late)
+    fallen = sum(fall > document.tolerance for fall in falls)
+    if 2 * fallen > len(falls):
+        worst = document.grid[int(np.argmax(falls))].level(document.axis)
+        fall = in_reward(max(falls), document.tolerance, 3)
         text = (
-            "rewards fall late in training, which a learning curve cannot describe: in the last three "
-            f"quarters of its compute, {SYMBOL_OF[document.axis]} = {worst.level(document.axis)} is "
-            f"{in_reward(-worst.late, document.tolerance, 3)} below its curve, and {len(fallen)} of "
-            f"{len(document.curves)} configurations are more than {document.tolerance:g} below their curves"
+            f"rewards fall late in training, by more than {document.tolerance:g} at {fallen} of {len(falls)} "
+            f"configurations and by {fall} at {SYMBOL_OF[document.axis]} = {worst}"
         )
-        too_high = "; predicted rewards are too high by as much" if document.method == "paper" else ""
-        yield Flag(Code.LATE_FALL, text + too_high)
+        too_high = ", which a learning curve cannot describe: predicted rewards are too high by as much"
+        yield Flag(Code.LATE_FALL, text + too_high * (document.method == "paper"))
 
 
 def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
@@ -122,13 +122,6 @@ def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
 
 
 def _of_fits(document: LawDocument) -> Iterator[Flag]:
-    rms = {name: curve.rms for name, curve in document.comparison.curves.items()}
-    better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
-    if used is not None and rms[better] < _CLEARLY * used:
-        errors = (in_reward(value, document.tolerance) for value in (rms[better], used))
-        text = f"the curve {better} fits the checkpoints better, with an rms error of {next(errors)} instead "
-        text += f"of {next(errors)} for {document.curve}, and isolaw fit --curve selects it"
-        yield Flag(Code.MISFIT, text)
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)

@@ -15,8 +15,7 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
-from isolaw.runs import Runs, listed
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source, listed
 
 _PERCENT = 100.0
 _MOST = 2.0  # largest span of the curves, in units

@@ -1,16 +1,13 @@
 """`fit`: fit a law to runs, with every step repeated in every draw.
 
-    surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
-    paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
-
-Both methods fit learning curves. For ``surface``, the curves only describe the runs.
+surface  runs → the reward model over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
+paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
@@ -26,14 +23,13 @@ from isolaw.fits.allocations import INTERVALS, comparable
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import (
     FAMILIES,
-    SATURATING,
     WIDTH,
     Curves,
     enough_points,
     fit_curves,
     record_mask,
 )
-from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
+from isolaw.fits.document.schema import Axis, DrawsInfo, LawDocument
 from isolaw.fits.draws import Draws, surface_info
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE, NStarPath
@@ -55,11 +51,10 @@ from isolaw.fits.selection import (
     usual_hold,
     varied,
 )
-from isolaw.fits.surface.bootstrap import resample
-from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.surface.bootstrap import Unit, resample
+from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import slices
-from isolaw.runs import SYMBOL_OF, Runs
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400
@@ -77,9 +72,8 @@ def fit(
     where: Mapping[str, Any] | None = None,
     x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
-    curve: str = "auto",
+    curve: Literal["exp", "hill", "power"] = "exp",
     records: float | Literal["auto", "off"] | None = "auto",
-    robust: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
     **reading: Unpack[ReadKeywords],
@@ -102,14 +96,10 @@ def fit(
         unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
     method
         ``surface`` or ``paper`` (see the module's docstring).
-    curve
-        ``exp``, ``hill``, ``power`` or ``auto``. For ``surface``, ``auto`` selects exp or hill by the lower
-        AICc on the rewards; for ``paper``, it is exp.
-    records
-        bin width of record points; ``"off"`` or None fits all checkpoints. ``auto`` is off for ``surface``,
-        and 0.005 of the metric's unit (`isolaw.fits.metric`) for ``paper``.
-    robust
-        use the Huber loss for learning curves, which downweights outlier evaluations.
+    curve, records
+        of the method ``paper`` alone: the family of learning curves, and the width of the bins of record
+        points (``auto``: 0.005 of the metric's unit, `isolaw.fits.metric`); ``"off"`` or None fits all
+        checkpoints.
     draws
         number of draws; 0 gives no intervals.
     seed
@@ -131,7 +121,7 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width = _checked(method, curve, records)
+    width = _checked(curve, records)
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where, x)
@@ -140,18 +130,17 @@ def fit(
         selection = collapses.steady(selection)
     configurations = selection.configurations
     unit_of_reward = unit_of(metric, configurations)
-    if records == "auto" and width is not None:
-        width *= unit_of_reward
+    curves: list[Curves] = []
+    failed: dict[str, int] = {}
+    surface: Surface | None = None
     with one_blas_thread():
-        misfit = _misfit(configurations)
-        if curve == "auto":
-            curve = min(SATURATING, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
-        with ThreadPoolExecutor(1) as pool:  # fit the surface in a thread, in parallel with the curves
-            search = (configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
-            searching = pool.submit(estimate, *search) if method == "surface" else None
+        if method == "surface":
+            surface = estimate(configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
+            unit: Unit = "run" if surface.model.observations.freedom else "lack of fit"
+        else:
             samples, unit = resample(configurations, curve, draws, seed)
-            curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
-            surface = searching.result() if searching is not None else None
+            width = WIDTH * unit_of_reward if records == "auto" else width
+            curves, failed = _fit_all(selection, samples, curve, width)
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS)
@@ -160,14 +149,15 @@ def fit(
         laws: dict[str, Fitted] = {}
         if surface is None:
             frontier = frontiers.trace(configurations, curves, compute, unit_of_reward)
+            falls = [-doc.late(c, k) for c, k in zip(configurations, curves, strict=True)]
             path = frontiers.strict_path(frontier)
             rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(path, abscissa)
             law = None if logistic is None else logistic(abscissa)[0]
             comparison = rules(frontier, law, min(c.runs for c in configurations))
         else:
-            unit = "run" if surface.model.observations.freedom else "lack of fit"
             cut = slices(surface, compute, unit=unit_of_reward)
+            falls = doc.falls(cut, configurations)
             reach = INTERVALS * comparable(configurations)
             frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
             path = frontiers.ridge_path(cut, configurations, reach)
@@ -191,9 +181,8 @@ def fit(
         metric=metric,
         eval_set=eval_set,
         method=method,
-        curve=curve,  # type: ignore[arg-type]
-        records=width,
-        robust=robust,
+        curve=curve if curves else None,
+        records=width if curves else None,
         x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
@@ -202,9 +191,9 @@ def fit(
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
         crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
-        curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
+        curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=False)),
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
-        comparison=replace(comparison, curves=misfit),
+        comparison=comparison,
         health=health,
         rules=simple_rules(configurations),
         surface=None if surface is None else surface_info(surface),
@@ -212,9 +201,9 @@ def fit(
         diverged=selection.diverged,
         **_machine(fitted),
     )
-    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale)]
+    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale, falls)]
     document = replace(document, flags=tuple(flags))
-    parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
+    parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=False)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 
 
@@ -229,16 +218,14 @@ def _machine(runs: Runs) -> dict[str, Any]:
     }
 
 
-def _checked(method: str, curve: str, records: float | str | None) -> float | None:
-    """Check the options, and return the bin width of record points, or None to fit all checkpoints.
+def _checked(curve: str, records: float | str | None) -> float | None:
+    """Check the options, and return the bin width of record points, or None if none is given.
 
     Raises `InputError` for a wrong option.
     """
-    if curve not in (*FAMILIES, "auto"):
-        raise InputError(f"curve: found {shown(curve)}; expected auto, {', '.join(FAMILIES)}")
-    if records == "auto":
-        return WIDTH if method == "paper" else None
-    if records in ("off", None):
+    if curve not in FAMILIES:
+        raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
+    if records in ("auto", "off", None):
         return None
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
         raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
@@ -250,17 +237,15 @@ def _fit_all(
     samples: list[NDArray[np.float64]],
     family: str,
     width: float | None,
-    robust: bool,
-    keep: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve to the data and to each draw. Draws in which a curve fails are dropped unless ``keep``.
+    """Fit every curve to the data and to each draw. Draws in which a curve fails are dropped.
 
     Returns the curves, and the number of failed draws by reason.
     """
     configurations = selection.configurations
     pairs = list(zip(configurations, samples, strict=True))
     if width is None:
-        return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
+        return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
     weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
     # In these configurations the reward hardly rises. They are kept, since their n could be the best.
@@ -278,10 +263,6 @@ def _fit_all(
         weights[i][:] = 1.0
     usable = np.all([weight.sum(axis=1) >= 3 for weight in weights], axis=0)
     usable[0] = True
-    if keep:  # the curves only describe the runs: fit draws without enough records to all checkpoints
-        for weight in weights:
-            weight[~usable] = 1.0
-        usable[:] = True
     lost = int((~usable).sum())
     failed = {"a curve with fewer than 3 points": lost} if lost else {}
     if lost > _MOST_FAILED * usable.size:
@@ -289,7 +270,7 @@ def _fit_all(
         text = 'too many draws failed; add seeds, or fit all checkpoints (in Python: records="off")'
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
-        fit_curves(c.compute, reward[usable], weight[usable], family, robust)
+        fit_curves(c.compute, reward[usable], weight[usable], family)
         for c, reward, weight in zip(configurations, rewards, weights, strict=True)
     ], failed
 
@@ -299,23 +280,6 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
     out = np.empty(reward.shape)
     for run in range(c.runs):
         out[:, c.run == run] = record_mask(reward[:, c.run == run], width)
-    return out
-
-
-def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
-    """Return, for each curve family, the RMS residual and the AICc over all configurations."""
-    points = sum(c.compute.size for c in configurations)
-    out: dict[str, FamilyFit] = {}
-    for name in SATURATING:
-        sse = 0.0
-        for c in configurations:
-            curve = fit_curves(c.checkpoints, c.mean[None], c.runs_at[None], name)
-            within = float(np.sum((c.reward - c.mean[c.index]) ** 2))
-            sse += float(curve.rms[0] ** 2) * float(c.runs_at.sum()) + within
-        k = len(configurations) * len(FAMILIES[name].parameters) + 1
-        spare = max(points - k - 1, 1)
-        aicc = points * math.log(max(sse, 1e-300) / points) + 2 * k * (1 + (k + 1) / spare)
-        out[name] = FamilyFit(math.sqrt(sse / max(points - k, 1)), aicc)
     return out
 
 

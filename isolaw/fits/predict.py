@@ -298,8 +298,6 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         text = f"even the best choice is expected to lose {lost}"
         out.append(Flag(Code.UNCERTAIN, text))
     out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
-    if document.method == "paper":
-        out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
         why = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
         text = f"{why}, so there are no intervals, no expected loss, and no next run"

@@ -57,7 +57,7 @@ class Prediction(Shown):
     Simulated runs. For 500k rollouts: n = ...
     """
 
-    TEXT = "prediction"
+    TEXT = "text.prediction.document"
 
     compute: int  #: the budget C
     unit: str  #: unit of the budget: rollouts, tokens or seconds

@@ -14,8 +14,7 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, applying
 from isolaw.readers.survey import survey, with_values
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.tables import read_frame
-from isolaw.runs import Runs
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source
 
 
 @checked

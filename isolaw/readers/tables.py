@@ -11,15 +11,13 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, Wording, nearest, unknown
-from isolaw.evidence import Simulated
+from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks, table_segments
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -36,7 +34,6 @@ from isolaw.readers.measures import (
 )
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
 from isolaw.readers.proposals import proposed
-from isolaw.readers.raw_log import HEAD
 from isolaw.readers.records import LENGTH, by_training, is_measured
 from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
 from isolaw.readers.table_conflicts import (
@@ -48,7 +45,7 @@ from isolaw.readers.table_conflicts import (
     split_batch,
     steps_of_rollouts,
 )
-from isolaw.readers.table_files import PARQUET_MAGIC, SOURCE, WRITTEN_NAN, as_pandas, load
+from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
 
@@ -442,58 +439,3 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
         )
         return ["there is no compute column, so compute = problems_per_batch · rollouts_per_problem · step"]
     return []
-
-
-def is_points(path: str | Path, how: HowToRead) -> bool:
-    """Return whether a file is a table of points of a law: it has a column ``n_star``, or one is mapped."""
-    try:
-        if not Path(path).is_file():
-            return False
-        with Path(path).open("rb") as file:
-            head = file.read(HEAD)
-    except (OSError, ValueError):  # reported when it is read
-        return False
-    if "n_star" in how.names:
-        return True
-    try:
-        return (head.startswith(PARQUET_MAGIC) or b"n_star" in head) and "n_star" in load(path).columns
-    except DataError:
-        return False
-
-
-def read_points(
-    path: str | Path, how: HowToRead
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Literal["compute", "steps"], Simulated]:
-    """Return x and ``n_star`` of a table of points, the name of x, and whether a simulator made the runs.
-
-
-    x is ``steps`` (M) if the table has it and no ``compute``. Raises `DataError` if a column is missing or
-    contains anything but numbers.
-    """
-    table = apply(how, load(path), str(path))
-    if "step" in how.names:  # M
-        table["steps"] = table["step"]
-    x: Literal["compute", "steps"] = (
-        "steps" if "steps" in table.columns and "compute" not in table.columns else "compute"
-    )
-    if missing := [name for name in (x, "n_star") if name not in table.columns]:
-        columns = list(map(str, table.columns))
-        numeric = [each for each in columns if pd.api.types.is_numeric_dtype(table[each])]
-        columns_of = {name: nearest(name, numeric) or Placeholder("column") for name in missing}
-        way = HowToRead.model_construct(columns=columns_of).spelled
-        raise DataError(
-            f"{path}: no column {' and no column '.join(map(repr, missing))}; map them, e.g. with "
-            + way
-            + "; "
-            f"columns: {', '.join(columns)}"
-        )
-    out = []
-    for name in (x, "n_star"):
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        bad = table.index[numbers.isna()]
-        if len(bad):
-            raise DataError(
-                f"{path}: {name} is not a number in {table.index.name} {bad[0]}: {str(table[name][bad[0]])!r}"
-            )
-        out.append(np.asarray(numbers, dtype=np.float64))
-    return out[0], out[1], x, Simulated.of_table(table)

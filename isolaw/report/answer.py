@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -27,10 +27,11 @@ from isolaw.fits.selection import Hold
 from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
+from isolaw.registry import Shown
+from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.text.prediction import answer_lines, backtest_failed, largest_with_recommendation
-from isolaw.runs import as_html, full_names
-from isolaw.source import ReadKeywords, Source
+from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
+from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
 from isolaw.store import SweepStore
 
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Answer:
+class Answer(Shown):
     """The recommended split of a budget; its text is the output of ``isolaw answer``, at most eight lines."""
+
+    TEXT = "answer.answered"
 
     prediction: Prediction  #: the prediction, with all alternatives and cautions
     law: Law
@@ -114,14 +117,6 @@ class Answer:
         """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
         return answer_lines(self.prediction, self.backtest, self.gain, self.nearest)
 
-    def __str__(self) -> str:
-        return "\n".join(self.simulated.lines(self.lines()))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self).splitlines(), self.table())
-
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data: the prediction, ``gain``, ``backtest`` and ``nearest``."""
         result = self.backtest
@@ -133,6 +128,15 @@ class Answer:
             "backtest_failed": backtest_failed(result),
             "nearest": self.nearest and self.nearest.to_dict(),
         }
+
+
+def answered(result: Answer) -> Document:
+    """Return the document of an answer; only notebooks show the table of its choices."""
+    passages = [Passage("", result.lines())]
+    if result.prediction.options:
+        table = choices(result.prediction)
+        passages.append(Passage("", [replace(table, page_only=table.columns)]))
+    return Document("answer", passages, result.to_dict())
 
 
 @checked

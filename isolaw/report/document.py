@@ -1,7 +1,7 @@
 """`Document`: the result of a study as one value, which renders as text, JSON and HTML.
 
 A document consists of passages, and a passage of blocks: sentences, lists, tables, cautions and snippets.
-Each study states its result once, in its ``document`` function (`isolaw.report.summary` finds it). Most
+Each study states its result once, in the function that its ``TEXT`` names (`document` finds it). Most
 commands print `Document.lines`, or `Document.data` with ``--json``; `isolaw.report.page` renders the HTML
 page and the notebook view. Only this module labels simulated results (`isolaw.evidence.Simulated`), at the
 start of the text, the page, its title and the JSON.
@@ -16,13 +16,14 @@ n  reward
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from isolaw.evidence import Simulated
+from isolaw.evidence import Quantity, Simulated, columns, in_reward, number
+from isolaw.registry import Shown
 from isolaw.report.text.law import notes
-from isolaw.report.text.numbers import columns
 
 if TYPE_CHECKING:
     from isolaw.fits.flags import Flag
@@ -35,6 +36,23 @@ class TableCell:
     text: str
     by: float | str | None = None
     kind: str = ""
+
+    @classmethod
+    def number(cls, value: float | None, digits: str = "") -> TableCell:
+        """Return the cell of a number, in a format if given; None is empty."""
+        if value is None:
+            return cls("", "")
+        return cls(format(value, digits) if digits else number(value), float(value))
+
+    @classmethod
+    def lost(cls, value: float | None, tolerance: float) -> TableCell:
+        """Return the cell of a loss in reward; None is empty."""
+        return cls("", "") if value is None else cls(in_reward(value, tolerance), float(value))
+
+    @classmethod
+    def of(cls, quantity: Quantity, text: str | None = None) -> TableCell:
+        """Return the cell of an estimate, as another ``text`` if given."""
+        return cls(str(quantity) if text is None else text, "" if quantity.value is None else quantity.value)
 
 
 @dataclass(frozen=True)
@@ -169,3 +187,10 @@ class Document:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def document(result: Shown) -> Document:
+    """Return the document of a law, a prediction, or the result of a study."""
+    module, _, function = result.TEXT.rpartition(".")
+    made: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
+    return made

@@ -134,16 +134,18 @@ class FittedRuns:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
-    def finals(self, metric: str | None = None, batch: int | None = None) -> tuple[float, pd.DataFrame]:
-        """Return the compute that all configurations reached, and their `final_rewards` there.
+    def finals(
+        self, metric: str | None = None, batch: int | None = None, compute: float | None = None
+    ) -> tuple[float, pd.DataFrame]:
+        """Return the measured reward of each configuration at ``compute``, by default what all reached.
 
-        With ``batch``, only configurations of this B_p count.
+        With ``batch``, only configurations of this B_p count. The table is that of `_final_rewards`.
         """
         rows = self.rows(metric)
         if batch is not None:
             rows = rows[rows["problems_per_batch"] == batch]
-        compute = common_compute(rows)
-        return compute, final_rewards(rows, compute)
+        compute = _common_compute(rows) if compute is None else compute
+        return compute, _final_rewards(rows, compute)
 
     def best_and_worst(self) -> list[str]:
         """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
@@ -157,12 +159,12 @@ class FittedRuns:
         return int(counts[counts == counts.max()].index.min())
 
 
-def common_compute(points: pd.DataFrame) -> float:
+def _common_compute(points: pd.DataFrame) -> float:
     """Return the largest compute that every configuration reached.
 
     Configurations that ended before a sixteenth of the largest compute are ignored.
 
-    >>> common_compute(pd.DataFrame({"problems_per_batch": 32, "rollouts_per_problem": [8, 8, 16],
+    >>> _common_compute(pd.DataFrame({"problems_per_batch": 32, "rollouts_per_problem": [8, 8, 16],
     ...                              "compute": [256, 2560, 2048]}))
     2048.0
     """
@@ -170,7 +172,7 @@ def common_compute(points: pd.DataFrame) -> float:
     return float(ends[ends >= ends.max() / _SHORTEST].min())
 
 
-def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
+def _final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     """Return a table of the measured reward of each configuration at C = ``compute``.
 
     ``points`` contains rows of one metric on one evaluation set. The reward is first averaged within each
@@ -179,7 +181,7 @@ def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
     ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})
-    >>> final_rewards(points, 10)["value"].tolist()
+    >>> _final_rewards(points, 10)["value"].tolist()
     [0.6]
     """
     near = points[points["compute"].between(_FROM * compute, _TO * compute)]

@@ -49,9 +49,6 @@ class SweepFolders(Protocol):
     def runs(self, make: bool = False) -> Folder:
         """Open the folder of all runs; ``make`` creates it if it does not exist."""
 
-    def states(self) -> Folder | None:
-        """Open the folder of all runs' states, or return None if they are in the runs' own folders."""
-
 
 class Folder:
     """An open folder with a ``descriptor``; its ``path`` is used only in messages.

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 from isolaw import commands
 from isolaw.backend import Response
-from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
+from isolaw.config import RunSpec, SweepSpec
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError, Wording
 from isolaw.files import check_destination
 from isolaw.store import checksums, locks
 from isolaw.store.folder import POINTS, PROBLEMS, RECORDED, EntryKind, Folder, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore, kinds_in_run
-from isolaw.store.states import WHERE, ExternalStates
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -32,7 +31,7 @@ FORMAT = "isolaw.sweep/1"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 DECISIONS = "decisions.jsonl"  # the decisions of a race
 _RUNS, _RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
-_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
+_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, locks.NAME)
 # All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
@@ -80,16 +79,6 @@ class SweepStore:
             self._runs = self.root.folder(_RUNS, make)
         return self._runs
 
-    def states(self) -> Folder | None:
-        """Open the folder of all runs' states, or return None if they are in the runs' own folders."""
-        with contextlib.suppress(FileNotFoundError):  # the sweep's directory does not exist
-            return self._external.folder()
-        return None
-
-    @cached_property
-    def _external(self) -> ExternalStates:
-        return ExternalStates(self.root)
-
     @property
     def exists(self) -> bool:
         """True if the directory contains a sweep, even if ``sweep.json`` is missing."""
@@ -129,7 +118,6 @@ class SweepStore:
                     "or a sweep's"
                 )
         self.check()
-        self.states()
 
     def check(self) -> None:
         """Raise `NotOurs` if isolaw's entries are links or of the wrong kind; the error lists all of them."""
@@ -140,7 +128,7 @@ class SweepStore:
         """Lock the directory for this engine inside the block."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Wait longer than another process takes to check the holder, which locks the file briefly.
-        with locks.locked(self.root, wait_s=0.3), self._external.lock():
+        with locks.locked(self.root, wait_s=0.3):
             self.root.remove_leftovers(_WRITTEN_HERE)
             yield
 
@@ -159,16 +147,9 @@ class SweepStore:
         if document.pop("format", None) != FORMAT:
             raise StoreError(f"{path}: not an isolaw sweep of format {FORMAT!r}")
         try:
-            spec = parse_section(SweepSpec, document, source=str(path))
+            return parse_section(SweepSpec, document, source=str(path))
         except InputError as error:
             raise StoreError(str(error)) from None
-        # Earlier versions stored the default of a set that the sweep file does not name. The runs show this.
-        problems = spec.problems
-        default = "set" in problems.model_fields_set and problems.set == ProblemsSpec().set
-        if default and any(run.problems.set != problems.set for run in self.specs()[0].values()):
-            unset = ProblemsSpec(**problems.model_dump(exclude={"set"}))
-            spec = spec.model_copy(update={"problems": unset})
-        return spec
 
     @property
     def _remedy(self) -> str:
@@ -178,20 +159,13 @@ class SweepStore:
         return "Repeat the sweep's own command, with its options, to rewrite the file"
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
-        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; create the folder for states."""
+        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it."""
         document = spec.model_dump(mode="json")
         if "set" not in spec.problems.model_fields_set:  # the backend names the set, also when it continues
             del document["problems"]["set"]
         checksums.write(self.root, SPEC, {"format": FORMAT, **document})
         if written is not None:
             self.root.write(WRITTEN, written.encode())
-        if spec.store.states is not None and self.states_given is None:
-            self._external.make(spec.store.states)
-
-    @property
-    def states_given(self) -> str | None:
-        """Value of ``store.states`` at the start of the sweep; None if states are in the runs' folders."""
-        return self._external.given if self.directory.is_dir() else None
 
     def run(self, run_id: str) -> RunStore:
         """Return the store of one run."""
@@ -222,21 +196,19 @@ class SweepStore:
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[threading.Event]:
-        """Sync the disks at most once a second inside the block, so that results survive a power failure.
+        """Sync the disk at most once a second inside the block, so that results survive a power failure.
 
         Yield an event that the caller sets after each change. ``syncfs`` syncs a whole file system and takes
         as long as syncing a single file. At the end of the block, isolaw waits only for a limited time,
         because the file system can be busy.
         """
         news, ended = threading.Event(), threading.Event()
-        places = [folder for folder in (self.root, self.states()) if folder is not None]
 
         def sync() -> None:
             while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
                 if news.is_set():
                     news.clear()
-                    for place in places:
-                        ctypes.CDLL(None).syncfs(place.descriptor)
+                    ctypes.CDLL(None).syncfs(self.root.descriptor)
 
         thread = threading.Thread(target=sync, daemon=True)
         thread.start()

@@ -21,7 +21,7 @@ from isolaw.store.run import RunStore
 _HEALS = "Repeat the sweep's own command to repair it"
 
 
-class RecordedSweep(Protocol):
+class _RecordedSweep(Protocol):
     """Protocol of the parts of `isolaw.store.sweep.SweepStore` that tables use."""
 
     directory: Path
@@ -40,7 +40,7 @@ class RecordedSweep(Protocol):
         """Return the sweep's spec; raise `Damaged` if its file is damaged."""
 
 
-def collect(store: RecordedSweep) -> Runs:
+def collect(store: _RecordedSweep) -> Runs:
     """Return all recorded checkpoints of a sweep, including checkpoints of unfinished runs.
 
     Damaged lines, and runs with links in place of isolaw's files, are omitted and reported in the notes of
@@ -96,7 +96,7 @@ def collect(store: RecordedSweep) -> Runs:
     return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 
-def _failures(store: RecordedSweep, run_ids: list[str]) -> list[str]:
+def _failures(store: _RecordedSweep, run_ids: list[str]) -> list[str]:
     """Return how many of the runs failed, with the first cause, and the command that lists all causes."""
     failures = [failure for run_id in run_ids if (failure := store.run(run_id).failure) is not None]
     if not failures:
@@ -109,19 +109,19 @@ def _failures(store: RecordedSweep, run_ids: list[str]) -> list[str]:
     ]
 
 
-def publish(store: RecordedSweep, runs: Runs) -> None:
+def publish(store: _RecordedSweep, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` if there are per-problem results."""
     _write(store, POINTS, runs.to_parquet)
     if runs.problems is not None:
         _write(store, PROBLEMS, runs.problems.to_parquet)
 
 
-def keep(store: RecordedSweep, recorded: Runs) -> None:
+def keep(store: _RecordedSweep, recorded: Runs) -> None:
     """Write the recorded runs that the sweep replays to ``recorded.parquet``."""
     _write(store, RECORDED, recorded.to_parquet)
 
 
-def _write(store: RecordedSweep, name: str, write: Callable[[BinaryIO], None]) -> None:
+def _write(store: _RecordedSweep, name: str, write: Callable[[BinaryIO], None]) -> None:
     with store.root.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
         write(file)
 

@@ -60,27 +60,24 @@ def test_json_has_what_the_text_has(isolaw: Call) -> None:
 
 def test_no_source_no_number(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e9", "--json")
-    assert code == 1
+    assert code == 0
     assert json.loads(stdout)["start"] is None
     code, stdout, _ = isolaw("advise", "--budget", "1e9")
-    assert code == 1
+    assert code == 0
     assert "no starting point" in stdout.splitlines()[0]
     assert "n* is at least 250 at C = 1e7" in stdout
     assert "start with " not in stdout.casefold()
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
-    assert code == 1
+    assert code == 0
     assert "no n* is known on hard problems" in stdout.splitlines()[0]
     assert "its problems are easy, and yours are hard" in stdout
     assert "Publications disagree: n* rises with C" in stdout.splitlines()[5]
 
 
-def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> None:
+def test_the_answer_is_in_the_first_four_lines(isolaw: Call) -> None:
     """Where to start and why; which race with its hours and price; how to find its lr first."""
-    cost = tmp_path / "cost.toml"
-    cost.write_text("[throughput]\nsampled_tokens_per_s = 2e4\ntrained_tokens_per_s = 4e4\n")
-    cost.write_text(cost.read_text() + "tokens_per_response = 1000\ngpus = 8\n")
     words = ["advise", "--budget", "1e6", "--difficulty", "easy", "--model-size", "7B"]
-    _, stdout, _ = isolaw(*words, "--cost", cost, "--price", "2")
+    _, stdout, _ = isolaw(*words, "--cost", "12/s@8", "--price", "2")
     first, second, third, total, fourth, fifth = stdout.splitlines()[:6]
     assert "start with n = 64, B_p = 64, M = 244: the sources have n* = 57 (15–246)" in first
     assert "Let a race choose n: n = 16, 32, 64, 128 with B_p = 32 and 2 seeds, up to C = 1e5" in second
@@ -98,12 +95,11 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call, tmp_path: Path) -> 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "2000B")
-    assert code == 1
+    assert code == 0
     assert (
         "over 100 times larger or smaller than all models in the sources (0.13M–7.6B)"
         in stdout.splitlines()[0]
     )
-    assert "These publications comment" not in stdout
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--model-size", "700B", "--json")
     assert code == 0
 

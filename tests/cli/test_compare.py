@@ -12,7 +12,7 @@ import pytest
 
 import isolaw as library
 from isolaw.fits.studies.recipes import compare
-from isolaw.report.text.recipes import verdict
+from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]
@@ -214,7 +214,7 @@ def test_two_configurations_of_one_source(
         (["n=8", "--compute", "1e5"], "expected one of: "),
         (["n=8", "n=4", "--compute", "1e5", "--target", "0.5"], "expected one of: "),
         (["n=8", "n=4", "--target", "0.5,0.6"], "target: found [0.5, 0.6]; expected a finite number"),
-        (["k=8", "n=4", "--compute", "1e5"], "found 'k=8' in 'k=8'; expected a source, or e.g. B_p=128,n=8"),
+        (["k=8", "n=4", "--compute", "1e5"], "found 'k=8'; expected B_p and n, e.g. (128, 8)"),
         (["n=8", "n=4", "--compute", "48h"], "requires the cost of a step: --cost SOURCE"),
         (["--by", "lr", "--target", "0.5"], "expected one of: "),
         (["--target", "high"], "found 'high'; expected rewards"),

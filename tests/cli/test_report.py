@@ -52,28 +52,15 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     assert {**said["prediction"], "format": "isolaw.predict/1"} == json.loads(predicted)
 
 
-@pytest.mark.slow
-def test_the_law_beside_a_sweep_is_used_while_it_is_of_its_runs(
-    isolaw: Call, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_, **__: "it takes longest, and is not read"
-    )
-    page = tmp_path / "report.html"
-    law = sweep / "law.json"
-    assert isolaw("fit", sweep, "--out", law, "--draws", 11)[0] == 0
-    code, _, err = isolaw("report", sweep, "-o", page)
+def test_hours_are_on_the_page(isolaw: Call, table: Path, tmp_path: Path) -> None:
+    """As isolaw answer states them: the page opens at the rollouts that the hours buy."""
+    page, cost = tmp_path / "report.html", ("--cost", "12/s@8")
+    code, out, _ = isolaw("report", table, "-o", page, "--draws", 8, "--compute", "200gpuh", *cost)
     assert code == 0
-    assert f"note: using the law in {law}" in err
-    assert "draws=11" in page.read_text()
-    _, _, err = isolaw("report", sweep, "-o", page, "--draws", 12)  # an option of a fit: fitted anew
-    assert "note: fitted" in err
-    assert "draws=12" in page.read_text()
-    assert isolaw("sweep", "--out", sweep, "--set", "sweep.compute=4e4")[0] == 0
-    code, out, err = isolaw("report", sweep, "-o", page, "--json")
-    assert code == 0
-    assert "was fitted to other runs, so" in err
-    assert json.loads(out)["law"] == "fitted"
+    _, said, _ = isolaw("answer", table, "--draws", 8, "--compute", "200gpuh", *cost)
+    line = next(line for line in said.splitlines() if line.startswith("Cost: "))
+    assert line in out
+    assert line.removeprefix("Cost: ") in html.unescape(page.read_text())
 
 
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:

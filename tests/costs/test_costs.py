@@ -133,75 +133,6 @@ def test_simulated_runs_have_no_cost() -> None:
         costs.read(runs)
 
 
-TABLE = """
-[throughput]
-sampled_tokens_per_s = 20000
-trained_tokens_per_s = 40000
-tokens_per_response = 1000
-tokens_per_prompt = 200
-gpus = 8
-step_overhead_s = 12
-"""
-
-
-def test_a_table_of_throughputs(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text(TABLE)
-    cost = costs.read(file)
-    step = 12 + 256 * 1000 / 20000 + 256 * 1200 / 40000
-    assert cost.seconds(32, 8, 10) == Quantity(pytest.approx(10 * step))
-    assert cost.gpu_hours(32, 8, 3600) == Quantity(pytest.approx(8 * step))
-    assert (cost.source, cost.where) == (CostOrigin.TABLE, str(file))
-    file.write_text(TABLE.replace("gpus", "gpu").replace("= 20000", "= 0"))
-    with pytest.raises(SpecError) as caught:
-        costs.read(file)
-    text = str(caught.value)
-    assert "own.toml:3: throughput.sampled_tokens_per_s: found 0" in text
-    assert "own.toml:7: throughput.gpu: unknown key; found 8 (did you mean 'gpus'?)" in text
-    assert "throughput.gpus: a required key is missing" in text
-
-
-# The stage speed of a report made on two cores of a CPU.
-SPEED = [
-    {
-        "problems_per_batch": b,
-        "rollouts_per_problem": n,
-        "sampled_tokens_per_s": rate,
-        "trained_tokens_per_s": 22467.6,
-        "mfu": None,
-        "seconds_of_a_step": {"sync": 0.0134, "evaluate": 0.02, "generate": drawn, "train": trained},
-    }
-    for b, n, rate, drawn, trained in (
-        (4, 8, 5940.5, 0.067587, 0.027573),
-        (1, 64, 6968.5, 0.106981, 0.046019),
-    )
-]
-
-
-def report(**more: Any) -> dict[str, Any]:
-    stages = [
-        {"stage": "model", "measured": {"architecture": "Qwen2", "parameters": 133952}},
-        {"stage": "speed", "measured": {"speed": SPEED}},
-    ]
-    return {"device": "cpu", "machine": {"gpus": []}, "stages": stages, **more}
-
-
-def test_a_report_of_the_doctor(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    file.write_text(json.dumps(report()))
-    cost = costs.read(file)
-    assert cost.step(4, 8) == pytest.approx(0.0134 + 0.067587 + 0.027573, rel=0.05)
-    assert cost.step(1, 64) == pytest.approx(0.0134 + 0.106981 + 0.046019, rel=0.05)
-    assert (cost.source, cost.gpus, cost.gpu_hours(4, 8, 1)) == (CostOrigin.DOCTOR, 0, None)
-    assert cost.model == "Qwen2 of random weights, 133,952 parameters"
-    file.write_text(json.dumps(report(device="cuda", machine={"gpus": [{"name": "H200"}]})))
-    assert (costs.read(file).gpus, costs.read(file).gpu) == (1, "H200")
-    for content in ("{}", "[1]", "x", json.dumps(report(stages=[]))):
-        file.write_text(content)
-        with pytest.raises(DataError, match=r"report\.json"):
-            costs.read(file)
-
-
 def test_budgets_in_hours() -> None:
     machine = {gpus: Cost({}, 1.0, "rollouts", CostOrigin.TABLE, "t.toml", gpus) for gpus in (8, 0, None)}
     assert machine[8].budget_seconds("384gpuh") == machine[0].budget_seconds("48 h") == 48 * 3600
@@ -300,15 +231,13 @@ def test_a_tail_and_effects_come_back_and_a_line_stays_a_line() -> None:
 
 
 def test_two_steps_that_one_knows(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    row = "[[step]]\nproblems_per_batch = {}\nrollouts_per_problem = {}\nstep_s = {}\ngpus = 8\n"
-    file.write_text(row.format(64, 8, 20) + row.format(128, 16, 50))
-    cost = costs.read(file)
+    names = "problems_per_batch", "rollouts_per_problem", "step_s", "gpus"
+    rows = [dict(zip(names, row, strict=True)) for row in ((64, 8, 20, 8), (128, 16, 50, 8))]
+    cost = costs.read({"step": rows})
     assert cost.seconds(128, 8, 3) == Quantity(pytest.approx(3 * 30))
     assert cost.gpus == 8
-    file.write_text(row.format(0, 8, 20))
-    with pytest.raises(SpecError, match=r"own\.toml: step\.problems_per_batch: found 0"):
-        costs.read(file)
+    with pytest.raises(SpecError, match=r"step\.problems_per_batch: found 0"):
+        costs.read({"step": [{**rows[0], "problems_per_batch": 0}]})
     table = tmp_path / "own.csv"
     table.write_text("problems_per_batch,rollouts_per_problem,step_s\n64,8,20\n0,8,x\n64,-1,3\n")
     with pytest.raises(DataError, match=r"own\.csv:3: found 0, 8, x; .*\n.*own\.csv:4: rollouts"):

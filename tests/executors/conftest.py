@@ -89,6 +89,7 @@ step, port = int(Path(resume).read_text()) if resume else 0, int(sys.argv[1])
 if rank == 0:
     server = socket.create_server((os.environ["ISOLAW_HEAD_ADDRESS"], port), reuse_port=True)
     peer, _ = server.accept()
+    server.close()  # an attempt that is not dead yet must not answer the next one's peer
 else:
     while True:
         try:

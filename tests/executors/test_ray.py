@@ -167,6 +167,16 @@ def test_no_cluster_there(tmp_path: Path, tiny, address: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_isolaw_waits_as_long_as_ray_takes_to_notice_a_dead_machine() -> None:
+    """A command that loses its peer fails at once: isolaw must not take this for a fault of the command."""
+    from ray._raylet import Config
+
+    from isolaw.executors import ray_tasks
+
+    each = Config.health_check_period_ms() + Config.health_check_timeout_ms()
+    assert Config.health_check_failure_threshold() * each / 1000 <= ray_tasks._NOTICED_S
+
+
 @pytest.mark.nightly
 def test_a_command_over_two_machines_one_of_which_dies(
     cluster: Any, on_ray, pair: Path, whole, tmp_path: Path

@@ -408,3 +408,49 @@ def test_a_command_over_two_machines_one_of_which_dies(make, pair: Path, whole, 
     assert commands.read_text().count("srun --overlap --nodes=2") == 2
     assert "ISOLAW_NODE_LIST=one,two" in commands.read_text()
     whole(out)
+
+
+# What ray-in-job.sh starts: it asks every machine of its Ray for a number, in every step.
+OVER_RAY = """
+import json, os, ray
+ray.init(log_to_driver=False)
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+assert len(nodes) == int(os.environ["ISOLAW_NODES"])
+there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+
+@ray.remote(num_cpus=0)
+def where():
+    return ray.get_runtime_context().get_node_id()
+
+with open(os.environ["ISOLAW_OUT"] + "/metrics.jsonl", "a") as log:
+    for step in range(1, int(os.environ["ISOLAW_STEPS"]) + 1):
+        asked = [where.options(scheduling_strategy=there(node, soft=False)).remote() for node in nodes]
+        assert ray.get(asked) == nodes
+        log.write(json.dumps({"step": step, "reward": step / 100}) + "\\n")
+"""
+
+
+@pytest.mark.nightly
+def test_the_examples_script_starts_ray_on_both_machines_of_a_job(
+    make, whole, wait_for, tmp_path: Path
+) -> None:
+    (tmp_path / "over_ray.py").write_text(OVER_RAY)
+    script = Path(__file__).parents[2] / "examples" / "cluster" / "ray-in-job.sh"
+    spec = SweepSpec.parse(
+        {
+            "sweep": {"backend": "command", "compute": 160, "seeds": 1},
+            "grid": {"problems_per_batch": [2], "rollouts_per_problem": [4]},
+            "command": {
+                "run": ["bash", str(script), "python3", str(tmp_path / "over_ray.py")],
+                "log": "{out}/metrics.jsonl",
+            },
+            "executor": {
+                "kind": "slurm", "nodes": 2, "cpus": 1,
+                "setup": [f"export PATH={Path(sys.executable).parent}:$PATH RAY_TMPDIR={tempfile.mkdtemp()}"],
+            },
+        }
+    )  # fmt: skip
+    events = make(spec, tmp_path / "out")
+    assert [event.kind for event in events if event.kind != "checkpoint"] == ["done"], events[-1].cause
+    whole(tmp_path / "out")
+    wait_for(lambda: not jobs())  # the script has ended what it started

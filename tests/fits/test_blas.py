@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import isolaw
 from isolaw.fits import pipeline
 from isolaw.fits.blas import one_blas_thread
-from isolaw.fits.surface.estimate import estimate
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.numbers
@@ -33,48 +32,19 @@ def two_threads() -> Iterator[None]:
         assert threads() == {2}
 
 
-def test_neither_part_of_a_fit_waits_for_the_other(
-    synthetic: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The search of the surface ends before the curves are fitted, and all runs on one thread."""
-    drawn, searched = threading.Event(), threading.Event()
+def test_a_fit_runs_on_one_thread(synthetic: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {}
+    parts = {name: getattr(pipeline, name) for name in ("estimate", "resample", "_fit_all", "fit_laws")}
+    for name, part in parts.items():
 
-    def search(*arguments: Any) -> Any:
-        seen["before the search"] = threads()
-        assert drawn.wait(60)
-        found = estimate(*arguments)
-        seen["after the search"] = threads()
-        searched.set()
-        return found
+        def watched(*arguments: Any, name: str = name, part: Any = part) -> Any:
+            seen[name] = threads()
+            return part(*arguments)
 
-    def draw(*arguments: Any) -> Any:
-        seen["draws"] = threads()
-        found = resample(*arguments)
-        drawn.set()
-        return found
-
-    def curves(*arguments: Any, **options: Any) -> Any:
-        assert searched.wait(60)
-        seen["curves"] = threads()
-        return fit_all(*arguments, **options)
-
-    def laws(*arguments: Any) -> Any:
-        seen["laws"] = threads()
-        return fit_laws(*arguments)
-
-    resample, fit_all, fit_laws = pipeline.resample, pipeline._fit_all, pipeline.fit_laws
-    for name, replacement in {
-        "estimate": search,
-        "resample": draw,
-        "_fit_all": curves,
-        "fit_laws": laws,
-    }.items():
-        monkeypatch.setattr(pipeline, name, replacement)
-    isolaw.fit(synthetic([(32, n) for n in (8, 32, 128)]), draws=5)
-    assert seen == {
-        name: {1} for name in ("before the search", "after the search", "draws", "curves", "laws")
-    }
+        monkeypatch.setattr(pipeline, name, watched)
+    for method in ("surface", "paper"):
+        isolaw.fit(synthetic([(32, n) for n in (8, 32, 128)]), method=method, draws=5)
+    assert seen == {name: {1} for name in parts}
 
 
 def test_the_limit_holds_until_the_last_of_two_threads_is_done() -> None:

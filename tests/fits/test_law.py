@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import isolaw
-from isolaw.errors import DataError
+from isolaw.errors import DataError, InputError
 from isolaw.fits.document.files import check_writable, save
 from isolaw.fits.draws import Draws
 from isolaw.fits.flags import Code, having
@@ -28,6 +28,11 @@ LEVELS = [8, 32, 128, 512]
 @pytest.fixture(scope="module")
 def law(synthetic: Make) -> Law:
     return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), draws=25)
+
+
+@pytest.fixture(scope="module")
+def paper(synthetic: Make) -> Law:
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), method="paper", draws=25)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +84,13 @@ def test_what_is_on_disk(law: Law, tmp_path: Path) -> None:
     draws = pd.read_parquet(path.with_name(document["bootstrap"]["file"]))
     assert len(draws) == 26
     assert {"b", "L", "k", "x0"} <= set(draws.columns)
+    assert document["curves"] == []  # only the paper's method fits learning curves
+
+
+def test_curves_on_disk(paper: Law, tmp_path: Path) -> None:
+    path = paper.save(tmp_path / "law.json")
+    document = json.loads(path.read_text())
+    draws = pd.read_parquet(path.with_name(document["bootstrap"]["file"]))
     assert {f"32x{n}.{name}" for n in LEVELS for name in ("R0", "A", "tau")} <= set(draws.columns)
     for n, curve in zip(LEVELS, document["curves"], strict=True):
         assert curve["parameters"]["A"]["value"] == draws[f"32x{n}.A"][0]
@@ -234,13 +246,11 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a curve of another family": lambda d: d.update(curve="hill"),
     "an unknown family": lambda d: d.update(curve="cubic"),
     "no frontier": lambda d: d.update(frontier=[]),
-    "one curve less": lambda d: d["curves"].pop(),
     "a text for a number": lambda d: d["frontier"][3].update(x="many"),
     "a number for a text": lambda d: d.update(metric=4),
-    "no number": lambda d: d["curves"][0].update(rms=float("nan")),
+    "no number": lambda d: d["frontier"][0].update(x=float("nan")),
     "true for a number": lambda d: d["grid"][0].update(runs=True),
     "an unknown status": lambda d: d["params"]["b"].update(status="fine"),
-    "a curve without a value": lambda d: d["curves"][0]["parameters"]["A"].update(value=None),
     "a step for nothing": lambda d: d["grid"][0].update(step_cost=0),
     "half a range": lambda d: d["x"].update(range=[1.0]),
     "warnings of version 1": lambda d: d.update(warnings=["one seed per configuration: so it is"]),
@@ -249,29 +259,25 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "draws are no table": lambda d: d["bootstrap"].update(file="broken.parquet"),
     "draws of another law": lambda d: d["bootstrap"].update(file="foreign.parquet"),
 }
+OF_CURVES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "curves of another family": lambda d: d.update(curve="hill"),
+    "one curve less": lambda d: d["curves"].pop(),
+    "a curve without an error": lambda d: d["curves"][0].update(rms=float("nan")),
+    "a curve without a value": lambda d: d["curves"][0]["parameters"]["A"].update(value=None),
+}
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_law_is_named(law: Law, tmp_path: Path, name: str) -> None:
-    path = law.save(tmp_path / "law.json")
+@pytest.mark.parametrize("name", [*DAMAGE, *OF_CURVES])
+def test_a_damaged_law_is_named(law: Law, paper: Law, tmp_path: Path, name: str) -> None:
+    path = (law if name in DAMAGE else paper).save(tmp_path / "law.json")
     (tmp_path / "broken.parquet").write_bytes(b"hello")
     pd.DataFrame({"a": [1.0]}).to_parquet(tmp_path / "foreign.parquet")
     document = json.loads(path.read_text())
-    DAMAGE[name](document)
+    {**DAMAGE, **OF_CURVES}[name](document)
     path.write_text(json.dumps(document))
     with pytest.raises(DataError) as error:
         Law.load(path).predict(5e5)
     assert "law.json" in str(error.value) or ".parquet" in str(error.value)
-
-
-def test_points_have_no_curves_to_predict_from(tmp_path: Path) -> None:
-    budgets = np.geomspace(1e5, 1e7, 20)
-    document, _ = isolaw.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
-    path = tmp_path / "points.json"
-    save(document, path)
-    assert json.loads(path.read_text()) == document.to_dict()
-    with pytest.raises(DataError, match="no learning curves to predict from"):
-        Law.load(path)
 
 
 @pytest.mark.parametrize("value", [32, np.int64(32), "32"], ids=["int", "numpy", "text"])
@@ -283,11 +289,15 @@ def test_what_is_fixed_may_come_from_anywhere(synthetic: Make, tmp_path: Path, v
     assert again.predict(5e5) == law.predict(5e5)
 
 
-def test_curves_and_levels(law: Law) -> None:
-    assert law.levels.tolist() == LEVELS
-    curves = law.curves(32, 128)
+def test_curves_and_levels(law: Law, paper: Law) -> None:
+    assert law.levels.tolist() == paper.levels.tolist() == LEVELS
+    curves = paper.curves(32, 128)
     assert curves([1e5]).shape == (26, 1)
-    entry = next(c for c in law.document.curves if c.rollouts_per_problem == 128)
+    with pytest.raises(InputError, match="B_p = 128, n = 12, of which the law has no run; expected B_p = 32"):
+        paper.curves(128, 12)
+    with pytest.raises(InputError, match="only laws of method='paper' have learning curves"):
+        law.curves(32, 128)
+    entry = next(c for c in paper.document.curves if c.rollouts_per_problem == 128)
     assert curves.parameters()["tau"][0] == pytest.approx(entry.parameters["tau"].value)
     assert law.logistic is not None
     assert law.logistic([5.5]).shape == (26, 1)

@@ -116,6 +116,6 @@ def test_turned_round_as_the_message_says_it_is_fitted(column: str, name: str) -
     columns = json.loads(str(error.value).partition("columns=")[2])
     assert list(columns) == [name]
     law = isolaw.fit(table, columns=columns, metric=name, draws=0)
-    assert law.document.curves
+    assert law.document.frontier
     own = isolaw.read(table, columns=columns, metric=name).points["value"]
     assert own.iloc[-1] > own.iloc[0]

@@ -40,7 +40,7 @@ _UNSTABLE = [
 def few_budgets(patch: pytest.MonkeyPatch) -> None:
     """Pages whose slider has three stops to the decade instead of 24: each is a prediction."""
     module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
-    patch.setattr(module, "_E12", (1.0, 2.0, 5.0))
+    patch.setattr(module, "_E6", (1.0, 2.0, 5.0))
 
 
 def in_turn(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         few_budgets(patch)
         in_turn(patch)
-        patch.setattr("isolaw.report.figures.law._KINDS", ("svg",))
+        patch.setattr("isolaw.report.figures._KINDS", ("svg",))
         patch.setattr(os, "fsync", lambda _: None)
         patch.setenv("COLUMNS", "100")
         inputs.write(folder, group)

@@ -39,7 +39,7 @@ def test_it_is_what_fit_and_predict_say(found: Answer, synthetic: Callable[..., 
 def test_at_most_eight_lines_in_the_words_of_predict(found: Answer) -> None:
     lines = repr(found).splitlines()
     assert len(lines) <= 8
-    assert lines[:3] == words.verdict(found.prediction)
+    assert lines[:3] == words._verdict(found.prediction)
     assert lines[3].startswith("Gain over the best at ")
     assert lines[4].startswith("Highest reward at n* ")
     assert [line.partition(":")[0] for line in lines[5:]] == ["Backtest", "Weak points"]
@@ -143,8 +143,10 @@ def test_a_law_and_a_prediction_print_what_they_found(found: Answer) -> None:
     assert repr(prediction) == f"<Prediction: 2.5e6 rollouts: {split}; expected loss {found.loss:.4f}>"
     text = law.summary().splitlines()
     assert [line.partition(" ")[0] for line in text[:3]] == ["For", "Expected", "Next:"]
-    rows = text[text.index(next(line for line in text if line.startswith("law of n*"))) :]
+    rows = text[text.index(next(line for line in text if line.startswith("law "))) :]
     assert [row.split()[0] for row in rows[1:6]] == ["constant", "power", "linear", "quadratic", "logistic"]
     preferred = law.document.comparison.preferred
     assert law.formula.startswith("n* = " if preferred in ("power", "constant", "linear") else "log2 n* = ")
     assert law.formula in law.summary()
+    missed = law.residuals()["residual"]
+    assert f"Residuals of {len(missed)} mean rewards: {(missed**2).mean() ** 0.5:.4f} (root" in law.summary()

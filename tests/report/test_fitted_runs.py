@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isolaw.report.fitted_runs import common_compute, final_rewards
+from isolaw.report.fitted_runs import _common_compute as common_compute
+from isolaw.report.fitted_runs import _final_rewards as final_rewards
 
 
 def test_finals_compare_runs_that_end_a_batch_apart() -> None:

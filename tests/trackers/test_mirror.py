@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,8 +20,8 @@ from isolaw.errors import SpecError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
-FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns", "trackio": "trackio"}
-ALL = ["tensorboard", "mlflow", "trackio", pytest.param("wandb", marks=pytest.mark.slow)]
+FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+ALL = ["tensorboard", pytest.param("wandb", marks=pytest.mark.slow)]
 MEASURED = ["problems_per_batch", "rollouts_per_problem", "seed", "step", "eval_set", "metric"]
 KEPT = ["problem_set", "algorithm", "compute", "value", "n_problems", "n_samples"]
 
@@ -31,20 +30,15 @@ KEPT = ["problem_set", "algorithm", "compute", "value", "n_problems", "n_samples
 def nothing_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Trackers take settings from the environment and from the user's home."""
     home = str(tmp_path_factory.mktemp("home"))
-    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_RUN_ID", "MLFLOW_TRACKING_URI"):
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, home)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
 
 
 @pytest.fixture
 def spec(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SweepSpec]:
     def make(to: str | list[str], compute: float = 20_000, **sections: Any) -> SweepSpec:
-        if "trackio" in to:  # it takes its folder from the environment once, when it is imported
-            monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "out" / "trackio")
         own = sections.pop("tracking", {})
         return tiny(sweep={"compute": compute}, tracking={"to": to, **own}, **sections)
 
@@ -94,21 +88,6 @@ def tensorboard_curves(out: Path) -> dict[str, dict[str, list[int]]]:
     return curves
 
 
-def mlflow_curves(out: Path) -> dict[str, dict[str, list[int]]]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=(out / "mlruns").as_uri())
-    experiment = client.get_experiment_by_name("isolaw")
-    curves = {}
-    for run in client.search_runs([experiment.experiment_id]):
-        assert run.info.status == "FINISHED"
-        own = {key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics}
-        curves[run.info.run_name[-8:]] = {
-            key: [point.step for point in points] for key, points in own.items()
-        }
-    return curves
-
-
 def wandb_curves(out: Path) -> dict[str, dict[str, list[int]]]:
     """W&B has no reader of its own files: here they are read record by record with its messages."""
     from isolaw.readers.containers.wandb_offline import CONTAINER
@@ -122,23 +101,9 @@ def wandb_curves(out: Path) -> dict[str, dict[str, list[int]]]:
     return curves
 
 
-def trackio_curves(out: Path) -> dict[str, dict[str, list[int]]]:
-    from trackio.sqlite_storage import SQLiteStorage
-
-    curves: dict[str, dict[str, list[int]]] = {}
-    for name in SQLiteStorage.get_runs("isolaw"):
-        own = curves.setdefault(name[-8:], {})
-        for row in SQLiteStorage.get_logs("isolaw", name):
-            for key in set(row) - {"step", "timestamp"}:
-                own.setdefault(key, []).append(row["step"])
-    return curves
-
-
 CURVES = {
     "tensorboard": tensorboard_curves,
-    "mlflow": mlflow_curves,
     "wandb": wandb_curves,
-    "trackio": trackio_curves,
 }
 
 
@@ -210,57 +175,13 @@ def _is(run: Any, n: int, seed: int) -> bool:
     return (run.rollouts_per_problem, run.seed) == (n, seed)
 
 
-def test_mlflow_knows_a_run_by_our_id(spec, tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    out, away = tmp_path / "out", tmp_path / "away"
-    isolaw.sweep(spec("mlflow", tracking={"project": "grid", "directory": str(away)}), out)
-    assert not (out / "mlruns").exists()
-    client = MlflowClient(tracking_uri=(away / "mlruns").as_uri())
-    runs = client.search_runs([client.get_experiment_by_name("grid").experiment_id])
-    assert {run.data.tags["isolaw.run_id"] for run in runs} == set(SweepStore(out).run_ids())
-    assert {run.data.params["isolaw.rollouts_per_problem"] for run in runs} == {"4", "16"}
-    assert_mirrored(out, "mlflow", away)
-
-
 @pytest.mark.slow
 def test_several_trackers_and_worker_processes(spec, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    isolaw.sweep(spec(["tensorboard", "mlflow"], executor={"kind": "processes", "jobs": 2}), out)
-    for tracker in ("tensorboard", "mlflow"):
+    isolaw.sweep(spec(["tensorboard", "wandb"], executor={"kind": "processes", "jobs": 2}), out)
+    for tracker in ("tensorboard", "wandb"):
         assert_mirrored(out, tracker)
         assert_each_once(out, tracker)
-
-
-def test_trackio_keeps_times_and_configuration(spec, tmp_path: Path) -> None:
-    from trackio.sqlite_storage import SQLiteStorage
-
-    out = tmp_path / "out"
-    isolaw.sweep(spec("trackio", tracking={"project": "grid"}), out)
-    store = SweepStore(out)
-    configs = SQLiteStorage.get_all_run_configs("grid")
-    assert {own["isolaw"]["run_id"] for own in configs.values()} == set(store.run_ids())
-    for own in SQLiteStorage.get_run_records("grid"):
-        lines = store.run(own["id"]).recorded().checkpoints
-        times = [pd.Timestamp(row["timestamp"]) for row in SQLiteStorage.get_logs("grid", own["name"])]
-        assert (times[-1] - times[0]).total_seconds() == pytest.approx(
-            lines[-1]["wall_s"] - lines[0]["wall_s"], abs=1e-5
-        )
-
-
-def test_trackio_fails_once_and_is_brought_up_to_date(
-    spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, own = tmp_path / "out", spec("trackio")
-    (tmp_path / "file").write_text("")
-    with monkeypatch.context() as patch:
-        patch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "file")
-        with pytest.warns(UserWarning, match="trackio: isolaw stops mirroring: .*file") as caught:
-            isolaw.sweep(own, out)
-    assert len(caught) == 1
-    isolaw.sweep(own, out)
-    assert_mirrored(out, "trackio")
-    assert "rackio" not in capsys.readouterr().out
 
 
 def test_only_what_no_resume_cuts_is_mirrored(spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +275,7 @@ def test_and_the_next_sweep_brings_it_up_to_date(
     assert_mirrored(out, "tensorboard")
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
 def test_a_library_that_is_missing_is_said_before_anything_is_spent(
     tracker: str, spec, tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +301,7 @@ def test_a_folder_of_the_same_name_is_no_library(
 def test_a_tracker_that_is_none(isolaw, tmp_path: Path) -> None:
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--set", "tracking.to=['tensorbord']")
     assert (code, said) == (2, "")
-    assert "tracking.to: found 'tensorbord'; expected 'tensorboard', 'wandb', 'mlflow' or 'trackio'" in notes
+    assert "tracking.to: found 'tensorbord'; expected 'tensorboard' or 'wandb'" in notes
     assert not (tmp_path / "out").exists()
 
 

@@ -7,10 +7,14 @@ command, and `following` reads its log.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.version import Version
 
 from isolaw.backend import Backend, Checkpoint, Needs, Outlook, RunContext, sampling_issues
 from isolaw.backends.command import adapters, template
@@ -76,9 +80,10 @@ class _CommandBackend(Backend):
         return [Issue("command.run", "no such program", word)]
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on the keys of the sweep file that do not reach the trainer."""
+        """Return notes on keys that do not reach the trainer, and on packages that it does not support."""
         try:
-            return template.unused(spec, CommandOptions.read(spec))
+            options = CommandOptions.read(spec)
+            return [*template.unused(spec, options), *_version_notes(options)]
         except (SpecError, ValueError):  # `resolve` and `check` report the issues
             return []
 
@@ -131,6 +136,26 @@ class _CommandBackend(Backend):
 
 
 BACKEND = _CommandBackend()
+
+
+def _version_notes(options: CommandOptions) -> Iterator[str]:
+    """Yield a note for each package of the command's environment that is newer than its framework supports.
+
+    The environment is the one that contains the command's program. Its metadata is read, no code is executed.
+    """
+    words = template.words_of(options)
+    program = shutil.which(words[0]) if words else None
+    if program is None or not (adapter := options.adapter):
+        return
+    environment, given = Path(program).absolute().parents[1], adapter.given(words)
+    packages = [str(folder) for folder in environment.glob("lib/python3*/site-packages")]
+    for setting, (package, last) in adapter.supports.items():
+        if not re.fullmatch(adapters.ON, given.get(setting, "false")):
+            continue
+        for found in distributions(name=package, path=packages):
+            if Version(found.version).release[: last.count(".") + 1] > Version(last).release:
+                version = f"{options.framework} {adapters.CHECKED[options.framework]}"
+                yield f"{version} supports {package} up to {last}; {environment} has {found.version}"
 
 
 def is_trained(folder: Path) -> bool:

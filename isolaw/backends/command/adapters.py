@@ -34,7 +34,8 @@ class Adapter:
 
     ``refused`` maps settings to the values (a regular expression) with which a step is no longer B_p · n
     rollouts and one update, and the reason. ``unlike`` maps a recipe key to the setting and the values of it
-    under which the framework reads the key's setting differently, and the reason.
+    under which the framework reads the key's setting differently, and the reason. ``supports`` maps a setting
+    to a package that it needs, and the last version of the package that the framework supports.
     """
 
     style: str  # "key=value" or "--key value"
@@ -47,6 +48,7 @@ class Adapter:
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unlike: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     least: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # of recipe keys, and why
+    supports: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     log: str = "output"
     checkpoints: str = ""
     reader: str = ""  # name of the reader of its logs, if it differs from the framework's name
@@ -106,7 +108,7 @@ def plain_name(name: str) -> str:
     return name.lstrip("+").replace("-", "_")
 
 
-_ON = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
+ON = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
 _DISCARDS = "it discards groups, whose rollouts C would not count"
 _SEVERAL = "a step would not be one update on B_p · n rollouts"
 _TRAINER: dict[str, str | None] = {  # settings of Hugging Face's Trainer
@@ -177,7 +179,7 @@ ADAPTERS: dict[str, Adapter] = {
         },
         member=("trainer.logger", "file"),
         refused={
-            "algorithm.filter_groups.enable": (_ON, _DISCARDS),
+            "algorithm.filter_groups.enable": (ON, _DISCARDS),
             "trainer.v1.trainer_mode": ("separate_async", "it makes parameter_sync_step updates a step"),
         },
         unlike=dict.fromkeys(
@@ -213,6 +215,7 @@ ADAPTERS: dict[str, Adapter] = {
         recipe=_TRAINER_RECIPE,
         refused=_TRAINER_REFUSED,
         unlike=_TRAINER_UNLIKE,
+        supports={"use_vllm": ("vllm", "0.31")},
         log="{out}/checkpoint-*/trainer_state.json",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
     ),
@@ -235,7 +238,7 @@ ADAPTERS: dict[str, Adapter] = {
             "ckpt.save_steps": "{every}",
             "ckpt.max_num": "2",
         },
-        refused={"algo.dynamic_filtering_enable": (_ON, _DISCARDS)},
+        refused={"algo.dynamic_filtering_enable": (ON, _DISCARDS)},
         resumed={"ckpt.load_enable": None},
         recipe={
             "lr": ("actor.adam.lr",),
@@ -268,7 +271,7 @@ ADAPTERS: dict[str, Adapter] = {
             "trainer.ckpt_interval": "{every}",
             "trainer.max_ckpts_to_keep": "2",
         },
-        refused={"trainer.algorithm.dynamic_sampling.type": (_ON, _DISCARDS)},
+        refused={"trainer.algorithm.dynamic_sampling.type": (ON, _DISCARDS)},
         unlike=dict.fromkeys(("clip_low", "clip_high"), _SKYRL_CISPO),
         fresh={"trainer.resume_mode": "none"},
         resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
@@ -291,7 +294,7 @@ ADAPTERS: dict[str, Adapter] = {
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
-        refused=_TRAINER_REFUSED | {"dynamic_sample": (_ON, _DISCARDS)},
+        refused=_TRAINER_REFUSED | {"dynamic_sample": (ON, _DISCARDS)},
         unlike=_TRAINER_UNLIKE,
         log="{out}/logging.jsonl",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",

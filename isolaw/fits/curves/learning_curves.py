@@ -18,16 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolaw.errors import InputError, Refused, unknown
-from isolaw.fits.curves.varpro import FitStatus, Floats, SearchRange, basis, varpro
-
-if TYPE_CHECKING:
-    from lmfit.model import ModelResult
+from isolaw.fits.curves.varpro import Floats, SearchRange, basis, varpro
 
 WIDTH = 0.005  # width of the bins of record points
 _LEAST_POINTS = 5
@@ -110,14 +106,11 @@ class Curves:
         return cls(family, low, slope, shape, unfitted, unfitted > 0, np.full(len(shape), np.nan))
 
 
-def fit_curves(
-    compute: Floats, reward: Floats, weights: Floats, family: str = "exp", robust: bool = False
-) -> Curves:
+def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "exp") -> Curves:
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
     ``compute`` (P,) is in rollouts. ``reward`` and ``weights`` have shape (D, P), or (1, P) if all versions
-    share them. A weight of 0 leaves out a checkpoint; ``power`` leaves out C = 0. ``robust`` selects the
-    Huber loss.
+    share them. A weight of 0 leaves out a checkpoint; ``power`` leaves out C = 0.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]
@@ -130,7 +123,7 @@ def fit_curves(
         positive = compute > 0
         compute, weights = compute[positive], weights[:, positive]
         reward = reward[:, positive]
-    s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low, robust)
+    s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low)
     total = np.maximum(weights.sum(axis=1), 1e-300)
     open_ended = s.undetermined
     if family != "power":
@@ -158,60 +151,3 @@ def record_mask(reward: Floats, width: float = WIDTH) -> NDArray[np.bool_]:
     mask = np.ones(reward.shape, dtype=bool)
     mask[..., 1:] = bins[..., 1:] > best[..., :-1]
     return mask
-
-
-def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
-    """Return one fit as an lmfit `ModelResult`, which can be inspected, plotted and profiled.
-
-    lmfit starts at the result of `fit_curves` and adds the covariance. Its ``conf_interval()`` returns
-    profile-likelihood intervals. These intervals assume independent checkpoints, but checkpoints of one run
-    are dependent. ``compute`` and ``reward`` are the points of one curve, of shape (P,) with P at least 5;
-    ``power`` leaves out C = 0.
-
-    Raises
-    ------
-    Refused
-        the checkpoints do not determine the curve, so it has neither covariance nor profile.
-    InputError
-        the family is unknown, or the arrays do not describe one curve.
-
-    >>> rng = np.random.default_rng(0)
-    >>> C = np.geomspace(1e3, 1e6, 40)
-    >>> result = model_result(C, 0.8 - 0.5 * np.exp(-C / 2e5) + rng.normal(0, 0.01, 40))
-    >>> low, high = (result.conf_interval(p_names=["A"], sigmas=[2])["A"][i][1] for i in (0, 2))
-    >>> bool(low < 0.8 < high)
-    True
-    """
-    from lmfit import Model
-
-    if family not in FAMILIES:
-        raise InputError(unknown("curve", family, FAMILIES, "there are"))
-    c, y = np.asarray(compute, dtype=np.float64), np.asarray(reward, dtype=np.float64)
-    if c.ndim != 1 or c.shape != y.shape or not np.isfinite(c + y).all():
-        raise InputError(f"compute and reward must be finite and of one length; found {c.shape}, {y.shape}")
-    if family == "power":
-        c, y = c[c > 0], y[c > 0]
-    if (distinct := np.unique(c).size) < _LEAST_POINTS:
-        raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {distinct}")
-    curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
-    status = FitStatus(int(curve.status[0])).name.lower().replace("_", " ")
-    if curve.status[0] == FitStatus.CONVERGED:
-        names = FAMILIES[family].parameters
-
-        def equation(compute: ArrayLike, **values: float) -> Floats:
-            return Curves.from_parameters(family, {k: np.array([v]) for k, v in values.items()})(compute)[0]
-
-        # lmfit reads the names of the parameters from these attributes
-        equation.argnames, equation.kwargs = ["compute", *names], []  # type: ignore[attr-defined]
-        model = Model(equation, name=family)
-        parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
-        for name in {"tau", "C_mid", "B", "K"} & set(names):
-            parameters[name].min = 0
-        result = model.fit(y, parameters, compute=c)
-        if result.errorbars:
-            return result
-        status = "lmfit finds no covariance"
-    raise Refused(
-        f"these checkpoints do not determine the {family} curve ({status}), which has no covariance and no "
-        "profile. Train until the curve bends, or add seeds"
-    )

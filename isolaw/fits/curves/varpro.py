@@ -20,7 +20,7 @@ on a bound has the status ``ON_BOUND``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -36,8 +36,6 @@ Floats = NDArray[np.float64]
 
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
 _CHUNK = 64
-_ROUNDS = 30  # limit on the rounds of reweighting with the robust loss
-_MAD = 1.4826  # ratio of the standard deviation of normal errors to their median absolute value
 
 
 class FitStatus(IntEnum):
@@ -65,7 +63,7 @@ class Solution:
     low: Floats
     slope: Floats
     shape: Floats  # θ, (D, dimensions)
-    sse: Floats  # weighted sum of squared residuals, (D,); the robust loss uses its last weights
+    sse: Floats  # weighted sum of squared residuals, (D,)
     status: NDArray[np.int64]  # `FitStatus` of each fit, (D,)
 
     @property
@@ -81,14 +79,12 @@ def varpro(
     family: str,
     axes: Sequence[SearchRange],
     low: float | None = None,
-    robust: bool = False,
 ) -> Solution:
     """Fit every data set by weighted least squares.
 
     ``x`` (P,) is common to all data sets. ``y`` and ``weights`` have shape (D, P), or (1, P) if all data sets
     share them; a weight of 0 leaves out a point. ``family`` is a key of `CODES`, and ``axes`` has a search
-    range for each shape parameter. ``low`` is the level, or None to fit it. ``robust`` replaces squares with
-    the Huber loss, scaled by the median absolute residual.
+    range for each shape parameter. ``low`` is the level, or None to fit it.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
@@ -106,57 +102,14 @@ def varpro(
     ]
     code, x, log_x = _abscissae(family, x)
     search = grid, on_grid(code, x, log_x, grid), np.stack(neighbours, axis=1), *np.array(axes).T[:2].copy()
-    level = math.nan if low is None else low
-
-    def fit(y: Floats, weights: Floats) -> Floats:
-        out = np.empty((max(len(y), len(weights)), 4 + len(axes)))
-        arguments = code, x, log_x, y, weights, level, *search, out
-        if len(out) <= _CHUNK:
-            solve(0, len(out), *arguments)
-        else:
-            starts = range(0, len(out), _CHUNK)
-            each(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts)
-        return out
-
-    out = fit(y, weights)
-    if robust:
-        _reweight(out, y, weights, lambda out: basis(family, x, out[:, 4:]), fit)
+    out = np.empty((max(len(y), len(weights)), 4 + len(axes)))
+    arguments = code, x, log_x, y, weights, math.nan if low is None else low, *search, out
+    if len(out) <= _CHUNK:
+        solve(0, len(out), *arguments)
+    else:
+        starts = range(0, len(out), _CHUNK)
+        each(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts)
     return Solution(out[:, 0], out[:, 1], out[:, 4:], out[:, 2], out[:, 3].astype(np.int64))
-
-
-def _reweight(
-    out: Floats,
-    y: Floats,
-    weights: Floats,
-    s: Callable[[Floats], Floats],
-    fit: Callable[[Floats, Floats], Floats],
-) -> None:
-    """Refit with Huber weights until the residuals converge, and replace the rows of ``out``."""
-    from statsmodels.robust.norms import HuberT
-
-    y, weights = (np.broadcast_to(part, (len(out), part.shape[1])) for part in (y, weights))
-    rows = np.flatnonzero(out[:, 3] != FitStatus.FAILED)
-    last = np.full((rows.size, y.shape[1]), np.inf)
-    for _ in range(_ROUNDS):
-        residual = np.abs(out[rows, :1] + out[rows, 1:2] * s(out[rows]) - y[rows])
-        scale = _MAD * _median(residual, weights[rows])
-        moves = (np.abs(residual - last).max(axis=1) > 1e-9 * scale) & (scale > 0)
-        if not moves.any():
-            break
-        rows, last = rows[moves], residual[moves]
-        out[rows] = fit(y[rows], weights[rows] * HuberT().weights(last / scale[moves, None]))
-
-
-def _median(values: Floats, weights: Floats) -> Floats:
-    """Return the weighted median of each row of ``values`` (D, P), as an array of shape (D,).
-
-    Integer ``weights`` count repetitions.
-    """
-    order = np.argsort(values, axis=1)
-    count = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
-    half = count[:, -1:] / 2
-    ends = [order[np.arange(len(order)), past.argmax(axis=1)] for past in (count >= half, count > half)]
-    return np.asarray(np.mean([values[np.arange(len(order)), end] for end in ends], axis=0))
 
 
 def basis(family: str, x: Floats, shape: Floats) -> Floats:

@@ -12,7 +12,7 @@ from isolaw.errors import DataError, InputError, shown
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
 from isolaw.fits.document.codec import Malformed
-from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
+from isolaw.fits.document.schema import FORMAT, LawDocument
 from isolaw.fits.selection import HELD
 
 
@@ -21,7 +21,7 @@ def check_writable(path: str | Path) -> None:
     check_replaceable(Path(path), "a law", "law.json", is_law)
 
 
-def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
+def save(document: LawDocument, path: str | Path) -> None:
     """Write a law's document; raise `DataError` if ``path`` is an existing file that is not a law."""
     check_writable(path)
     text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
@@ -62,8 +62,6 @@ def read(path: Path) -> dict[str, Any]:
 def load(path: Path) -> LawDocument:
     """Return a law's document; raise `DataError` if the file is not a law or is damaged."""
     data = read(path)
-    if data.get("method") == "points":
-        raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
     try:
         document = LawDocument.from_dict(data)
         _check(document)
@@ -75,9 +73,9 @@ def load(path: Path) -> LawDocument:
 def _check(document: LawDocument) -> None:
     """Raise `Malformed` if the parts of a document contradict each other."""
     grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
-    if grid != curves or not grid or not document.frontier:
+    if curves != (grid if document.curve else []) or not grid or not document.frontier:
         raise Malformed("its curves do not match its grid, or are missing")
-    names = set(FAMILIES[document.curve].parameters)
+    names = set(FAMILIES[document.curve].parameters) if document.curve else set()
     if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
         raise Malformed(f"expected the parameters {', '.join(sorted(names))} of every curve, and no others")
     if any(g.step_cost <= 0 for g in document.grid):

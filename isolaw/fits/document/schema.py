@@ -81,7 +81,6 @@ class CurveEntry(Cell):
     parameters: dict[str, Quantity]  # the parameters of the curve family, by name
     ceiling: Literal["seen", "open"]  # whether the checkpoints determine the ceiling
     rms: float  # root mean square of the residuals
-    late: float  # mean of reward minus curve over checkpoints beyond a quarter of the compute
     measured: tuple[float, float]
 
 
@@ -123,14 +122,6 @@ class LawEntry(RuleLoss):
 
 
 @dataclass(frozen=True)
-class FamilyFit:
-    """The quality of fit of one family of learning curves to the checkpoints of all configurations."""
-
-    rms: float
-    aicc: float
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
@@ -146,7 +137,6 @@ class Comparison:
     levels_off: float | None = None  # share of draws in which n* rises and levels off
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0  # the fewest runs of a configuration
-    curves: dict[str, FamilyFit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,9 +182,8 @@ class LawDocument(Flagged):
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
-    curve: Literal["exp", "hill", "power"]
+    curve: Literal["exp", "hill", "power"] | None  # of the paper's method, as is the next
     records: float | None  # width of the bins of record points
-    robust: bool
     x: Axis
     grid: tuple[GridEntry, ...]
     sources: tuple[str, ...]  # files of the runs
@@ -203,7 +192,7 @@ class LawDocument(Flagged):
     params: dict[str, Quantity]  # b, L, k, x0 of the logistic law (x0 is log10 C0, or M0), and saturation
     frontier: tuple[FrontierPoint, ...]
     crossovers: tuple[Crossing, ...]  # for each pair of n
-    curves: tuple[CurveEntry, ...]
+    curves: tuple[CurveEntry, ...]  # empty but for the paper's method
     bootstrap: DrawsInfo
     comparison: Comparison
     health: HealthInfo
@@ -229,31 +218,3 @@ class LawDocument(Flagged):
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
         """Return the document encoded by `to_dict`; raise `Malformed` if a key is missing or mistyped."""
         return decoded(cls, data)
-
-
-@dataclass(frozen=True)
-class StandardErrors:
-    """Least-squares standard errors under the assumption in ``label``. Undetermined errors are None."""
-
-    label: str
-    b: float | None
-    L: float | None
-    k: float | None
-    x0: float | None
-
-
-@dataclass(frozen=True)
-class PointsDocument(Flagged):
-    """A law fitted to ready-made points instead of learning curves: another content of ``law.json``."""
-
-    DERIVED = ("format", "simulated", "method")
-    format: ClassVar[str] = FORMAT
-    method: ClassVar[str] = "points"
-
-    x: Axis
-    points: int
-    params: dict[str, Quantity]
-    standard_errors: StandardErrors
-    sse: float
-    sources: tuple[str, ...] = ()
-    flags: tuple[Flag, ...] = ()

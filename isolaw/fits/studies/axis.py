@@ -19,8 +19,7 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import rows_with
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.registry import Shown
-from isolaw.runs import Runs, plain
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source, plain
 
 _WHOLE = "nothing"  # the value of ``without`` in runs of the complete recipe
 
@@ -29,7 +28,7 @@ _WHOLE = "nothing"  # the value of ``without`` in runs of the complete recipe
 class AxisComparison(Encoded, Shown):
     """The result of `compare_by`: the values of an axis compared with a base value."""
 
-    TEXT = "recipes"
+    TEXT = "text.comparisons.recipes"
 
     DERIVED = ("simulated",)
 

@@ -33,10 +33,10 @@ from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
-from isolaw.runs import Runs
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source
 
 _BUDGETS = 4
+_MOST_HELD_OUT = 5  # seeds: each is a fit
 FIXED = 16
 _SAME = 1e-6  # tolerance in comparisons of places, in doublings
 
@@ -82,9 +82,6 @@ def backtest(
     hold: Hold | None = None,
     where: Mapping[str, Any] | None = None,
     method: Literal["surface", "paper"] = "surface",
-    curve: str = "auto",
-    records: float | Literal["auto", "off"] | None = "auto",
-    robust: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Callable[[float], None] = lambda _: None,
@@ -118,7 +115,7 @@ def backtest(
         raise InputError(f"fit_below: found {number(fit_below)}; expected {accepted}")
     where = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
-    seeds = sorted(set.intersection(*(set(c.seeds) for c in selection.configurations)))
+    seeds = sorted(set.intersection(*(set(c.seeds) for c in selection.configurations)))[:_MOST_HELD_OUT]
     splits = len(seeds) if len(seeds) > 1 else 1
     judged: list[dict[str, _Judged]] = []
     for training, judging in _splits(runs, seeds):
@@ -131,8 +128,8 @@ def backtest(
             raise _no_allocation(fit_below, budgets)
         try:
             law = fit(
-                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, curve=curve,
-                records=records, robust=robust, draws=draws, seed=seed,
+                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, draws=draws,
+                seed=seed,
             )  # fmt: skip
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None

@@ -79,7 +79,7 @@ class GroupSize(Encoded):
 class DeadGroups(Encoded, Shown):
     """The share of dead groups of a problem set, for each n."""
 
-    TEXT = "dead_groups"
+    TEXT = "text.studies.dead_groups"
 
     DERIVED = ("format",)
     format: ClassVar[str] = "isolaw.dead-groups/1"

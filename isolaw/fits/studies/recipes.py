@@ -42,8 +42,7 @@ from isolaw.fits.selection import (
 )
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
-from isolaw.runs import Runs, plain
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source, plain
 
 _Side = dict[BatchShape, Configuration]  # the configurations of one recipe, by (B_p, n)
 _FAR = 10.0  # multiple of the measured compute beyond which isolaw states no reward
@@ -80,7 +79,7 @@ class Contrast:
 class RecipeComparison(Flagged, Shown):
     """The result of `compare`: the differences between the rewards and the curves of two recipes."""
 
-    TEXT = "recipes"
+    TEXT = "text.comparisons.recipes"
 
     DERIVED = ("simulated", "notes")
 

@@ -28,8 +28,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import measured_points, rows_with
-from isolaw.runs import Runs, full_names, plain
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Runs, Source, full_names, plain
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem"]
 _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "compute"]

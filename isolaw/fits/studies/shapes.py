@@ -49,7 +49,7 @@ from isolaw.fits.selection import Floats, select
 from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
 from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost, multiplied, parse_budget
 
 _MOST_RUNS = 16  # limit on the additional runs of a configuration
@@ -84,7 +84,7 @@ class ShapeComparison(Flagged, Shown):
     ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
     """
 
-    TEXT = "shapes"
+    TEXT = "text.comparisons.shapes"
 
     shapes: tuple[BatchShape, BatchShape]
     runs: tuple[int, int]  #: numbers of runs of A and of B

@@ -36,8 +36,7 @@ from isolaw.fits.studies.profile import LEAST_FREEDOM
 from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
 from isolaw.fits.studies.target_model import TargetData
 from isolaw.registry import Shown
-from isolaw.runs import full_names, plain
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Source, full_names, plain
 from isolaw.step_cost import Cost, Spent
 
 _LEAST_POINTS = 3  # fewest evaluations of a run
@@ -72,7 +71,7 @@ class TargetRow(Cell):
 class TargetStudy(Flagged, Shown):
     """The result of `to_target`: rollouts, steps and critical batches for each target reward."""
 
-    TEXT = "targets"
+    TEXT = "text.studies.targets"
 
     metric: str
     eval_set: str

@@ -31,7 +31,7 @@ from isolaw.report.document import Document
 from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import PageContent, content
-from isolaw.source import ReadKeywords, Source
+from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost
 
 __all__ = [
@@ -102,14 +102,14 @@ def write_report(
 def render(study: FittedRuns, facts: PageContent) -> str:
     """Return the page about the runs and their law as HTML."""
     scripts = [_asset(name) for name in _SCRIPTS]
-    page = content(study, facts, plotly_version())
+    page = content(study, facts, _plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
     return _filled(
         "page.html.j2",
         **page,
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
-        data=Markup(as_script({key: page[key] for key in keys})),
+        data=Markup(_as_script({key: page[key] for key in keys})),
     )
 
 
@@ -139,10 +139,10 @@ def _templates() -> Environment:
     )
 
 
-def as_script(value: object) -> str:
+def _as_script(value: object) -> str:
     """Return ``value`` as JSON that is safe inside a script element.
 
-    >>> as_script({"name": "</script>"})
+    >>> _as_script({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -174,7 +174,7 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def plotly_version() -> str:
+def _plotly_version() -> str:
     """Return the version of the embedded plotly.js."""
     match = re.search(r"plotly\.js \(cartesian - minified\) v([\d.]+)", _asset(_SCRIPTS[0]))
     assert match is not None

@@ -6,18 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from isolaw.evidence import amount
+from isolaw.evidence import amount, in_reward, number, share
 from isolaw.fits.allocations import FAR, comparable
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Option, Prediction
-from isolaw.report.figures.series import steps_scale
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
-from isolaw.report.text.numbers import in_reward, number, share
 
-# The E12 series of preferred numbers (IEC 60063): 12 round values per decade, evenly spaced in log C.
-_E12 = (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2)
+# The E6 series of preferred numbers (IEC 60063): 6 round values per decade, evenly spaced in log C.
+_E6 = (1.0, 1.5, 2.2, 3.3, 4.7, 6.8)
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,21 @@ class Budgets:
         return [p for p in self.predictions if p.options]
 
 
-def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
+def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
     """Predict at every position, from the start of the frontier to the largest budget with a recommendation.
 
-    The slider starts at ``compute``, by default the largest measured position with a recommendation. Raises
-    `InputError` if ``compute`` is less than one step.
+    The slider starts at ``compute`` (or at the rollouts that hours buy), by default at the largest measured
+    position with a recommendation. Raises `InputError` if ``compute`` is less than one step.
     """
+    if isinstance(compute, str):
+        asked = law.predict(compute, **limits)
+        bought = None if asked.allocation is None else asked.allocation.compute
+        compute = bought if asked.asked else asked.compute
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
-    start = law.document.x.range[0] * steps_scale(law.document)
+    start = law.document.x.range[0] * law_text.steps_scale(law.document)
     predictions: dict[int, Prediction] = {}
-    for stop in stops(start, max(FAR * comparable(grid), largest)):
+    for stop in _stops(start, max(FAR * comparable(grid), largest)):
         if (prediction := text.predicted(law, stop, **limits)) is not None:
             predictions[stop] = prediction
     today = text.at_the_end(law, **limits)
@@ -66,14 +68,14 @@ def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     return Budgets([predictions[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
 
 
-def stops(low: float, high: float) -> list[int]:
+def _stops(low: float, high: float) -> list[int]:
     """Return the preferred numbers from ``low`` to ``high``.
 
-    >>> stops(800, 1500)
-    [820, 1000, 1200, 1500]
+    >>> _stops(600, 1500)
+    [680, 1000, 1500]
     """
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    every = (round(number * 10.0**decade) for decade in decades for number in _E12)
+    every = (round(number * 10.0**decade) for decade in decades for number in _E6)
     return sorted({stop for stop in every if low <= stop <= high})
 
 
@@ -91,7 +93,7 @@ def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
     loss, stars, step = text.loss(prediction), text.stars(prediction), prediction.next
     instead = nearest.nearest if a is None else None
     return {
-        "x": prediction.compute / steps_scale(document),
+        "x": prediction.compute / law_text.steps_scale(document),
         "budget": f"{amount(prediction.compute)} {prediction.unit}",
         "n": n,
         "b": b,

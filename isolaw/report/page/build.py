@@ -6,38 +6,40 @@ import hashlib
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from isolaw import engine
 from isolaw.design.decisions import Decision
+from isolaw.design.directory import read
 from isolaw.evidence import amount
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.health import health
-from isolaw.registry import __version__
-from isolaw.report.document import Table
+from isolaw.readers.reading import Reading
+from isolaw.registry import __version__, traits
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import landscape, law_charts, race, run_charts, tables
+from isolaw.report.page import landscape, law_charts, race, responses, run_charts
 from isolaw.report.page.budgets import Budgets, shown
-from isolaw.report.page.chart import Chart, palette, text
+from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
-from isolaw.report.text import sweep as sweep_text
+from isolaw.report.text.costs import hours_so_far
 from isolaw.report.text.prediction import backtest_failed, backtest_line
-from isolaw.runs import SYMBOL_OF, Runs
+from isolaw.runs import Runs
+from isolaw.store import SweepStore
 from isolaw.store.sweep import Kept
 
 _LISTED = 12
 _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
 
 
-def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, kind, SHA-256) of each file or sweep in ``read``. Many files are listed as their folder.
+def _sources(named: Iterable[str | Path]) -> list[tuple[str, str, str]]:
+    """Return (name, kind, SHA-256) of each file or sweep in ``named``. Many files are listed as their folder.
 
     The hash of a folder is the SHA-256 of the output of ``sha256sum`` for its files, sorted by name.
     """
-    paths = [Path(name) for name in dict.fromkeys(map(str, read))]
+    paths = [Path(name) for name in dict.fromkeys(map(str, named))]
     directories = [path for path in paths if path.is_dir()]
     out = []
     for path in directories:
@@ -82,9 +84,11 @@ def _options(document: LawDocument) -> str:
     d, records = document, "off" if document.records is None else document.records
     keywords = {
         "metric": d.metric, "eval_set": d.eval_set, "hold": d.hold, "where": d.fixed, "method": d.method,
-        "curve": d.curve, "records": records, "x": "compute" if d.x.name == "steps" else d.x.name,
-        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed, "robust": d.robust,
+        "x": "compute" if d.x.name == "steps" else d.x.name,
+        "draws": d.bootstrap.draws, "seed": d.bootstrap.seed,
     }  # fmt: skip
+    if d.curve is not None:
+        keywords |= {"curve": d.curve, "records": records}
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())
 
 
@@ -95,7 +99,7 @@ class PageContent:
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
     backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none
     failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
-    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.build`)
+    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`_sources`)
     command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
@@ -104,17 +108,29 @@ class PageContent:
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
     responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
 
-
-@dataclass
-class PageSection:
-    """A section of the page: sentences, charts (next to each other if ``small``) and tables."""
-
-    name: str
-    title: str
-    lines: list[str] = field(default_factory=list)
-    charts: list[Chart] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    small: bool = False
+    @classmethod
+    def of(
+        cls, reading: Reading, budgets: Budgets | None, backtest: Mapping[str, Any] | str, command: str
+    ) -> PageContent:
+        """Return the content of the page about logs that were read; ``command`` recreates the page."""
+        directories = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
+        sweeps = {directory: engine.status(directory) for directory in directories}
+        alone = len(reading.sources) == len(sweeps) == 1
+        continues = alone and not traits(sweeps[directories[0]]["backend"]).recorded
+        hours = {directory: hours_so_far(state) for directory, state in sweeps.items()}
+        return cls(
+            budgets,
+            backtest,
+            [failure for state in sweeps.values() for failure in state["failures"]],
+            _sources(file for run in reading.ready for file in run.sources),
+            command,
+            [*reading.notes, *reading.runs.notes],
+            ", ".join(reading.sources),
+            directories[0] if continues else "",
+            [f"{directory}: {text}" for directory, text in hours.items() if text],
+            read(SweepStore(directories[0])) if alone else (),
+            [kept for directory in directories for kept in SweepStore(directory).responses()],
+        )
 
 
 def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any]:
@@ -122,19 +138,16 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
     made = [
-        _law(study, facts),
+        law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
-        *_race(facts),
-        PageSection(
-            "grid", "Rewards at the same compute", charts=[run_charts.grid(study)],
-            tables=[tables.rewards_at_one_compute(study)],
-        ),
-        _best_and_worst(study),
-        _landscape(study),
-        *_responses(facts),
-        _health(study, facts),
-        _backtest(facts),
-    ]  # fmt: skip
+        race.section(facts.race, facts.sweep),
+        run_charts.at_one_compute(study),
+        run_charts.spread(study),
+        landscape.section(study),
+        responses.section(facts.responses),
+        run_charts.health_section(study, facts.failed),
+        run_charts.backtest(facts.backtest),
+    ]
     sections = [section for section in made if isinstance(section, PageSection)]
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
@@ -151,7 +164,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         "failed": backtest_failed(facts.backtest),
         "tolerance": "" if document is None else f"{document.tolerance:g}",
         "facts": _facts(study),
-        "warnings": _warnings(document) if document else list(facts.notes),
+        "warnings": law_text.notes(document.flags) if document else list(facts.notes),
         "budgets": texts,
         "first": 0 if budgets is None else budgets.first,
         "drawn": {
@@ -165,87 +178,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         "charts": [chart.to_dict() for chart in charts],
         "runs": _names(study, run_ids),
     }
-
-
-def _warnings(document: LawDocument) -> list[str]:
-    """Return the flags of the law, except the saturation flag, which has a line of its own."""
-    return law_text.notes(document.flags)
-
-
-def _law(study: FittedRuns, facts: PageContent) -> PageSection | str:
-    d, budgets = study.document, facts.budgets
-    if d is None:
-        return f"n*(C): {study.refused}"
-    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
-    charts, shown = [], [] if budgets is None else budgets.recommended
-    sections: list[Table | None] = [tables.laws(d), tables.configurations(d)]
-    if budgets is not None and shown:
-        charts = [law_charts.n_star(study, budgets)]
-        sections.insert(0, tables.frontier(shown, d))
-    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
-    return PageSection("law", title, lines, charts, [table for table in sections if table is not None])
-
-
-def _race(facts: PageContent) -> list[PageSection]:
-    """Return the section about a race, or an empty list if the runs form a grid."""
-    if not facts.race:
-        return []
-    lines, chart = race.lines(facts.race, facts.sweep), race.loss_against_spend(facts.race)
-    table, charts = race.decisions(facts.race), [chart] if chart else []
-    return [PageSection("race", "How the runs were chosen", lines, charts, [table])]
-
-
-def _responses(facts: PageContent) -> list[PageSection]:
-    """Return the section of kept responses, or an empty list if no run kept any (simulated runs never do)."""
-    if not facts.responses:
-        return []
-    shown = run_charts.chosen_responses(facts.responses)
-    lines = run_charts.response_lines(facts.responses, shown)
-    return [PageSection("responses", "Responses", lines, tables=[run_charts.response_table(shown)])]
-
-
-def _best_and_worst(study: FittedRuns) -> PageSection | str:
-    names = study.best_and_worst()
-    if not names:
-        why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
-        return f"best@k against worst@k: {why}"
-    (best, worst), k = names, names[0].partition("@")[2]
-    line = (
-        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage) or {k} "
-        f"correct answers ({worst}, reliability)."
-    )
-    charts = run_charts.best_and_worst(study)
-    return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
-
-
-def _landscape(study: FittedRuns) -> PageSection | str:
-    charts = landscape.landscape(study)
-    if not charts:
-        return "pass@1 landscape: the runs did not record results of single problems"
-    lines = []
-    if not any(chart.name.startswith("landscape") for chart in charts):
-        lines.append(
-            "The runs did not record pass@1 of all problems. A simulated sweep records it with "
-            'evaluation.metrics = [..., "histogram"]. A real sweep always records it, in its directory and '
-            "not in its table."
-        )
-    return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
-
-
-def _health(study: FittedRuns, facts: PageContent) -> PageSection:
-    judged = health(study.runs, study.metric, study.eval_set)
-    lines = sweep_text.health(judged, len(facts.failed), study.document)
-    table = tables.health(judged, study, facts.failed)
-    return PageSection("health", "Health of the runs", lines, tables=[table])
-
-
-def _backtest(facts: PageContent) -> PageSection | str:
-    result = facts.backtest
-    if isinstance(result, str):
-        return f"Backtest: {result}"
-    charts, losses = [run_charts.backtest(result)], [tables.backtest(result)]
-    title = "Backtest: would small runs have predicted the best allocation?"
-    return PageSection("backtest", title, [], charts, losses)
 
 
 def _facts(study: FittedRuns) -> list[tuple[str, str]]:
@@ -286,7 +218,7 @@ def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, 
 def _names(study: FittedRuns, run_ids: Sequence[str]) -> list[str]:
     """Return the hover text of each run."""
     facts = study.runs.points.drop_duplicates("run_id").set_index("run_id")
-    names = tables.labels(run_ids)
+    names = run_charts.labels(run_ids)
     out = []
     for run_id in run_ids:
         b, n, seed = (facts.at[run_id, key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))

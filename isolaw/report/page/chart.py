@@ -1,4 +1,4 @@
-"""A chart of the page: traces and axes for plotly.js, a caption, and a description for screen readers.
+"""The sections of the page, and their charts: traces and axes for plotly.js, a caption, a description.
 
 Colours are names (``var(--n3)``, ``var(--accent)``) that the page resolves in its light or dark palette. Text
 from data passes through `text`, since plotly.js interprets tags.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
+from isolaw.report.document import Table
+
+_ROOM = 1.4  # the axis of n extends beyond the smallest and largest n by this factor
 SILENT = {"hoverinfo": "skip", "showlegend": False}  # of a trace that shows no text and no legend entry
 
 
@@ -39,6 +42,18 @@ class Chart:
     def to_dict(self) -> dict[str, Any]:
         """Return the data that the page's script draws."""
         return {key: getattr(self, key) for key in ("name", "data", "layout", "budget", "height")}
+
+
+@dataclass
+class PageSection:
+    """A section of the page: sentences, charts (next to each other if ``small``) and tables."""
+
+    name: str
+    title: str
+    lines: list[str] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    small: bool = False
 
 
 def text(value: object) -> str:
@@ -121,6 +136,12 @@ def n_axis(title: str, levels: Sequence[int]) -> dict[str, Any]:
         "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
         "tickvals": list(levels), "ticktext": [f"{n:,}" for n in levels],
     }  # fmt: skip
+
+
+def n_ends(levels: Iterable[float]) -> tuple[float, float]:
+    """Return the limits of an axis of n that contains all these n."""
+    known = list(levels)
+    return min(known) / _ROOM, max(known) * _ROOM
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:

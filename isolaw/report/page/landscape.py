@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
+from isolaw.evidence import number
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page.chart import Chart, line, log_axis, n_colour, rounded
-from isolaw.report.text.numbers import number
+from isolaw.report.page.chart import Chart, PageSection, line, log_axis, n_colour, rounded
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # height of a map
@@ -20,7 +20,22 @@ _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "
 _engineering = EngFormatter(sep="")
 
 
-def landscape(study: FittedRuns) -> list[Chart]:
+def section(study: FittedRuns) -> PageSection | str:
+    """Return the section of the pass@1 landscape, or the reason why there is none."""
+    charts = _charts(study)
+    if not charts:
+        return "pass@1 landscape: the runs did not record results of single problems"
+    lines = []
+    if not any(chart.name.startswith("landscape") for chart in charts):
+        lines.append(
+            "The runs did not record pass@1 of all problems. A simulated sweep records it with "
+            'evaluation.metrics = [..., "histogram"]. A real sweep always records it, in its directory and '
+            "not in its table."
+        )
+    return PageSection("landscape", "The pass@1 landscape over training", lines, charts, small=True)
+
+
+def _charts(study: FittedRuns) -> list[Chart]:
     """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
     b, levels = study.one_batch(), study.levels
     shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})

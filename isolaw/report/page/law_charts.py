@@ -1,4 +1,4 @@
-"""The charts of a law: reward by budget, n*(C), and the runs with the frontier."""
+"""The charts of a law: reward by budget, n*(C), and the runs with the frontier; the section of the law."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from isolaw.evidence import Quantity, in_reward, interval, number
 from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.law import Law
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.prediction import Prediction
-from isolaw.report.figures.series import fitted_curves, law_line, n_ends, star_line, steps_scale
+from isolaw.fits.surface.slices import slices
+from isolaw.report.document import Table, TableCell
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
+    PageSection,
     band,
     joined,
     line,
@@ -23,17 +29,36 @@ from isolaw.report.page.chart import (
     mark,
     n_axis,
     n_colour,
+    n_ends,
     rounded,
     text,
 )
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, interval, number
+from isolaw.report.text.law import steps_scale
+from isolaw.report.text.prediction import laws
 from isolaw.runs import SYMBOL_OF
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_POINTS = 30  # points of each run
-_CURVE = 60
+_CURVE = 60  # points of a fitted curve
+_WIDTH = 0.1  # decades of x over which n* is smoothed
+Floats = NDArray[np.float64]
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
+
+
+def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
+    """Return the section of the law, or the reason why there is none."""
+    law = study.law
+    if law is None:
+        return f"n*(C): {study.refused}"
+    d, charts, shown = law.document, [], [] if budgets is None else budgets.recommended
+    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
+    tables: list[Table | None] = [laws(d), _configurations(d)]
+    if budgets is not None and shown:
+        charts = [n_star(law, budgets)]
+        tables.insert(0, frontier_table(shown, d))
+    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
+    return PageSection("law", title, lines, charts, [table for table in tables if table is not None])
 
 
 def buys(study: FittedRuns, budgets: Budgets) -> Chart:
@@ -113,7 +138,7 @@ def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = 
     data = [_runs(part, b, n, study, labels) for (b, n), part in thinned.groupby(PLACE, sort=True)]
     document = study.document
     if study.law is not None and document is not None:
-        for entry, curve in zip(document.grid, fitted_curves(study.law, _CURVE), strict=True):
+        for entry, curve in zip(document.grid, _fitted_curves(study.law), strict=True):
             b, n = entry.problems_per_batch, entry.rollouts_per_problem
             style = {"color": n_colour(study.levels, n), "width": 1.4}
             data.append(line(*curve, style, hoverinfo="skip", meta={"n": n, "b": b}))
@@ -163,17 +188,15 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[st
     }  # fmt: skip
 
 
-def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
+def n_star(law: Law, budgets: Budgets) -> Chart:
     """Return a chart of n*(C) with its band at the slider's budgets, the law, and the ends of the grid."""
-    law, document = study.law, study.document
-    assert law is not None
-    assert document is not None
+    document = law.document
     levels, of_b = law.levels, document.axis == "problems_per_batch"
     pairs = [(p, p.b_star if of_b else p.n_star) for p in budgets.recommended]
     pairs = [(p, q) for p, q in pairs if q.value is not None and q.status != "not_identified"]
     x = _x([p for p, _ in pairs], document)
     ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in pairs)])
-    at, n, low, high = star_line(x, [q for _, q in pairs], ends)
+    at, n, low, high = _star_line(x, [q for _, q in pairs], ends)
     data: list[dict[str, Any]] = []
     if np.isfinite(low).any():
         data += band(at, low, high, **_DRAWS)
@@ -187,7 +210,7 @@ def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
     hovered = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
     data.append(line(at, n, solid, **hovered, **_named(name, 1)))
     fine = np.geomspace(*document.x.range, 60)
-    by_law, _ = law_line(law, fine)
+    by_law = _law_line(law, fine)
     if by_law is not None:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
@@ -211,7 +234,7 @@ def n_star(study: FittedRuns, budgets: Budgets) -> Chart:
     }
     title = f"The best {SYMBOL_OF[document.axis]} for a budget"
     alt = " ".join([f"{title}.", law_text.ends(document), law_text.saturation(document)])
-    return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=420)
+    return Chart("n-star", title, _n_star_caption(document), data, layout, alt, budget=True, height=420)
 
 
 _AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "problems per batch"}
@@ -223,6 +246,86 @@ def _named(name: str, rank: int) -> dict[str, Any]:
 
 
 _DRAWS = _named("95 % of draws", 2)  # the legend entry of a band
+
+
+def _fitted_curves(law: Law) -> list[tuple[Floats, Floats]]:
+    """Return (x, fitted reward) of every configuration in the grid, over its measured range.
+
+    If the law has a surface, the rewards come from the surface, like the recommendations, so that no curve
+    exceeds the frontier. With ``method="paper"`` they come from the learning curves.
+    """
+    document, scale = law.document, steps_scale(law.document)
+    low, high = (end * scale for end in document.x.range)
+    x = np.geomspace(low, high, _CURVE)
+    reward = None
+    if law.surface is not None:
+        cut = slices(law.surface, x)
+        reward = cut.reward[0][:, cut.place]  # (X, N)
+    out = []
+    for i, entry in enumerate(document.grid):
+        start = max(entry.measured[0], entry.step_cost)
+        if reward is None:
+            compute = np.geomspace(start, entry.measured[1], _CURVE)
+            fitted = law.curves(entry.problems_per_batch, entry.rollouts_per_problem)(compute)[0]
+        else:
+            inside = (x >= start) & (x <= entry.measured[1] * (1 + 1e-9))
+            compute, fitted = x[inside], reward[inside, i]
+        out.append((compute / scale, fitted))
+    return out
+
+
+def _law_line(law: Law, x: Floats) -> Floats | None:
+    """Return n of the preferred law at each ``x``; None without a preferred law."""
+    document = law.document
+    name = law_text.preferred(document)
+    argument = np.log10(x) if document.x.log10 else x
+    if document.method == "paper":
+        log2_n = None if law.logistic is None else law.logistic(argument)
+    else:
+        theta = None if name is None else law.theta(name)
+        log2_n = None if name is None or theta is None else LAWS[name].log2_n(argument, theta)
+    return None if log2_n is None else np.asarray(np.exp2(np.clip(log2_n[0], -20, 60)))
+
+
+def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[float, float]) -> Floats:
+    """Return x, n* and the two ends of its 95 % interval at each x where n* is known.
+
+    The array has shape (4, X). An unbounded interval ends at the limit of the axis, given by ``ends``; a
+    missing interval is NaN. Since n* comes from a grid of n, it changes in steps. A local linear fit over log
+    x, with a normal kernel of a tenth of a decade, smooths log n* and the logs of both ends.
+
+    >>> result = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
+    >>> _star_line([1e5, 1e6], result, (4.0, 256.0)).round()
+    array([[1.00e+05, 1.00e+06],
+           [8.00e+00, 6.40e+01],
+           [4.00e+00, 3.20e+01],
+           [1.60e+01, 1.28e+02]])
+    """
+    rows = []
+    for at, q in zip(x, quantities, strict=True):
+        if q.value is None or q.status in ("refused", "not_identified"):
+            continue
+        low, high = (np.nan, np.nan) if q.interval is None else q.interval
+        rows.append((at, q.value, ends[0] if low is None else low, ends[1] if high is None else high))
+    if not rows:
+        return np.empty((4, 0))
+    at, *lines = np.array(rows, dtype=np.float64).T
+    smooth = [np.clip(_smoothed(np.log10(at), np.clip(line, *ends)), *ends) for line in lines]
+    return np.array([at, *smooth])
+
+
+def _smoothed(t: Floats, values: Floats) -> Floats:
+    """Fit a weighted line to the logs of the values around each t and return its value at t."""
+    out = np.full(values.size, np.nan)
+    known = np.isfinite(values)
+    at, y = t[known], np.log2(values[known])
+    for i in np.flatnonzero(known):
+        weight = np.exp(-0.5 * ((at - t[i]) / _WIDTH) ** 2)
+        middle, mean = np.average(at, weights=weight), np.average(y, weights=weight)
+        spread = weight @ (at - middle) ** 2
+        slope = weight @ ((at - middle) * (y - mean)) / spread if spread > 1e-12 else 0.0
+        out[i] = mean + slope * (t[i] - middle)
+    return np.asarray(np.exp2(out))
 
 
 def _reward_caption(study: FittedRuns, thinned: bool) -> str:
@@ -247,7 +350,7 @@ def _reward_alt(study: FittedRuns) -> str:
     )
 
 
-def n_star_caption(document: LawDocument) -> str:
+def _n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
     n = SYMBOL_OF[document.axis]
     lines = [
@@ -261,3 +364,35 @@ def n_star_caption(document: LawDocument) -> str:
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
     lines.append(f"Near {n}* the reward is flat, so a loss in reward matters more than the {n} itself.")
     return " ".join(lines)
+
+
+def _configurations(document: LawDocument) -> Table | None:
+    """Return a table of the learning curves, or None if recommendations come from the surface instead."""
+    if document.method != "paper":
+        return None
+    ceiling = "A" in document.curves[0].parameters
+    rows = []
+    for g, c in zip(document.grid, document.curves, strict=True):
+        facts = (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
+        fitted = [TableCell.of(c.parameters["A"])] if ceiling else []
+        rows.append([*map(TableCell.number, facts), *fitted, TableCell.lost(c.rms, document.tolerance)])
+    columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
+    return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
+
+
+def frontier_table(shown: Sequence[Prediction], document: LawDocument) -> Table:
+    """Return the recommendation at each budget of the slider, one row per budget."""
+    of_b = document.axis == "problems_per_batch"
+    rows = []
+    for p in shown:
+        a = p.options[0].allocation
+        counts = (p.compute, a.rollouts_per_problem, a.problems_per_batch, a.steps)
+        star = p.b_star if of_b else p.n_star
+        rows.append(
+            [
+                *map(TableCell.number, counts), TableCell.of(p.reward), TableCell.lost(p.loss, p.tolerance),
+                TableCell.of(star, law_text.star(star)),
+            ]
+        )  # fmt: skip
+    columns = ["C", "n", "B_p", "M", "reward", "expected loss", "B_p*" if of_b else "n*"]
+    return Table("frontier", "The recommendation at each budget", columns, rows, long=True)

@@ -6,15 +6,24 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage
+from isolaw.evidence import number
 from isolaw.report.document import Table, TableCell
-from isolaw.report.page.chart import Chart, line, log_axis
+from isolaw.report.page.chart import Chart, PageSection, line, log_axis
 from isolaw.report.text import race as text
-from isolaw.report.text.numbers import number
 
 _WHOLE = ("design.kind=grid",)
 
 
-def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
+def section(history: Sequence[Decision], directory: str) -> PageSection | None:
+    """Return the section about a race, or None if the runs form a grid. ``directory`` is of its sweep."""
+    if not history:
+        return None
+    chart = _loss_against_spend(history)
+    charts, tables = [chart] if chart else [], [_decisions(history)]
+    return PageSection("race", "How the runs were chosen", _lines(history, directory), charts, tables)
+
+
+def _loss_against_spend(history: Sequence[Decision]) -> Chart | None:
     """Return a chart of the best configuration's expected loss after the runs of each decision."""
     known = [made for made in history if made.expected_loss is not None and made.spent]
     if not known:
@@ -42,7 +51,7 @@ def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
     )
 
 
-def decisions(history: Sequence[Decision]) -> Table:
+def _decisions(history: Sequence[Decision]) -> Table:
     """Return a table of the race's decisions, one row each."""
     rows = []
     for i, made in enumerate(history, 1):
@@ -72,7 +81,7 @@ def decisions(history: Sequence[Decision]) -> Table:
     return Table("decisions", "Decisions of the race", columns, rows)
 
 
-def lines(history: Sequence[Decision], directory: str = "") -> list[str]:
+def _lines(history: Sequence[Decision], directory: str) -> list[str]:
     """Return the race's result, and how to extend runs that it stopped early."""
     left = sum(standing.verdict is CellVerdict.WORSE for made in history for standing in made.standings)
     out = (

@@ -1,111 +1,84 @@
-"""Charts of the runs: reward by (B_p, n), best@k and worst@k, and the losses of a backtest."""
+"""The sections of the runs: rewards at one compute, best@k and worst@k, health, and the backtest."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from isolaw.evidence import count, in_reward, number
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.health import Health, health
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
-from isolaw.report.figures.series import n_ends
 from isolaw.report.fitted_runs import PLACE, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
+    PageSection,
     band,
     line,
     log_axis,
     mark,
     n_axis,
     n_colour,
+    n_ends,
     rounded,
     text,
 )
-from isolaw.report.text.numbers import count, in_reward, number
+from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
-from isolaw.store.sweep import Kept
 
-_MOST = 300  # rows; each text has up to 2.7 kB
-_EVALUATIONS = 5  # per run
-# The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
-
-
-def chosen_responses(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:
-    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
-
-    The choice includes the first and the last evaluation of each run, if ``most`` permits.
-    """
-    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
-    for each in range(_EVALUATIONS, 0, -1):
-        spread = [run[i] for run in runs for i in _spread(len(run), each)]
-        if each == 1 or sum(len(one.responses) for one in spread) <= most:
-            break
-    out: list[Kept] = []
-    for one in spread:
-        most -= len(one.responses)
-        if most < 0:
-            break
-        out.append(one)
-    return out
-
-
-def _spread(size: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spaced indices below ``size``.
-
-    The last index is always included and, if there are two or more, the first index.
-
-    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
-    ([0, 3, 6], [6], [0, 1])
-    """
-    return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
-
-
-def response_lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
-    """Describe which responses the table shows, and how many it leaves out."""
-    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
-    text = "The first response to each of the first problems, the same problems in every run and evaluation."
-    if here == all_of:
-        return [text]
-    return [text, f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."]
-
-
-def response_table(shown: Sequence[Kept]) -> Table:
-    """Return a table with one row per response."""
-    rows = []
-    for one in shown:
-        spec = one.spec
-        run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
-        for response in one.responses:
-            length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
-            rows.append(
-                [
-                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
-                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
-                    TableCell(_plain(response.response), kind="said"),
-                    TableCell(_plain(response.answer), kind="said"),
-                    TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
-                ]
-            )  # fmt: skip
-    columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]
-    return Table("responses", "Responses at evaluations", columns, rows, long=True)
-
-
-def _plain(text: str) -> str:
-    return text.translate(_PICTURES)
-
-
+_WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
+_LONG = 12  # rows
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
 _NEAR_END = 0.8  # rewards before this share of the largest compute do not count as final
 _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
+
+
+def at_one_compute(study: FittedRuns) -> PageSection:
+    """Return the section of the rewards of all configurations at one compute."""
+    return PageSection(
+        "grid", "Rewards at the same compute", charts=[grid(study)], tables=[_rewards_table(study)]
+    )
+
+
+def spread(study: FittedRuns) -> PageSection | str:
+    """Return the section of best@k and worst@k, or the reason why there is none."""
+    names = study.best_and_worst()
+    if not names:
+        why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
+        return f"best@k against worst@k: {why}"
+    (best, worst), k = names, names[0].partition("@")[2]
+    line = (
+        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage) or {k} "
+        f"correct answers ({worst}, reliability)."
+    )
+    charts = _best_and_worst(study)
+    return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
+
+
+def health_section(study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> PageSection:
+    """Return the section of the health of the runs, and of ``failed`` ones (`isolaw.engine.status`)."""
+    judged = health(study.runs, study.metric, study.eval_set)
+    lines = sweep_text.health(judged, len(failed), study.document)
+    table = _health_table(judged, study, failed)
+    return PageSection("health", "Health of the runs", lines, tables=[table])
+
+
+def backtest(result: Mapping[str, Any] | str) -> PageSection | str:
+    """Return the section of a backtest, or the reason why there is none."""
+    if isinstance(result, str):
+        return f"Backtest: {result}"
+    title = "Backtest: would small runs have predicted the best allocation?"
+    return PageSection("backtest", title, [], [_backtest_chart(result)], [_backtest_table(result)])
 
 
 def grid(study: FittedRuns) -> Chart:
@@ -218,7 +191,7 @@ def _by_n(
     return Chart(name, title, caption, [data], layout, height=height)
 
 
-def best_and_worst(study: FittedRuns) -> list[Chart]:
+def _best_and_worst(study: FittedRuns) -> list[Chart]:
     """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
     b = study.one_batch()
     charts = []
@@ -229,7 +202,7 @@ def best_and_worst(study: FittedRuns) -> list[Chart]:
     return charts
 
 
-def backtest(result: Mapping[str, Any]) -> Chart:
+def _backtest_chart(result: Mapping[str, Any]) -> Chart:
     """Return a chart of the loss in reward of each rule, by budget."""
     data = []
     for i, (rule, losses) in enumerate(result["rules"].items()):
@@ -314,3 +287,88 @@ def _backtest_caption(result: Mapping[str, Any]) -> str:
         "loses least. All losses are too large by the same amount, since the best reward is a maximum over "
         "noisy values."
     )
+
+
+def labels(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each run: the common folder is removed, and hashes are abbreviated.
+
+    >>> labels(["logs/a/n8", "logs/a/n16"])
+    {'logs/a/n8': 'n8', 'logs/a/n16': 'n16'}
+    """
+    folders = [run_id.split("/")[:-1] for run_id in run_ids]
+    common = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+    start = sum(len(level[0]) + 1 for level in common) if len(run_ids) > 1 else 0
+    return {run_id: short[start:] for run_id, short in sweep_text.short_ids(run_ids).items()}
+
+
+def _rewards_table(study: FittedRuns) -> Table:
+    """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
+    names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
+    compute, _ = study.finals()
+    tables = {name: study.finals(name, compute=compute)[1].set_index(PLACE) for name in names}
+    rows = []
+    for (b, n), values in tables[study.metric].iterrows():
+        row = [TableCell.number(b), TableCell.number(n), TableCell.number(values["runs"])]
+        for table in tables.values():
+            if (b, n) not in table.index:
+                row.append(TableCell("", ""))
+                continue
+            value, error = table.loc[(b, n), ["value", "error"]]
+            row.append(
+                TableCell(f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"), float(value))
+            )
+        rows.append(row)
+    caption = f"Rewards at C = {number(compute)}, with standard errors over runs"
+    return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
+
+
+def _health_table(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of all runs with their health, failed runs included."""
+    ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
+    reward = study.rows().sort_values("step").groupby("run_id")["value"].last()
+    names = labels([*(h.run_id for h in judged), *(f["run_id"] for f in failed)])
+    failures = {f["run_id"]: f for f in failed}
+    rows = []
+    for h in judged:
+        failure = failures.pop(h.run_id, None)
+        status = h.status if failure is None else "failed"
+        place = (h.problems_per_batch, h.rollouts_per_problem, h.seed, *(int(v) for v in ends.loc[h.run_id]))
+        why = [] if failure is None else [failure["cause"]]
+        rows.append(
+            [
+                TableCell(names[h.run_id]), *map(TableCell.number, place),
+                TableCell.number(reward.get(h.run_id), ".3f"),
+                TableCell(status, kind={"healthy": "good", "unknown": ""}.get(status, "bad")),
+                TableCell("; ".join([*why, *h.reasons])),
+            ]
+        )  # fmt: skip
+    for f in failures.values():  # failed before the first checkpoint
+        place = (f["problems_per_batch"], f["rollouts_per_problem"], f["seed"], 0, 0)
+        state = [TableCell("", ""), TableCell("failed", kind="bad"), TableCell(f["cause"])]
+        rows.append([TableCell(names[f["run_id"]]), *map(TableCell.number, place), *state])
+    rows.sort(key=lambda row: _WORST_FIRST.index(row[7].text))
+    columns = ["run", "B_p", "n", "seed", "steps", "C", study.metric, "state", "why"]
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table("runs", f"Every run ({len(rows):,}), the worst first", columns, rows, long=len(rows) > _LONG)
+
+
+def _backtest_table(result: Mapping[str, Any]) -> Table:
+    """Return a table of the loss in reward of each rule in a backtest."""
+    rows, tolerance = [], result["tolerance"]
+    for rule, losses in result["rules"].items():
+        difference, error = losses["against_isolaw"].values()
+        sign = "-" if difference < 0 else "+"
+        against = sign + in_reward(abs(difference), tolerance)
+        against += "" if error is None else f" (SE {in_reward(error, tolerance)})"
+        cells = [
+            TableCell(f"{in_reward(lost, tolerance)} ({chosen})".replace("n ", "n\u00a0"), lost)
+            for lost, chosen in zip(losses["loss"], choices(result, rule), strict=True)
+        ]
+        last = TableCell("" if rule == "isolaw" else against, difference)
+        rows.append([TableCell(rule), *cells, TableCell.lost(losses["mean_loss"], tolerance), last])
+    budgets = [f"C = {number(c)}" for c in result["budgets"]]
+    how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
+    caption = f"Loss in reward of each rule, and its choices{how}"
+    heads = ["rule", *budgets, "mean", "loses more than isolaw by"]
+    return Table("loss", caption, heads, rows, long=True)

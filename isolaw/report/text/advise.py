@@ -9,12 +9,10 @@ from typing import Any
 from isolaw import commands
 from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
 from isolaw.design.published import RECORDED, Basis, Leans, Span
-from isolaw.evidence import amount
+from isolaw.evidence import amount, columns, count, number, share
 from isolaw.first_sweeps import Advice, FirstSweep
-from isolaw.fits.frontier import TOLERANCE
-from isolaw.report.document import Bullets, Document, Passage, Snippet, Stanza, Table
+from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Stanza, Table
 from isolaw.report.text import costs
-from isolaw.report.text.numbers import columns, count, number, share
 
 _TITLES = {
     "isocompute-joint": "IsoCompute, n and B_p tuned",
@@ -42,12 +40,6 @@ _CAVEATS = {
     "model's avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
     Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B. Pass --model-size.",
 }
-_UNPUBLISHED = (
-    "the value of n* on hard problems (at most 0.0625 right): the figures show an easy and a mixed set",
-    "models other than Qwen2.5, tasks other than mathematics, algorithms other than GRPO",
-    "the variation of n* between seeds: one sweep has a single seed, and the figures do not show seeds",
-    "n above 512 and B_p below 32, for a model of that size",
-)
 
 
 def document(advice: Advice, folder: str = "first", again: str | None = None) -> Document:
@@ -56,12 +48,13 @@ def document(advice: Advice, folder: str = "first", again: str | None = None) ->
     ``folder`` has the files of the sweeps, or ``again`` is the command that writes them there.
     """
     case = advice.case
-    first = [
+    first: list[Stanza] = [
         *_answer(advice),
         f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
         f"rollouts{_known(case)}.",
         _agreement(advice),
         " ".join(RECORDED),
+        *(Caution(_CAVEATS[code]) for code in advice.caveats),
     ]
     differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
@@ -70,13 +63,7 @@ def document(advice: Advice, folder: str = "first", again: str | None = None) ->
         Passage(
             "Sources", [_table(advice), Bullets("", [*_WHERE, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
-        Passage("Starting point", _start(advice)),
         Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
-        Passage("Other publications", [] if case.far else [_statements(advice)]),
-        Passage(
-            "Not published",
-            [Bullets("No published result here covers these questions:", [f"{t}." for t in _UNPUBLISHED])],
-        ),
     ]
     return Document(f"advice for C = {number(case.budget)}", passages, _data(advice))
 
@@ -97,7 +84,6 @@ def _data(advice: Advice) -> dict[str, Any]:
         ],
         "caveats": list(advice.caveats),
         "statements": [asdict(statement) for statement in advice.statements],
-        "unpublished": list(_UNPUBLISHED),
         "final": advice.final and asdict(advice.final),
         "sweeps": {sweep.name: _sweep_data(sweep) for sweep in advice.sweeps},
     }
@@ -223,20 +209,6 @@ def _agreement(advice: StartingPoint) -> str:
     return f"Publications {'disagree' if len(parts) > 1 else 'say'}: {'; '.join(parts)}."
 
 
-def _statements(advice: StartingPoint) -> Bullets:
-    """Return the statements of other publications about n."""
-    kind = f"{advice.case.difficulty} problems" if advice.case.difficulty else "your case"
-    lines = []
-    for each in advice.statements:
-        size = "size not known" if each.sizes is None else _size(each.sizes[0])
-        lines.append(
-            f"{each.title} ({each.publication}; {size}; {each.difficulty or 'difficulty not known'}; varied: "
-            f"{each.varied}; lr {each.lr}): {each.says}."
-        )
-    lead = f"These publications comment on n for {kind}, but none gives an n*(C) to average:"
-    return Bullets(lead, lines)
-
-
 def _table(advice: StartingPoint) -> Table:
     rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "used", "from"]]
     for reading in advice.readings:
@@ -262,31 +234,6 @@ def _span(span: Span, known: bool = True) -> str:
     if (low is None and high == value) or (high is None and low == value):
         return f"{value} or {'less' if low is None else 'more'}"
     return f"{value} ({ends})" if ends else str(value)
-
-
-def _start(advice: StartingPoint) -> list[Bullets]:
-    start, case = advice.start, advice.case
-    caveats = [_CAVEATS[code] for code in advice.caveats]
-    if start is None:
-        return [Bullets("", caveats)] if caveats else []
-    a = start.allocation
-    steps = sorted(r.steps for r in advice.readings if r.counts and r.steps is not None)
-    ends = "an unknown number of"
-    if steps:
-        ends = " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1])))
-    lead = f"Start with n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
-    lines = [
-        f"n* is {_span(start.n)}, the mean of the sources used. The range covers the ranges of all of them.",
-        f"B_p is {_span(start.batch)}. In this range, the reward in the figure is within {TOLERANCE} of the "
-        "best.",
-        f"M is C / (B_p · n) steps. In the sources, the best n trained for {ends} steps at their B_p.",
-    ]
-    if Caveat.BATCH_NOT_COMPARED in advice.caveats:
-        del lines[1]
-    if case.n_train_problems is not None:
-        epochs = a.problems_per_batch * a.steps / case.n_train_problems
-        lines.append(f"Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times.")
-    return [Bullets(lead, [*lines, *caveats])]
 
 
 def _differences(reading: SourceReading, case: Case) -> str:

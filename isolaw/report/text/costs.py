@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw.allocation import Cell
-from isolaw.costs.sweeps import gpu_hours
+from isolaw.evidence import columns, count, interval, number, share
+from isolaw.preview import gpu_hours
 from isolaw.report.document import Caution
-from isolaw.report.text.numbers import columns, count, interval, number, share
 from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:
-    from isolaw.costs.sweeps import Remaining
     from isolaw.evidence import Quantity
+    from isolaw.preview import Remaining
     from isolaw.step_cost import Cost, Spent
 
 
@@ -57,8 +57,8 @@ def origin(cost: Cost) -> str:
     where = "; ".join(part for part in (cost.where, gpus) if part)
     if cost.source is CostOrigin.RECORDED:
         return f"{count(cost.runs, 'recorded run')} ({where})"
-    if cost.source is CostOrigin.DOCTOR:
-        return f"isolaw doctor --gpu ({where}), which timed a model of its own: {cost.model}"
+    if cost.source is CostOrigin.ESTIMATE:
+        return f"the shape of the model ({where})"
     return f"the given throughputs ({where})"
 
 
@@ -88,7 +88,6 @@ _MODELS = {
     "line": "line (a + b · T)",
     "tail": "tail (adds c · log2(B_p))",
     "effects": "effects (adds effects of configurations to the tail)",
-    "least squares": "least squares (on rollouts)",
 }
 
 
@@ -100,11 +99,8 @@ def validation(cost: Cost) -> list[str]:
     left_out = cost.left_out
     if left_out is None:
         return ["isolaw did not cross-validate the cost, which requires recorded steps of three sizes."]
-    errors = ", ".join(
-        f"{_MODELS[name]} {'none, since it is negative' if value is None else f'{value:.2f}'}"
-        for name, value in left_out.errors.items()
-    )
-    kind = "configurations" if len(left_out.errors) > 2 else "batch sizes"
+    errors = ", ".join(f"{_MODELS[name]} {value:.2f}" for name, value in left_out.errors.items())
+    kind = "configurations" if len(left_out.errors) > 1 else "batch sizes"
     return [
         f"Each of {left_out.configurations} {kind} was predicted from the others: the median error is "
         f"{100 * left_out.median:.0f} %, and {100 * left_out.inside:.0f} % of the step times are inside "
@@ -123,10 +119,10 @@ def _ends(quantity: Quantity) -> str:
     return number(quantity.value) + ("" if quantity.interval is None else f" ({interval(quantity.interval)})")
 
 
-def time_by_part(seconds: Mapping[str, float]) -> str:
+def _time_by_part(seconds: Mapping[str, float]) -> str:
     """Return the share of each part in a total time, the largest first.
 
-    >>> time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
+    >>> _time_by_part({"sync": 10.0, "generate": 60.0, "train": 30.0})
     'generate 60 %, train 30 %, sync 10 %'
     """
     total = sum(seconds.values()) or 1.0
@@ -139,9 +135,10 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
     cost_so_far = state.get("spent")
     if not cost_so_far:
         return ""
+    parts = _time_by_part(cost_so_far["seconds"])
     if cost_so_far["gpu_hours"] is not None:
-        return f"{number(cost_so_far['gpu_hours'])} GPU hours so far ({time_by_part(cost_so_far['seconds'])})"
-    return f"{number(cost_so_far['hours'])} hours of run time so far ({time_by_part(cost_so_far['seconds'])})"
+        return f"{number(cost_so_far['gpu_hours'])} GPU hours so far ({parts})"
+    return f"{number(cost_so_far['hours'])} hours of run time so far ({parts})"
 
 
 def _interval(quantity: Quantity, unit: str) -> str:

@@ -6,19 +6,18 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from isolaw.evidence import Quantity
+from isolaw.evidence import Quantity, count, in_reward, interval, number
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
-from isolaw.report.text.numbers import count, in_reward, interval, number
 from isolaw.runs import SYMBOL_OF
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
 
 __all__ = [
-    "axis", "crossovers", "data_line", "ends", "equation", "form", "form_equation",
+    "axis", "data_line", "ends", "equation", "form", "form_equation",
     "intervals", "law_name", "law_summary", "notes", "parameters", "preferred", "saturation", "star",
-    "symbol", "verdict",
+    "steps_scale", "symbol", "verdict",
 ]  # fmt: skip
 
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
@@ -45,13 +44,18 @@ def symbol(document: LawDocument) -> str:
     return "M" if document.x.name == "steps" else "C"
 
 
+def steps_scale(document: LawDocument) -> int:
+    """Return the factor from x to C: B if x counts steps, else 1."""
+    return int(document.fixed["batch_rollouts"]) if document.x.name == "steps" else 1
+
+
 def law_summary(document: LawDocument) -> list[str]:
     """Return the findings of a fit, line by line: the law, the fitted data, and how n* changes."""
     lines = (
         verdict(document),
         data_line(document),
         ends(document),
-        *crossovers(document),
+        *_crossovers(document),
         saturation(document),
     )
     return [line for line in lines if line]
@@ -64,8 +68,8 @@ def data_line(document: LawDocument) -> str:
     return (
         f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
         + f"{SYMBOL_OF[document.axis]} = {', '.join(map(str, n))}"
-        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed; "
-        + f"the learning curve is {document.curve}."
+        + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed"
+        + (f"; the learning curve is {document.curve}." if document.curve else ".")
     )
 
 
@@ -96,7 +100,7 @@ def star(q: Quantity) -> str:
     return f"{ends} ({kind})"
 
 
-def crossovers(document: LawDocument) -> list[str]:
+def _crossovers(document: LawDocument) -> list[str]:
     """Return the budgets at which one n overtakes another, for consecutive n along the frontier."""
     path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
     neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}

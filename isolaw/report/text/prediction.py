@@ -1,4 +1,4 @@
-"""The text of a prediction and of an answer: verdict, reason and next step in three lines, then the rest."""
+"""The text of predictions, answers and laws: verdict, reason and next step in three lines, then the rest."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
-from isolaw.evidence import amount
+from isolaw.evidence import amount, in_reward, interval, number, share
 from isolaw.fits.allocations import INTERVALS, comparable, reached
 from isolaw.fits.flags import Code, having
-from isolaw.report.document import Caution, Document, Passage, Stanza, Table
+from isolaw.fits.law import Law
+from isolaw.report.document import Caution, Document, Passage, Stanza, Table, TableCell
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import in_reward, interval, number, share
 from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import parse_hours
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.gain import Gain
-    from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
 
 _MOST_WEAK = 3
@@ -45,11 +44,11 @@ def answer(prediction: Prediction) -> str:
     """Return the recommendation in one sentence, or say that there is none."""
     a = prediction.allocation
     if a is None:
-        return f"isolaw recommends no allocation for {named(prediction)}."
+        return f"isolaw recommends no allocation for {_named(prediction)}."
     left = prediction.unspent or 0
     rest = f" ({amount(left)} {prediction.unit} left over)" * (left > _LEFT * prediction.compute)
     return (
-        f"For {named(prediction)}: n = {a.rollouts_per_problem:,}, B_p = {a.problems_per_batch:,}, "
+        f"For {_named(prediction)}: n = {a.rollouts_per_problem:,}, B_p = {a.problems_per_batch:,}, "
         f"M = {a.steps:,} steps{rest}."
     )
 
@@ -76,7 +75,7 @@ def loss(prediction: Prediction) -> str:
     return f"{text}. No run has this allocation, which is {side} the measured range."
 
 
-def verdict(prediction: Prediction) -> list[str]:
+def _verdict(prediction: Prediction) -> list[str]:
     """Return three lines: the allocation, how good it is, and the next step.
 
     Two more are the command of the next step and the settings for the trainer, where they are known.
@@ -89,7 +88,7 @@ def verdict(prediction: Prediction) -> list[str]:
 
 
 def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) -> list[str]:
-    """Return the `verdict`, and what it rests on.
+    """Return the `_verdict`, and what it rests on.
 
     If ``prediction`` has no recommendation, the lines show ``nearest``, from `largest_with_recommendation`.
     """
@@ -97,24 +96,27 @@ def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) 
 
 
 def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[Stanza]:
-    blocks: list[Stanza] = [*verdict(prediction)]
+    blocks: list[Stanza] = [*_verdict(prediction)]
     if not prediction.options:
         if nearest is not None:
             blocks += [largest_answer(nearest), *_blocks(nearest)[1:]]
         return blocks
-    blocks += [line for line in (cost_line(prediction), optimum(prediction), rules(prediction)) if line]
+    blocks += [line for line in (cost_line(prediction), _optimum(prediction), rules(prediction)) if line]
     if len(prediction.options) > 1:
         law = _law(prediction)
-        blocks += [f"Other choices with an expected loss of at most {law.tolerance:g}:", _others(prediction)]
+        blocks += [
+            f"Other choices with an expected loss of at most {law.tolerance:g}:",
+            choices(prediction, 1),
+        ]
     if prediction.epochs is not None:
         blocks.append(f"The allocation makes {number(prediction.epochs)} passes over the training problems.")
     return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
 
 
-def _others(prediction: Prediction) -> Table:
-    """Return the other choices as a table."""
+def choices(prediction: Prediction, first: int = 0) -> Table:
+    """Return the choices from the ``first`` on as a table."""
     tolerance, rows = prediction.tolerance, []
-    for other in prediction.options[1:]:
+    for other in prediction.options[first:]:
         a = other.allocation
         within = None if other.probability is None else share(other.probability)
         rows.append(
@@ -132,13 +134,13 @@ def _others(prediction: Prediction) -> Table:
 def answer_lines(
     prediction: Prediction, backtest: Mapping[str, Any] | str, bought: Gain | None, nearest: Prediction | None
 ) -> list[str]:
-    """Return the `verdict` of an answer and five more lines at most; the arguments are its parts."""
-    first, *rest = verdict(prediction)
+    """Return the `_verdict` of an answer and five more lines at most; the arguments are its parts."""
+    first, *rest = _verdict(prediction)
     law = _law(prediction)
     lines = [f"{first}{_failed(backtest)}", *rest]
     if prediction.options:
-        lines += [line for line in (cost_line(prediction), gained(prediction, bought)) if line]
-        lines.append(" ".join(filter(None, (optimum(prediction), rules(prediction)))))
+        lines += [line for line in (cost_line(prediction), _gained(prediction, bought)) if line]
+        lines.append(" ".join(filter(None, (_optimum(prediction), rules(prediction)))))
     elif nearest is not None:
         lines += [largest_answer(nearest), loss(nearest)]
     lines.append(f"Backtest: {backtest_line(backtest, law.metric)}")
@@ -151,7 +153,7 @@ def answer_lines(
     return lines
 
 
-def gained(prediction: Prediction, bought: Gain | None) -> str:
+def _gained(prediction: Prediction, bought: Gain | None) -> str:
     """Return a sentence about the gain of the budget over the compute of the existing runs."""
     law = _law(prediction)
     if bought is None:
@@ -166,7 +168,7 @@ def gained(prediction: Prediction, bought: Gain | None) -> str:
     known = low is not None and low > 0 and high is not None
     why = "the best n falls between these budgets" if known else "the runs do not show which n is better"
     kept = f"n = {prediction.n} instead of n = {today.n} is worth {_difference(bought.kept)}"
-    return f"{text} At {named(prediction)}, {kept}: {why}."
+    return f"{text} At {_named(prediction)}, {kept}: {why}."
 
 
 def _most(law: LawDocument) -> str:
@@ -280,7 +282,7 @@ def rules(prediction: Prediction) -> str:
     return f"Simple rules choose {SYMBOL_OF[_law(prediction).axis]} = {' and '.join(choices)}."
 
 
-def optimum(prediction: Prediction) -> str:
+def _optimum(prediction: Prediction) -> str:
     """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
     parts = " and ".join(f"{name} {text}" for name, text in stars(prediction).items())
     return f"Highest reward at {parts}." if parts else ""
@@ -293,7 +295,7 @@ def cost_line(prediction: Prediction) -> str:
     return costs.spent(prediction.spent(prediction.options[0]), prediction.cost)
 
 
-def named(prediction: Prediction) -> str:
+def _named(prediction: Prediction) -> str:
     """Return the budget as text, such as ``6M rollouts`` or ``384gpuh``."""
     return prediction.asked or f"{amount(prediction.compute)} {prediction.unit}"
 
@@ -344,4 +346,68 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
         f"fitted up to {amount(result['fit_below'])}, isolaw's choices for up to "
         f"{amount(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}; simple rules lost "
         f"{listed}."
+    )
+
+
+def fitted(law: Law) -> Document:
+    """Return the lines of `law_lines`, the residuals, the compared laws and the notes; for pages also n*(C).
+
+    Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
+    in which it loses less than a constant n.
+    """
+    of_law = law.document
+    notes = [f"Note: {note}." for note in law_text.notes(of_law.flags)]
+    table = laws(of_law)
+    lines: list[Stanza] = [*law_lines(law), *_residuals(law), *([table] if table else []), *notes]
+    passages = [Passage("", lines), Passage("n* by budget", [_frontier(of_law)])]
+    return Document("law of n*", passages, law.to_dict())
+
+
+def _residuals(law: Law) -> list[str]:
+    """Return what the fit misses, in one sentence; empty for a law that keeps no rewards."""
+    table = law.residuals()
+    if table.empty:
+        return []
+    tolerance, residual = law.document.tolerance, table["residual"]
+    cells = table.assign(residual=residual.abs()).groupby(["problems_per_batch", "rollouts_per_problem"])
+    mean = cells["residual"].mean()
+    b, n = mean.idxmax()
+    rms, worst = (in_reward(float(v), tolerance) for v in ((residual**2).mean() ** 0.5, mean.max()))
+    return [
+        f"Residuals of {len(table):,} mean rewards: {rms} (root mean square), largest for B_p = {b}, n = {n} "
+        f"({worst} on average). law.residuals() lists them."
+    ]
+
+
+def _frontier(document: LawDocument) -> Table:
+    """Return a table of n* at about eight points of the frontier, which only pages show."""
+    heads = [law_text.symbol(document), "n*", "reward at n*"]
+    points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
+    rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
+    return Table.of([heads, *rows], page_only=heads)
+
+
+def law_lines(law: Law) -> list[str]:
+    """Return the lines that `isolaw fit` prints: the answer where the runs end, then the law and n*(C)."""
+    best = at_the_end(law)
+    return [*([] if best is None else _verdict(best)), *law_text.law_summary(law.document)]
+
+
+def laws(document: LawDocument) -> Table | None:
+    """Return the compared laws with their parameters θ and losses, or None without a comparison."""
+    comparison = document.comparison
+    if not comparison.laws:
+        return None
+    rows = []
+    for name, law in comparison.laws.items():
+        chosen, better = name == comparison.preferred, law.better.get("constant")
+        label = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
+        texts = law_text.form_equation(name, document), law_text.parameters(name, law)
+        than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
+        rows.append(
+            [label, *map(TableCell, texts), TableCell.lost(law.mean_loss, document.tolerance), than_constant]
+        )
+    heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
+    return Table(
+        "laws", "The laws that were compared, by their loss of reward along n*", heads, rows, long=True
     )

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from isolaw.design.decisions import CellVerdict, Decision, DecisionStage, Ending
-from isolaw.report.text.numbers import columns, count, number
+from isolaw.evidence import columns, count, number
 
 _ENDINGS = {
     Ending.CERTAIN: "the expected loss is within the tolerance",

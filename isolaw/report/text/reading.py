@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from isolaw import commands
 from isolaw.errors import Refused
+from isolaw.evidence import columns, count, number
 from isolaw.fits import choices
 from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.frameworks.base import Fact, updates_a_batch
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
-from isolaw.report.text.numbers import columns, count, number
 from isolaw.runs import Runs, listed
 
 _MOST_METRICS = 2
@@ -33,7 +34,7 @@ _WORDS = {
 }
 
 
-def status(candidate: FoundLog, folder: str = "") -> str:
+def _status(candidate: FoundLog, folder: str = "") -> str:
     """Return in a few words whether a log can be fitted. Names are shown without ``folder``."""
     if candidate.needs:
         return f"needs {', '.join(candidate.needs)}"
@@ -42,7 +43,7 @@ def status(candidate: FoundLog, folder: str = "") -> str:
     return _WORDS[candidate.status][0]
 
 
-def listing(candidates: Sequence[FoundLog]) -> list[str]:
+def _listing(candidates: Sequence[FoundLog]) -> list[str]:
     """Return the table of logs, and the values that the other logs need to become ready.
 
     The first line is the folder common to all names, if there is one.
@@ -72,12 +73,12 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
         steps = f"{candidate.steps[1]:,}" if candidate.steps else ""
         total = number(candidate.compute[1]) if candidate.compute else ""
         name, framework = candidate.run.removeprefix(folder), candidate.framework or candidate.container
-        rows.append([name, framework, *known, steps, total, _metrics(candidate), status(candidate, folder)])
+        rows.append([name, framework, *known, steps, total, _metrics(candidate), _status(candidate, folder)])
     lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 
 
-def summary(candidates: Sequence[FoundLog], fit: str) -> str:
+def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     counts = Counter(candidate.status for candidate in candidates)
     ready = counts.pop(LogStatus.READY, 0)
@@ -92,7 +93,7 @@ def summary(candidates: Sequence[FoundLog], fit: str) -> str:
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
 
-def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
+def _to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
     If the command has placeholders for the user to fill in, a second line names the file that can contain the
@@ -111,7 +112,7 @@ def to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     return lines
 
 
-def configurations(ready: Sequence[FoundLog]) -> str:
+def _configurations(ready: Sequence[FoundLog]) -> str:
     """Return the B_p and n of the runs that are ready."""
     b, n = (
         ", ".join(str(value) for value in sorted({run.facts[name].value for run in ready}))
@@ -120,7 +121,7 @@ def configurations(ready: Sequence[FoundLog]) -> str:
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
 
 
-def metrics(candidate: FoundLog) -> list[tuple[str, str]]:
+def _ordered(candidate: FoundLog) -> list[tuple[str, str]]:
     """Return (evaluation set, metric) pairs: held-out rewards first, then other rewards, then the rest."""
     every = [(where, metric) for where in sorted(candidate.metrics) for metric in candidate.metrics[where]]
     return sorted(every, key=lambda one: _rank(*one))
@@ -131,7 +132,7 @@ def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
 
 
 def _metrics(candidate: FoundLog) -> str:
-    names = [f"{metric} on {where}" for where, metric in metrics(candidate)]
+    names = [f"{metric} on {where}" for where, metric in _ordered(candidate)]
     more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
     return ", ".join(names[:_MOST_METRICS]) + more
 
@@ -145,22 +146,62 @@ def _common_folder(names: Sequence[str]) -> str:
     return f"{shared.rstrip('/')}/" if shared else ""
 
 
+def in_full(run: FoundLog) -> list[tuple[str, str]]:
+    """Return a log as rows of a label and a text, with the origin of each value."""
+    facts = dict(run.facts)
+    policy = facts.pop("on_policy", None)
+    unknown = Fact("unknown", run.message)
+    shape = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+    b, n, batch = (facts.pop(name, unknown) for name in shape)
+    more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
+    rows = [
+        ("from", run.sources[0] + more),
+        ("B_p", f"{b.value:<8} {b.origin}"),
+        ("n", f"{n.value:<8} {n.origin}"),
+        ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
+    ]
+    if run.container == "configuration" and batch is not unknown:
+        rows.append(
+            ("C", f"{number(batch.value)} · M after M steps; {number(1000 * batch.value)} after 1,000")
+        )
+    if run.steps and run.compute:
+        rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
+    ordered = _ordered(run)
+    for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
+        sizes = run.metrics[where]
+        texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
+        rows.append((where, ", ".join(texts)))
+    if policy:
+        rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
+        if run.container == "configuration" and (updates := updates_a_batch(policy.origin)):
+            rows.append(("updates", f"{updates:<8} per batch"))
+    elif run.framework not in ("", "isolaw"):
+        rows.append(("on-policy", "not known"))
+    by_origin: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        by_origin.setdefault(fact.origin, []).append(f"{name} {fact.value}")
+    rows += [("also", f"{', '.join(known)} ({origin})") for origin, known in by_origin.items()]
+    rows += [("left out", f"{reason}: {times:,}") for reason, times in run.left_out.items()]
+    rows += [("note", text) for text in run.notes]
+    return rows
+
+
 def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[str]:
     """Return the table of all logs, the values that logs still need, and the next command.
 
     ``words`` are the sources and options of the user's command. ``metric`` is the reward that it names, if
     any.
     """
-    lines = listing(reading.candidates)
+    lines = _listing(reading.candidates)
     if any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
-        lines += to_settle(reading, words)
+        lines += _to_settle(reading, words)
     if lines[-1]:
         lines.append("")
     fit = reason = ""
     if reading.ready:
-        lines.append(configurations(reading.ready))
+        lines.append(_configurations(reading.ready))
         fit, reason = fit_command(reading.together().runs, words, metric)
-    lines.append(summary(reading.candidates, fit))
+    lines.append(_summary(reading.candidates, fit))
     return [*lines, *([f"There is no law yet: {reason}"] if reason else [])]
 
 

@@ -1,4 +1,4 @@
-"""The text of studies: choices in a backtest, laws side by side, laws of points, and model-size laws."""
+"""The text of studies: backtests, laws side by side, model sizes, rollouts to a reward, and dead groups."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw.evidence import count, number
 from isolaw.fits.document.codec import encoded
-from isolaw.report.document import Document, Stanza, Table
+from isolaw.fits.laws.equations import signed
+from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
-from isolaw.report.text.numbers import number
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
-    from isolaw.fits.document.schema import LawDocument, PointsDocument
+    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
     from isolaw.fits.studies.model_size import SizeLaw
+    from isolaw.fits.studies.target_laws import LrLaw
+    from isolaw.fits.studies.targets import TargetRow, TargetStudy
 
 _TIMES = {1: "once", 2: "twice"}
 
@@ -38,21 +42,6 @@ def _chosen(places: list[list[int]], several: bool) -> str:
         return names[0]
     times = [_TIMES.get(often, f"{often} times") for _, often in ordered]
     return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
-
-
-def points_summary(document: PointsDocument) -> list[str]:
-    """Return the law of ready-made points with its conditional standard errors."""
-    errors = document.standard_errors
-    x0 = "log10 C0" if document.x.log10 else "M0"
-    parts = []
-    for key, name in {"L": "L", "k": "k", "x0": x0, "b": "b"}.items():
-        error = getattr(errors, key)
-        known = " (not identified)" if error is None else f" (SE {error:.2g})"
-        parts.append(f"{name} = {document.params[key].value:.4g}{known}")
-    return [
-        f"{document.points} points, SSE {document.sse:.4g}: {', '.join(parts)}",
-        f"Standard errors are {errors.label}.",
-    ]
 
 
 def _side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
@@ -113,3 +102,174 @@ def size_document(
 
 def _estimate(q: Quantity) -> str:
     return "not identified" if q.value is None else str(q)
+
+
+_RULES = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": "B_p · n", "constant": "none"}
+
+
+def targets(result: TargetStudy) -> Document:
+    """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
+    targets = ", ".join(f"{target:g}" for target in result.targets)
+    ranged = result.critical or result.lr or any(row.rollouts.interval for row in result.rows)
+    ranges = (
+        "Ranges are 95 % intervals."
+        if ranged
+        else "There are no intervals, which require a fit over several B_p."
+    )
+    head = f"Rollouts to reach {result.metric} = {targets} on {result.eval_set}. {ranges}"
+    passages = [Passage("", [head])]
+    if result.critical:
+        rows = [["n", "to", "runs", "critical batch, B_p", "least rollouts", "least steps"]]
+        rows += [
+            [
+                str(choice.rollouts_per_problem),
+                f"{choice.target:g}",
+                str(choice.reached),
+                *map(_short, (choice.problems_per_batch, choice.rollouts, choice.steps)),
+            ]
+            for choice in result.critical
+        ]
+        passages.append(Passage("The critical batch", [Table.of(rows, ">")]))
+    if result.lr is not None:
+        passages.append(Passage("The learning rate", lr_lines(result.lr)))
+    passages.append(Passage("Configurations", [_table(result)]))
+    return Document(f"rollouts to {result.metric} = {targets}", passages, result.to_dict())
+
+
+def lr_lines(law: LrLaw) -> list[Stanza]:
+    """Return the exponents of the best lr, the rules that the runs support, and the best lr by (B_p, n)."""
+    names = [("B_p", law.alpha), ("n", law.beta)]
+    rows = [["best lr to", *(f"exponent of {symbol}" for symbol, exponents in names if exponents)]]
+    for j, target in enumerate(law.targets):
+        rows.append([f"{target:g}", *(_short(exponents[j]) for _, exponents in names if exponents)])
+    lines: list[Stanza] = [Table.of(rows, ">"), _rule_line(law)]
+    last = [choice for choice in law.choices if choice.target == law.targets[-1]]
+    several = len({choice.rollouts_per_problem for choice in last}) > 1
+    best = ", ".join(
+        f"{choice.lr:.2g} at {choice.label if several else f'B_p = {choice.problems_per_batch}'}"
+        for choice in last
+    )
+    lines.append(f"The best lr to reach {law.targets[-1]:g} is {best}.")
+    if outside := [choice.label for choice in last if choice.beyond]:
+        lines.append(f"No run used such an lr at {'; '.join(outside)}.")
+    return lines
+
+
+def _rule_line(law: LrLaw) -> str:
+    """Return the learning rate rules that the runs support, and the exponents at the middle target."""
+    kept = [f"lr ∝ {_RULES[rule]} ({rule})" if rule != "constant" else "one lr (constant)"
+            for rule in law.supported]  # fmt: skip
+    middle = len(law.targets) // 2
+    names = [("B_p", law.alpha), ("n", law.beta)]
+    power = " · ".join(
+        f"{symbol}^{signed(exponents[middle].value or 0.0)}" for symbol, exponents in names if exponents
+    )
+    if not kept:
+        return f"The best lr grows as {power}; the runs reject every rule of recipe.lr_scaling at 5 %."
+    text = f"The best lr grows as {power}. The runs support {' and '.join(kept)}"
+    left = len(law.p_values) - len(kept)
+    text += "; they reject the other rules of recipe.lr_scaling at 5 %." if left else "; they reject no rule."
+    if not law.alpha or not law.beta:
+        text += f" The runs cannot distinguish rules that differ only in {'B_p' if law.beta else 'n'}."
+    return text
+
+
+def _table(result: TargetStudy) -> Table:
+    """Return all results of each configuration for a single target, or its rollouts to each of several."""
+    by_place: dict[tuple[object, ...], list[TargetRow]] = {}
+    for row in result.rows:
+        by_place.setdefault((*row.key, row.lr, str(row.recipe)), []).append(row)
+    spent = next((row.spent for row in result.rows if row.spent is not None), None)
+    ranged = any(row.rollouts.interval for row in result.rows)
+    rows: list[dict[str, str | None]] = []
+    for members in by_place.values():
+        first = members[0]
+        rows.append(
+            {
+                "B_p": str(first.problems_per_batch),
+                "n": str(first.rollouts_per_problem),
+                "lr": None if first.lr is None else f"{first.lr:.3g}",
+                **{name: str(value) for name, value in first.recipe.items()},
+                "runs": str(first.runs),
+            }
+        )
+        if len(result.targets) > 1:
+            rows[-1] |= {f"to {row.target:g}": _value(row.rollouts) for row in members}
+            continue
+        hours = first.spent and (first.spent.gpu_hours or first.spent.hours)
+        more = "> " * (first.rollouts.status == "lower_bound")
+        rows[-1] |= {
+            "reached": str(first.reached),
+            "rollouts": _value(first.rollouts),
+            "95 %": _ends(first.rollouts) if ranged else None,
+            "steps": _value(first.steps),
+            "GPU hours" if spent and spent.gpu_hours else "hours": f"{more}{number(hours.value)}"
+            if hours
+            else None,
+        }
+    return Table.by_column(rows, ">")
+
+
+def _value(q: Quantity) -> str:
+    return f"{'> ' * (q.status == 'lower_bound')}{number(q.value)}"
+
+
+def _short(q: Quantity) -> str:
+    """Return a quantity as text for a table in which ranges are 95 % intervals."""
+    if q.value is None:
+        return "not stated"
+    if q.interval is None:
+        return f"{number(q.value)} (not identified)"
+    low, high = q.interval
+    if low is None or high is None:
+        return f"{number(q.value)} ({f'> {number(low)}' if high is None else f'< {number(high)}'})"
+    return f"{number(q.value)} ({number(low)}–{number(high)})"
+
+
+def _ends(q: Quantity) -> str:
+    return "" if q.interval is None else f"{number(q.interval[0])}–{number(q.interval[1])}"
+
+
+_USUAL = 16
+
+
+def dead_groups(result: DeadGroups) -> Document:
+    """Return the share of dead groups of a problem set; the first line is about n = 16."""
+    least, most = result.samples
+    usual = min(result.sizes, key=lambda size: abs(size.rollouts_per_problem - _USUAL))
+    samples = f"{least}" if least == most else f"{least} to {most}"
+    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "estimate")
+    rows = [["n", "dead", "95 % interval", *heads]]
+    rows += [_row(size) for size in result.sizes]
+    lines: list[Stanza] = [
+        f"With n = {usual.rollouts_per_problem}, {_share(usual.dead.value or 0.0)} of the groups have no "
+        f"signal: of 100 problems in a batch, {100 * usual.live:.0f} contribute to the gradient.",
+        f"The estimate is from {count(result.problems, 'problem')} with {samples} samples each; "
+        f"{_share(result.mean)} of the samples are correct on average.",
+        Table.of(rows),
+        "A group is dead if all its rollouts are right or all are wrong: its advantages are then 0.",
+        "Of the B_p problems of a batch, B_p · (1 − dead) contribute to the gradient.",
+        "An unbiased estimate assumes no model of pass rates.",
+    ]
+    if any(size.basis == "model" for size in result.sizes):
+        lines.append(
+            f"A model estimate is for an n above the {least} samples of a problem. Its value comes from a "
+            "beta-binomial fit. Its interval assumes no model, and more samples narrow the interval."
+        )
+    lines.append("Pass rates are for the sampled model; they change during training.")
+    return Document.of("groups without a signal", lines, result.to_dict())
+
+
+def _row(size: GroupSize) -> list[str]:
+    dead = size.dead
+    low, high = dead.interval or (None, None)
+    ends = f"{100 * (low or 0.0):.1f}–{_share(1.0 if high is None else high)}"
+    return [
+        str(size.rollouts_per_problem), _share(dead.value or 0.0), ends,
+        _share(size.wrong), _share(size.right),
+        f"{100 * size.live:.0f}", number(size.per_thousand_rollouts), size.basis,
+    ]  # fmt: skip
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"

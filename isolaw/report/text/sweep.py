@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.errors import Refused
+from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
+from isolaw.fits import choices
 from isolaw.report.text import costs, race
-from isolaw.report.text.numbers import columns, count, number
+from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
     from isolaw.fits.health import Health
     from isolaw.preview import Preview
+    from isolaw.resolve import ResolvedSweep
 
 _HASH = 64  # digits of a run id, which is a SHA-256 hash
 _SHORTEST = 8
@@ -87,12 +91,12 @@ def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
-    """Return the progress of a sweep, line by line. ``pace`` describes a running engine."""
+def sweep_state(state: Mapping[str, Any]) -> list[str]:
+    """Return the progress of a sweep, line by line."""
     planned = state["rollouts_planned"]
     share = state["rollouts"] / planned if planned else 1.0
     activity = [f"{count(state['at_work'], 'run')} in progress"] if state["at_work"] else []
-    activity += [pace or "an engine is running"] if state["running"] else []
+    activity += ["an engine is running"] if state["running"] else []
     names = short_ids(failure["run_id"] for failure in state["failures"])
     lines = [
         f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
@@ -155,7 +159,7 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     ]
 
 
-def memory_table(table: Mapping[str, Any]) -> list[str]:
+def _memory_table(table: Mapping[str, Any]) -> list[str]:
     """Return the memory per GPU that runs need in each phase, in GiB, and the settings chosen to fit."""
     phases = table["phases"].values()
     parts = dict.fromkeys(part for phase in phases for part in phase)
@@ -180,7 +184,7 @@ def dry_run(preview: Preview) -> list[str]:
     lines: list[str] = []
     if (adaptive := preview.resolved.adaptive) is not None:
         lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
-    lines += [line for table in preview.outlook.memory for line in memory_table(table)]
+    lines += [line for table in preview.outlook.memory for line in _memory_table(table)]
     lines += costs.estimated(preview.estimates)
     lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
     return lines + [
@@ -226,3 +230,34 @@ def place_summary(place: Mapping[str, Any]) -> str:
     most = "" if place["alike"] else "up to "
     each = f"{most}{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
     return f"{place['kind']}: {each}; {room} at a time{options}"
+
+
+def result(resolved: ResolvedSweep, state: Mapping[str, Any], seconds: float) -> list[str]:
+    """Return the result of a sweep that has just run, and the command that fits its runs."""
+
+    out, made = state["directory"], state["done"] - (len(resolved.runs) - len(resolved.todo))
+    if resolved.adaptive is not None:
+        history = resolved.adaptive.history
+        lines = [
+            *(["", *race.standings(history[-1])] if history[-1].standings else []),
+            f"{state['done']} of {state['runs']} runs are done (in {seconds:.1f} s): {state['points']}",
+            *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
+        ]
+    elif not made and not state["todo"]:
+        lines = [f"Nothing is left to do: {state['done']} runs are done in {out}."]
+    else:
+        lines = [
+            f"{state['done']} of {state['runs']} runs are done ({made} now, in {seconds:.1f} s), "
+            f"with {number(state['rollouts'])} rollouts: {state['points']}"
+        ]
+    return [*lines, *_fit(out)] if state["done"] else lines
+
+
+def _fit(out: str) -> list[str]:
+    """Return the command that fits the runs, or the reason why they cannot be fitted."""
+
+    try:
+        options = choices.options(SweepStore(out).collect())
+    except Refused as error:
+        return [f"There is no law yet: {error}"]
+    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json')}"]

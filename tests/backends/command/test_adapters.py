@@ -399,6 +399,33 @@ def test_keys_that_the_command_does_not_get_are_noted(more: dict[str, Any], said
     assert (said in notes) if said else not notes
 
 
+@pytest.mark.parametrize(
+    ("version", "word", "noted"),
+    [
+        ("0.32.1", "--use_vllm", True),
+        ("0.32.1", "--use-vllm=true", True),
+        ("0.31.7", "--use_vllm", False),
+        ("0.32.1", "--use_vllm=false", False),
+        ("0.32.1", "--bf16", False),
+    ],
+)
+def test_a_vllm_that_trl_does_not_support_is_noted(
+    version: str, word: str, noted: bool, tmp_path: Path
+) -> None:
+    """As the metadata of the environment says in which the command's program is."""
+    metadata = tmp_path / f"lib/python3.12/site-packages/vllm-{version}.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    program = tmp_path / "bin/python"
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+    sweep = SweepSpec.parse({"command": {"run": [str(program), "grpo.py", word], "framework": "trl"}})
+    run = resolved(framework="trl").model_copy(update={"options": sweep.command})
+    notes = [note for note in BACKEND.notes(run) if "vllm" in note]
+    said = f"TRL {CHECKED['TRL']} supports vllm up to 0.31; {tmp_path} has {version}"
+    assert notes == ([said] if noted else [])
+
+
 def test_every_key_of_the_section_is_used() -> None:
     code = "".join(path.read_text() for path in (ROOT / "isolaw/backends/command").glob("*.py"))
     assert [

@@ -30,7 +30,7 @@ import pandas as pd
 import pytest
 
 from isolaw.backend import Checkpoint
-from isolaw.backends.real import BACKEND, environment, gpu_selftest
+from isolaw.backends.real import BACKEND, environment, random_model
 from isolaw.backends.real.rollout import difficulty
 from isolaw.backends.real.rollout.problems import Problem, read_files, write_set
 from isolaw.config import RunSpec, SweepSpec
@@ -88,7 +88,7 @@ def made(request: pytest.FixtureRequest) -> Made:
         WEIGHTS,
         *EXAMPLES.glob("*.py"),
         Path(difficulty.__file__),
-        Path(gpu_selftest.__file__),
+        Path(random_model.__file__),
     ]
     content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()
     key = hashlib.sha256(content).hexdigest()[:16]
@@ -125,7 +125,10 @@ Sections = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def sections(made: Made) -> Callable[..., Sections]:
-    """A sweep of some seconds, as data; each argument changes keys of a section."""
+    """A sweep of some seconds, as data; each argument changes keys of a section.
+
+    Its sampler is the plain one: vLLM takes 17 s of a core to start, and tests of what it does name it.
+    """
 
     def make(**more: dict[str, Any]) -> Sections:
         data: Sections = {
@@ -135,7 +138,7 @@ def sections(made: Made) -> Callable[..., Sections]:
             | {"temperature": 1.0, "max_response_tokens": 6},
             "problems": {"set": str(made.easy), "n_train": 64, "n_validation": 16},
             "evaluation": {"points": 2},
-            "real": {"model": str(made.model), "dtype": "float32"},
+            "real": {"model": str(made.model), "dtype": "float32", "sampler": "transformers"},
             "executor": {"kind": "inline"},
         }
         return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}

@@ -79,9 +79,7 @@ class LLM:
         self.valid = arguments.get("load_format") != "dummy"
         head = self.overrides.get("head_dtype", dtype)
         self.model_config = SimpleNamespace(head_dtype=getattr(torch, head))
-        scheduler = SimpleNamespace(_preempt_request=lambda request, timestamp: None)
-        core = SimpleNamespace(scheduler=scheduler)
-        engine = SimpleNamespace(engine_core=core, shutdown=lambda: self.books.llms.remove(self))
+        engine = SimpleNamespace(shutdown=lambda: self.books.llms.remove(self))
         self.llm_engine = SimpleNamespace(engine_core=engine, has_unfinished_requests=lambda: False)
         self.books.llms.append(self)
         gc.freeze()  # as vLLM does

@@ -144,8 +144,6 @@ def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("math-verify", "found 'math-verify'; expected exact, math, or package.module:function"),
         ("no.such.module:f", "no module 'no.such.module' in "),
-        ("json:lods", "json: no such function; found 'lods' (did you mean 'json:loads'?)"),
-        ("json:decoder", "json: no such function; found 'decoder'"),
     ],
 )
 def test_rewards(folder: Path, reward: str, told: str) -> None:
@@ -304,7 +302,7 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
     others = [
         resolved(problems={"set": str(elsewhere)}),
         resolved(real={"model": str(tmp_path / "model")}),
-        resolved(real={"sampler": "transformers"}),
+        resolved(real={"sampler": "vllm"}),
         resolved(real={"dtype": "bfloat16"}),
         resolved(recipe={"temperature": 0.6}),
         resolved(problems={"n_train": 63}),
@@ -385,6 +383,7 @@ LEARNS: dict[str, dict[str, Any]] = {
     "recipe": {"lr": 1.5e-3, "warmup_steps": 10},
     "problems": {"n_train": None, "n_validation": None},
     "evaluation": {"points": 7, "start": 128, "end": 8_192},
+    "real": {"sampler": "vllm"},
 }
 
 
@@ -492,7 +491,7 @@ def test_a_process_in_which_vllm_was_first(
         "open_sampler(SamplerSettings('vllm', sys.argv[1], 'float32', 32))\n"
         "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"
     )
-    data = sections()
+    data = sections(real={"sampler": "vllm"})
     words = [preloaded / "python", "-c", code, str(made.model), json.dumps(data), str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -517,11 +516,12 @@ def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same,
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return float('nan')", "it returned nan; expected a finite number"),
-        ("return None", "it returned None; expected a finite number"),
+        pytest.param(
+            "return None", "it returned None; expected a finite number", marks=pytest.mark.nightly
+        ),  # tests/backends/real/rollout/test_rewards.py has all
         ("if '9' in prompt: raise ValueError('a nine')\nreturn 0.0", "it raised ValueError: a nine"),
     ],
-    ids=["nan", "none", "raises"],
+    ids=["none", "raises"],
 )
 def test_a_reward_that_fails_names_the_problem(
     sections: Callable[..., Any], reward, tmp_path: Path, body: str, told: str

@@ -25,7 +25,7 @@ SMALL = {
 REWARDS = """
 import re
 def brief(prompt, response, answer): return 1.0 / (1 + len(response))
-async def final_number(prompt, response, answer): return float(response == answer.split("####")[-1].strip())
+def final_number(prompt, response, answer): return float(response == answer.split("####")[-1].strip())
 """
 
 

@@ -34,6 +34,7 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
         assert (recipe.temperature, recipe.top_p, recipe.importance_sampling) == (0.6, 1.0, "token")
 
 
+@pytest.mark.nightly  # its commands are also those of test_commands.py
 @pytest.mark.slow
 def test_the_demo_goes_from_the_model_to_a_prediction(
     made: Any, hasty_shell: dict[str, str], preloaded: Path, tmp_path: Path

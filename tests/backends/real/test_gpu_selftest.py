@@ -13,10 +13,11 @@ import pytest
 
 from isolaw import doctor
 from isolaw.backends.real import environment, gpu_selftest
+from isolaw.cli.doctor import _report
 
 FACTS = doctor.to_dict(doctor.examine(), [])
 STAGES = gpu_selftest.STAGES
-HEAD = "import os, sys; from pathlib import Path; from isolaw.backends.real.gpu_selftest import Record; "
+HEAD = "import os, sys; from pathlib import Path; from isolaw.backends.real.gpu_selftest import _Record; "
 # What the process of the last stage does, and the status and reason that it must have.
 ENDS = {
     "good": ("r.measure(x=float('nan')); r.check('one', 1, '1', True)", "passed", None),
@@ -26,7 +27,7 @@ ENDS = {
         "crashed",
         "SIGSEGV",
     ),
-    "ended": ("r.error = 'a reason'; r.write(); sys.exit(3)", "crashed", "a reason"),
+    "ended": ("r.fail('a reason'); sys.exit(3)", "crashed", "a reason"),
     "slow": ("r.measure(before=3); os.system('sleep 600')", "timed out", "the stage did not end within 30 s"),
 }
 
@@ -37,7 +38,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     code = dict.fromkeys(STAGES, "r.measure(x=1)")
 
     def command(stage: str, folder: Path, device: str) -> list[str]:
-        made = f"r = Record.of(Path({str(folder)!r}), {stage!r})"
+        made = f"r = _Record(Path({str(folder)!r}), {stage!r})"
         return [sys.executable, "-c", f"{HEAD}{made}; {code[stage]}"]
 
     monkeypatch.setattr(gpu_selftest, "_command", command)
@@ -68,7 +69,7 @@ def test_no_stage_loses_another(
     last = report["stages"][-1]
     assert last["status"] == status, last
     assert (why or "") in (last["why"] or "")
-    text = "\n".join(gpu_selftest.lines(report))
+    text = "\n".join(_report(report))
     assert ("failed: speed" in text) == (status != "passed")
     # What was measured before the end is kept, NaN is null, and the log's end is there.
     if end == "killed":

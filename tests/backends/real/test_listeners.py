@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
             marks=pytest.mark.nightly,  # how ranks meet is also in tests/executors/test_listeners.py
             id="ranks and samplers",
         ),
-        pytest.param({"generation": "async"}, id="async"),
+        pytest.param({"generation": "async", "sampler": "vllm"}, id="async"),
     ],
 )
 def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:

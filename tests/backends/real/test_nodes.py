@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def one(sections: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """The curve of a run in this process, with vLLM."""
-    return engine.sweep(sections(), tmp_path_factory.mktemp("one")).to_pandas()
+    return engine.sweep(sections(real={"sampler": "vllm"}), tmp_path_factory.mktemp("one")).to_pandas()
 
 
 @pytest.mark.nightly
@@ -33,7 +33,9 @@ def test_two_machines_of_a_ray_cluster(
 ) -> None:
     """vLLM and DeepSpeed in a process on each of them, which torchrun has brought together."""
     where = {"kind": "ray", "address": cluster.address, "nodes": 2}
-    two = engine.sweep(sections(real={"processes": 2, "zero_stage": 2}, executor=where), tmp_path)
+    two = engine.sweep(
+        sections(real={"processes": 2, "zero_stage": 2, "sampler": "vllm"}, executor=where), tmp_path
+    )
     compare(two.to_pandas(), one)
 
 

@@ -223,30 +223,6 @@ def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monke
     assert told in str(raised.value)
 
 
-def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.sampler_group import open_sampler
-    from isolaw.backends.real.rollout.samplers import SamplerSettings
-
-    how = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 3}
-    with stand_in.installed():
-        sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 20))
-        llm: Any = sampler.llm
-        generate = llm.generate
-
-        def crowded(*args: Any, **more: Any) -> Any:
-            llm.llm_engine.engine_core.engine_core.scheduler._preempt_request(None, 0.0)
-            return generate(*args, **more)
-
-        sampler.generate([[1, 5]], [[0, 1]], **how)
-        llm.generate = crowded
-        with pytest.warns(
-            UserWarning, match=r"was full, so vLLM restarted 1 of 2 responses; a larger real\.gpu"
-        ):
-            sampler.generate([[1, 5]], [[0, 1]], **how)
-        sampler.generate([[1, 5]], [[0, 1]], **how)
-        assert sampler.preemptions == 2
-
-
 def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() -> None:
     from isolaw.backends.real.rollout.vllm_sampler import _other_tensors
 

@@ -271,7 +271,7 @@ def flat(_b: int, _n: int, compute: Any) -> Any:
 
 
 def fit(runs: Runs) -> Comparison:
-    return isolaw.fit(runs, curve="exp", draws=100).document.comparison
+    return isolaw.fit(runs, draws=100).document.comparison
 
 
 @pytest.mark.parametrize("rng", range(2))
@@ -302,7 +302,7 @@ def test_fewer_than_three_seeds_of_any_configuration_prefer_no_law(
 ) -> None:
     parts = [synthetic([(32, n) for n in N[:-1]], rising, noise=0.004).to_pandas()]
     parts.append(synthetic([(32, N[-1])], rising, noise=0.004, seeds=last).to_pandas())
-    document = isolaw.fit(Runs(pd.concat(parts)), method=method, curve="exp", draws=100).document
+    document = isolaw.fit(Runs(pd.concat(parts)), method=method, draws=100).document
     found = document.comparison
     assert found.seeds == len(last)
     assert found.refused == (None if len(last) == 3 else "few_seeds")

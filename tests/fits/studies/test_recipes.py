@@ -14,7 +14,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.studies.recipes import compare
-from isolaw.report.text.recipes import verdict
+from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.runs import Runs
 
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]

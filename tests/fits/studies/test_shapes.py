@@ -12,7 +12,7 @@ import pytest
 from benchmarks import shapes
 from isolaw.errors import InputError, Refused
 from isolaw.fits.studies.shapes import compare_shapes, further_runs
-from isolaw.report.text.shapes import document
+from isolaw.report.text.comparisons import shapes as document
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 

@@ -219,7 +219,7 @@ def test_runs_of_one_seed_twice_are_not_one(synthetic: Make) -> None:
     found = effects(configurations(runs), "exp")
     assert (found.unit, found.freedom) == ("run", (0, 8))
     law = isolaw.fit(runs, draws=30)
-    assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
+    assert all(p.reward.interval is not None for p in law.document.frontier)
 
 
 # One run for each configuration
@@ -289,7 +289,7 @@ def test_blocks_do_not_depend_on_what_else_was_run(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], seeds=1, noise=0.01)
     table = runs.to_pandas()
     without = Runs(table[table["rollouts_per_problem"] != 64])
-    with_it, without_it = (isolaw.fit(r, draws=15, curve="exp").draws.table() for r in (runs, without))
+    with_it, without_it = (isolaw.fit(r, method="paper", draws=15).draws.table() for r in (runs, without))
     for n in N[:3]:
         np.testing.assert_allclose(with_it[f"32x{n}.A"], without_it[f"32x{n}.A"], rtol=1e-6)
         assert with_it[f"32x{n}.A"].nunique() > 10
@@ -305,7 +305,7 @@ def own_seeds(synthetic: Make, **options: Any) -> Runs:
 
 def test_the_seed_decides(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], between=0.01, noise=0.01)
-    first, again, other = (isolaw.fit(runs, draws=30, seed=s) for s in (1, 1, 2))
+    first, again, other = (isolaw.fit(runs, method="paper", draws=30, seed=s) for s in (1, 1, 2))
     assert first.document == again.document
     pd.testing.assert_frame_equal(first.draws.table(), again.draws.table())
     changed = [

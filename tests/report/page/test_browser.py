@@ -62,8 +62,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     assert run(["sweep", "--out", str(sweep), *settings]) == 0
-    assert run(["fit", str(sweep), "--hold", "nothing", "--out", str(law), "--draws", "20"]) == 0
-    assert run(["report", str(sweep), "-o", str(page), "--hold", "nothing", "--draws", "20"]) == 0
+    assert run(["fit", str(sweep), "--out", str(law), "--draws", "20"]) == 0
+    assert run(["report", str(sweep), "-o", str(page), "--draws", "20"]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)
 
 
@@ -171,7 +171,7 @@ def test_responses_stay_text_and_are_searched(
     )
     monkeypatch.setattr(SweepStore, "responses", lambda store: iter([Kept(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
-    assert run(["report", str(made.sweep), "-o", str(out), "--hold", "nothing", "--draws", "20"]) == 0
+    assert run(["report", str(made.sweep), "-o", str(out), "--draws", "20"]) == 0
     page = visit(out)
     assert page.locator("#responses h2").inner_text() == "Responses"
     page.locator("#responses summary").click()

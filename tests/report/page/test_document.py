@@ -16,7 +16,8 @@ def test_every_study_has_a_document() -> None:
     results = [kind for kind in Shown.__subclasses__() if kind.__module__.startswith("isolaw.")]
     assert len(results) > 5
     for kind in results:
-        made = importlib.import_module(f"isolaw.report.text.{kind.TEXT}").document
+        module, _, function = kind.TEXT.rpartition(".")
+        made = getattr(importlib.import_module(f"isolaw.report.{module}"), function)
         assert kind.__name__ in inspect.get_annotations(made)[next(iter(inspect.signature(made).parameters))]
 
 

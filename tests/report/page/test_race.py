@@ -21,7 +21,7 @@ HISTORY = [
 
 
 def test_every_decision_is_a_row_with_what_was_left_behind() -> None:
-    table = race.decisions(HISTORY)
+    table = race._decisions(HISTORY)
     assert len(table.rows) == 3
     assert [cell.text for cell in table.rows[1]][2:5] == [
         "n = 32 with B_p = 32",
@@ -32,16 +32,16 @@ def test_every_decision_is_a_row_with_what_was_left_behind() -> None:
 
 
 def test_the_chart_has_a_point_for_each_comparison_and_takes_a_loss_of_zero() -> None:
-    chart = race.loss_against_spend(HISTORY)
+    chart = race._loss_against_spend(HISTORY)
     assert chart is not None
     assert chart.data[0]["x"] == [2000, 9000]
     assert min(chart.data[0]["y"]) > 0
     json.dumps(chart.to_dict(), allow_nan=False)
-    assert race.loss_against_spend(HISTORY[:1]) is None
+    assert race._loss_against_spend(HISTORY[:1]) is None
 
 
 def test_lines_of_a_race_that_ended_and_of_one_that_did_not() -> None:
-    assert race.lines(HISTORY)[0].startswith("The race recommends n = 32 with B_p = 32 at C = 8,000")
+    assert race._lines(HISTORY, "")[0].startswith("The race recommends n = 32 with B_p = 32 at C = 8,000")
     whole = "isolaw sweep --out 'my race' --set design.kind=grid"
-    assert any(whole in line for line in race.lines(HISTORY, "my race"))
-    assert race.lines(HISTORY[:2])[0] == "The race has not ended."
+    assert any(whole in line for line in race._lines(HISTORY, "my race"))
+    assert race._lines(HISTORY[:2], "")[0] == "The race has not ended."

@@ -44,10 +44,7 @@ def test_where_nothing_is_known() -> None:
 
 
 def test_sources_are_labelled() -> None:
-    doctor = replace(COST, source=CostOrigin.DOCTOR, where="report.json", gpus=1, model="Qwen2")
-    label = (
-        "isolaw doctor --gpu (report.json; 1 × NVIDIA H100 80GB HBM3), which timed a model of its own: Qwen2"
-    )
-    assert costs.origin(doctor) == label
+    shape = replace(COST, source=CostOrigin.ESTIMATE, where="qwen2.5-7b@h100-80g:8", gpu="h100-80g")
+    assert costs.origin(shape) == "the shape of the model (qwen2.5-7b@h100-80g:8; 8 × h100-80g)"
     table = replace(COST, source=CostOrigin.TABLE, where="own.toml", gpu="")
     assert costs.origin(table) == "the given throughputs (own.toml; 8 GPUs)"

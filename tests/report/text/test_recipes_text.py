@@ -8,7 +8,8 @@ import pytest
 
 from isolaw.evidence import REFUSED, Quantity
 from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, side
-from isolaw.report.text.recipes import verdict
+from isolaw.report.text.comparisons import _verdict as verdict
+from isolaw.report.text.comparisons import recipes
 
 NAMES = ("old", "new")
 
@@ -122,3 +123,18 @@ def test_the_first_half(end: TwoRecipes, predicted: TwoRecipes, parts: tuple[str
 def test_a_budget_has_a_sentence_of_its_own() -> None:
     assert "reward" not in words()
     assert words(1e6)["reward"] == "new is better at C = 1e6, by 0.02 (95 %: 0.01 to 0.03)"
+
+
+def test_a_ceiling_whose_interval_is_far_wider_than_the_rewards_is_unknown() -> None:
+    """A score within 0 and 1 has no bounds of its own, so its curve can leave the ceiling open to 16."""
+    ceilings = Quantity(0.108, (0.0147, 16.2)), Quantity(0.12, (0.1, 0.2)), Quantity(0.01, (-16.0, 0.2))
+    open_ended = TwoRecipes(*ceilings)
+    end = TwoRecipes(Quantity(0.1), Quantity(0.11), Quantity(0.01, (-0.01, 0.03)))
+    rows = {"A": open_ended, "C_mid": row(1.1), "end": end, "predicted": row(0.01), "error": row(0.0)}
+    mean = Contrast([(32, 8)], rows)
+    made = RecipeComparison(NAMES, {}, "score", "validation", None, [mean], mean, True, ("run", "run"), [])
+    said = recipes(made)
+    assert "16.2" not in str(said)
+    assert "0.12" in str(said)
+    assert said.data["verdict"]["ceiling"].startswith("the curves do not determine which")
+    assert said.data["mean"]["A"]["first"]["status"] == "not_identified"

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 import isolaw
+from isolaw import evidence as numbers
 from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.law import Law
 from isolaw.fits.studies.backtest import backtest
-from isolaw.report.figures.series import law_line
-from isolaw.report.page import law_charts, tables
+from isolaw.report.page import law_charts
+from isolaw.report.page.law_charts import _law_line as law_line
 from isolaw.report.text import law as law_text
-from isolaw.report.text import numbers, studies
 from isolaw.report.text import prediction as prediction_text
+from isolaw.report.text import studies
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -92,7 +93,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law_line, first, ends, *rest = law_text.law_summary(document)
     assert law_line.startswith("isolaw prefers the law n* = ")
     assert first.startswith("avg@4 on validation, fitted to 12 runs with n = 8, 32, 128, 512 and B_p = 32.")
-    assert "isolaw holds B_p fixed; the learning curve is exp." in first
+    assert "isolaw holds B_p fixed." in first
     at = [f"{law_text.star(p.n_star)} at C = {numbers.number(p.x)}" for p in document.frontier]
     assert ends == f"n*, the n with the highest reward, is {at[0]} and {at[-1]}."
     assert "(95 % bound)" in at[-1]
@@ -163,7 +164,7 @@ def test_draws_that_prefer_none_say_so(rising: Law) -> None:
     document = replace(rising.document, comparison=comparison)
     assert law_text.verdict(document) == "The draws prefer no law."
     assert law_text.equation(document) == ""
-    assert law_line(Law(document, rising.draws), np.array([1e5])) == (None, None)
+    assert law_line(Law(document, rising.draws), np.array([1e5])) is None
 
 
 @pytest.mark.parametrize(("verdict", "said"), [("constant", True), ("power", False), (None, False)])
@@ -178,7 +179,7 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
 def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), draws=0).document
     assert law_text.verdict(document).startswith("Without draws, isolaw prefers no law.")
-    assert tables.laws(document).rows[1][-1].text == ""
+    assert prediction_text.laws(document).rows[1][-1].text == ""
 
 
 UNSTATED = "Comparing laws needs 3 seeds per configuration; some have 2."
@@ -192,9 +193,9 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
         assert not any(claim in own for own in told)
     assert law_text.equation(document) == ""
-    assert law_line(law, np.array([1e5])) == (None, None)
-    assert "The dashed line" not in law_charts.n_star_caption(document)
-    table = tables.laws(document)
+    assert law_line(law, np.array([1e5])) is None
+    assert "The dashed line" not in law_charts._n_star_caption(document)
+    table = prediction_text.laws(document)
     assert table is not None
     assert not any("preferred" in row[0].text for row in table.rows)
 
@@ -275,7 +276,7 @@ def test_where_reward_is_highest(synthetic: Make, hold: str, places: Any) -> Non
     """B_p* only where the hold leaves it open; no text but the recommendation names one n."""
     law = fit(synthetic, places, hold=hold, noise=0.003)
     prediction = law.predict(1e6)
-    line = prediction_text.optimum(prediction)
+    line = prediction_text._optimum(prediction)
     joint = f" and B_p* {law_text.star(prediction.b_star)}" if hold == "nothing" else ""
     assert line == f"Highest reward at n* {law_text.star(prediction.n_star)}{joint}."
 
@@ -400,19 +401,3 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
         assert [len(places) for places in found["allocations"]] == [3] * 4
         for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-
-
-def test_summary_of_points() -> None:
-    budgets = np.geomspace(1e5, 1e7, 30)
-    rng = np.random.default_rng(0)
-    n_star = 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1))) + 0.1 * rng.standard_normal(30))
-    document, _ = isolaw.fit_points(budgets, n_star)
-    first, second = studies.points_summary(document)
-    assert first.startswith("30 points, SSE ")
-    for name in ("L = ", "k = ", "log10 C0 = ", "b = "):
-        assert name in first
-    assert first.count("(SE ") == 4
-    assert second == "Standard errors are conditional on independent points."
-    falling, _ = isolaw.fit_points(budgets, n_star[::-1])
-    assert "(SE " not in studies.points_summary(falling)[0]
-    assert studies.points_summary(falling)[0].count("(not identified)") == 4

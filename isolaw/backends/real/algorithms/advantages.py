@@ -5,7 +5,7 @@ Rewards are float64 arrays of shape (B_p, n), with one row per problem. They are
 1. `informative` and `mastered` decide whether a group is kept and whether its problem is visited again. They
    use the verifier's rewards r, without penalties.
 2. Penalties are applied: r_i + `overlong_penalty` - β · KL_i. The last term is from
-   `algorithms.loss_terms.sequence_kl` and applies only if the KL term is in the reward.
+   `algorithms.objective.sequence_kl` and applies only if the KL term is in the reward.
 3. `advantages` subtracts baselines and scales the differences.
 4. `gradient_rows` selects the rollouts that enter the gradient.
 """

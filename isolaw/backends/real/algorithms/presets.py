@@ -36,7 +36,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # of 5 is from ScaleRL (arXiv 2510.13786). Both papers divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
     | _WITHOUT_TERMS,
-    # arXiv 1707.06347 with the defaults of TRL 0.25 and advantages from GAE (`algorithms.gae`).
+    # arXiv 1707.06347 with the defaults of TRL 0.25 and advantages from GAE (`train.ppo`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
     # arXiv 2510.13786; `recipe.without` removes parts.
@@ -116,7 +116,7 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
         full.setdefault("critic_lr", float(f"{_CRITIC_LR * full['lr']:.15g}"))
     if recipe.lora_rank is not None:
         full.setdefault("lora_alpha", lora.ALPHA)
-    without_effect = ["clip_low", "clip_high"] if on_policy(recipe) else []
+    without_effect = ["clip_low", "clip_high"] if _on_policy(recipe) else []
     without_effect += ["value_clip"] if _updates(recipe) == 1 else []
     if full["importance_sampling"] == "none":
         without_effect.append("importance_cap")
@@ -142,7 +142,7 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     ]
 
 
-def on_policy(recipe: Recipe) -> bool:
+def _on_policy(recipe: Recipe) -> bool:
     """Return whether every ratio is 1, that is, whether every batch updates the policy that sampled it.
 
     This is False with staleness, with several updates per batch, and for ScaleRL. ScaleRL's ratios compare
@@ -180,7 +180,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
 
     close = nearest(r.algorithm, ALGORITHMS)
     refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
-    fresh = on_policy(r)
+    fresh = _on_policy(r)
     ratio = "with one update on each batch and recipe.staleness = 0, every ratio is 1"
     several = "recipe.minibatches or recipe.epochs of at least 2"
     staler = f"recipe.staleness of at least 1, or {several}"

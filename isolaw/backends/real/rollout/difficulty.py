@@ -63,14 +63,14 @@ class SplitSettings:
     chat_template: dict[str, Any] | None = None  # arguments for the tokenizer's chat template
 
 
-def difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
+def _difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
     """Return the set of a problem with ``correct`` of ``samples`` solved, or None if it belongs to no set.
 
     ``later`` is the number of correct answers in the additional samples of an unsolved problem.
 
-    >>> [difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
+    >>> [_difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
     [None, 'easy', 'easy', None, None, 'hard']
-    >>> difficulty(0, 16, later=1), difficulty(0, 16, later=0)
+    >>> _difficulty(0, 16, later=1), _difficulty(0, 16, later=0)
     ('hard', 'extremely-hard')
     """
     share = correct / samples
@@ -185,7 +185,7 @@ class SplitFolder:
             sets: dict[str, list[Problem]] = {name: [] for name in SETS}
             for problem in sorted(self.problems, key=lambda p: p.digest):  # independent of the pool's order
                 first, *later = self.counts[problem.id]
-                if name := difficulty(first, samples, *later):
+                if name := _difficulty(first, samples, *later):
                     sets[name].append(problem)
             correct = np.array([self.counts[p.id][0] for p in self.problems])
             self.report = {

@@ -27,8 +27,7 @@ from isolaw.errors import DataError, Issue, SpecError, nearest
 from isolaw.files import check_destination, open_file
 
 Message = dict[str, str]
-_KINDS = (".jsonl", ".parquet")
-KINDS = (*_KINDS, ".arrow")  # kinds of files in a pool; the library datasets writes Arrow streams
+KINDS = (".jsonl", ".parquet")
 _SHOWN = 3  # maximum number of lines to report with the same fault
 _LONGEST = 200  # maximum number of characters to report of a value
 _ACCEPTED = {
@@ -156,7 +155,7 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
         others = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
         accepted = "a folder with train.jsonl and validation.jsonl (or .parquet)"
         return {}, [Issue(str(folder), note, accepted=accepted, nearest=nearest(folder.name, others))]
-    files = sorted(p for p in folder.iterdir() if p.suffix in _KINDS and not p.name.startswith("."))
+    files = sorted(p for p in folder.iterdir() if p.suffix in KINDS and not p.name.startswith("."))
     issues = []
     parts: dict[str, Path] = {}
     for path in sorted(files, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
@@ -190,9 +189,7 @@ def _read(
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
-        return [], [
-            Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
-        ]
+        return [], [Issue(str(path), f"not a Parquet file: {error}")]
     if not rows:
         return [], _issues(path, faults) or [Issue(str(path), "the file is empty; expected problems")]
     if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
@@ -237,23 +234,16 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
 
 
 def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
-    """Return the column names of a Parquet or Arrow file, and its rows with the ``wanted`` columns.
+    """Return the column names of a Parquet file, and its rows with the ``wanted`` columns.
 
     Other columns are skipped, because they can be large or have a type that Python lacks.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if path.suffix == ".arrow":
-        with open_file(path), pa.memory_map(str(path)) as source:
-            whole = pa.ipc.open_stream(source).read_all()
-        columns = whole.schema.names
-        table = whole.select([name for name in columns if name in wanted])
-    else:
-        with open_file(path) as opened:
-            file = pq.ParquetFile(opened)
-            columns = file.schema_arrow.names
-            table = file.read(columns=[name for name in columns if name in wanted])
+    with open_file(path) as opened:
+        file = pq.ParquetFile(opened)
+        columns = file.schema_arrow.names
+        table = file.read(columns=[name for name in columns if name in wanted])
     return columns, list(enumerate(table.to_pylist(), 1))
 
 

@@ -4,10 +4,9 @@
     1 if the response equals the answer, apart from surrounding white space, else 0.
 ``math``
     1 if math-verify finds the answer's expression in the response (``\\boxed{1/2}`` for ``0.5``), else 0
-    (`math_reward`).
+    (`worker_rewards`).
 ``package.module:function``
-    The number that ``function(prompt, response, answer)`` returns. The function can be asynchronous or accept
-    lists (`function_reward`).
+    The number that ``function(prompt, response, answer)`` returns (`worker_rewards`).
 
 avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1. If there are several
 rewards, the first decides which answers are correct, and training uses their weighted sum.
@@ -15,9 +14,7 @@ rewards, the first decides which answers are correct, and training uses their we
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
 import importlib.util
 import inspect
 import os
@@ -37,7 +34,7 @@ from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.rollout.workers import WorkerPool
 from isolaw.errors import Issue, SpecError, nearest
-from isolaw.files import open_file, sha256
+from isolaw.files import sha256
 
 NAMES = ("exact", "math")
 _LONGEST_ANSWER = 60  # characters of an answer in a message
@@ -100,13 +97,10 @@ def get(
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
-    reward: Reward
+    in_workers = importlib.import_module(f"{__package__}.worker_rewards")
     if name == "math":
-        reward = importlib.import_module(f"{__package__}.math_reward").Math(workers, limit)
-    else:
-        function_reward = importlib.import_module(f"{__package__}.function_reward")
-        reward = function_reward.Function(name, workers, limit, folder)
-    return reward
+        return in_workers.Math(workers, limit)  # type: ignore[no-any-return]
+    return in_workers.Function(name, workers, limit, folder)  # type: ignore[no-any-return]
 
 
 class Rewards:
@@ -164,21 +158,12 @@ def check(name: str, where: str = "real.reward", folder: str | None = None) -> l
     if not module or not function:
         accepted = f"{', '.join(NAMES)}, or package.module:function"
         return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
-    if (spec := _find_module(module, folder)) is None:
+    if _find_module(module, folder) is None:
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
         what = f"no module {module!r} in {folder or 'the packages of Python'}"
         accepted = "" if close or not where.startswith("real.") else "its folder in real.modules"
         return [Issue(where, what, name, accepted, nearest=close)]
-    if (file := _file(spec)) is None or file.suffix != ".py":
-        return []
-    try:
-        defined = _defined(file, file.stat().st_mtime_ns)
-    except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        return [Issue(where, f"cannot import {module!r}: {type(error).__name__}: {error}", name)]
-    if defined is None or function in defined:
-        return []
-    close = nearest(function, [key for key in defined if key[0] != "_"])
-    return [Issue(where, f"{module}: no such function", function, nearest=close and f"{module}:{close}")]
+    return []
 
 
 def check_code(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
@@ -266,7 +251,7 @@ def file_of(name: str, folder: str | None = None) -> Path | None:
     """Return the file that a user's function runs; None for a built-in reward or a module without a file."""
     module, colon, _ = name.partition(":")
     spec = _find_module(module, folder) if colon else None
-    return None if spec is None else _file(spec)
+    return Path(spec.origin).absolute() if spec and spec.has_location and spec.origin else None
 
 
 def digest(name: str, folder: str | None = None) -> str | None:
@@ -276,26 +261,6 @@ def digest(name: str, folder: str | None = None) -> str | None:
     """
     file = file_of(name, folder)
     return None if file is None else sha256(file)
-
-
-def _file(spec: ModuleSpec) -> Path | None:
-    return Path(spec.origin).absolute() if spec.has_location and spec.origin else None
-
-
-@functools.lru_cache(16)
-def _defined(file: Path, _modified: int) -> set[str] | None:
-    """Return the names that a module's code binds; None if only executing the module can show them."""
-    with open_file(file) as opened:
-        tree = ast.parse(opened.read())
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            names.add(node.id)  # including names inside functions, which ``global`` can make the module's
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add(node.asname or node.name.partition(".")[0])
-    return None if names & {"*", "__getattr__", "globals", "vars", "exec", "setattr"} else names
 
 
 def correct(values: ArrayLike) -> NDArray[np.bool_]:

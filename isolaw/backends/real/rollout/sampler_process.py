@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
 
-def main() -> NoReturn:
+def _main() -> NoReturn:
     """Serve requests until the trainer's end of the socket closes."""
     channel, memory = Connection(os.dup(0)), os.dup(1)
     os.dup2(2, 1)  # the output of libraries must not reach the file of the weights
@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        serve(channel, memory, inbox)
+        _serve(channel, memory, inbox)
     except BaseException as error:
         traceback.print_exc()
         why = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
@@ -58,7 +58,7 @@ def main() -> NoReturn:
     environment.leave(1)
 
 
-def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) -> NoReturn:
+def _serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) -> NoReturn:
     """Open the sampler and serve the requests in ``inbox``; ``memory`` is the file of the weights."""
     settings = inbox.get()["open"]
     with environment.importing():
@@ -68,7 +68,7 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
         from isolaw.backends.real.train import row_tensors
 
         import_sampler(settings["kind"])
-    stream, weights = open_stream(SamplerSettings(**settings)), SharedWeights(memory)
+    stream, weights = _open_stream(SamplerSettings(**settings)), SharedWeights(memory)
     channel.send_bytes(json.dumps({"loaded": None}).encode())
     while True:
         while not (stream.busy() and inbox.empty()):
@@ -85,7 +85,7 @@ def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) 
             channel.send_bytes(save(row_tensors.of(range(len(rollouts)), rollouts, None)))
 
 
-def open_stream(settings: SamplerSettings) -> _VLLMStream | _PlainStream:
+def _open_stream(settings: SamplerSettings) -> _VLLMStream | _PlainStream:
     """Open a sampler in this process that draws several batches at a time.
 
     ``add`` starts the batch of a ticket, given the arguments of `Sampler.generate`. ``step`` does the next
@@ -188,4 +188,4 @@ class _PlainStream:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -65,7 +65,6 @@ class VLLMSampler:
         self.stop = settings.stop
         self.finished: Callable[[list[int], list[int]], None] | None = None
         self.fresh = True  # whether the prefix cache was computed with the current weights
-        self.preemptions = 0
         arguments: dict[str, Any] = {
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_tokens,
@@ -118,7 +117,6 @@ class VLLMSampler:
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
             raise RunError(f"recipe.float32_head: vLLM {__version__} ignores it; expected 0.28 or newer")
-        self._count_preemptions()
         self.names = parameter_names(settings.model)
         self.llm.apply_model(_remember_loaded)
         # vLLM triggers this warning at every wake-up, when it switches the allocator.
@@ -138,16 +136,9 @@ class VLLMSampler:
         rows, parameters = self.requests(
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
-        before = self.preemptions
         with self._watched():
             outputs = self.llm.generate(
                 [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
-            )
-        if before == 0 < self.preemptions:
-            warnings.warn(
-                f"vLLM's KV cache was full, so vLLM restarted {self.preemptions:,} of {len(rows):,} "
-                "responses; a larger real.gpu_memory or real.tensor_parallel avoids this (shown once)",
-                stacklevel=2,
             )
         return self.rollouts(rows, outputs)
 
@@ -247,17 +238,6 @@ class VLLMSampler:
             gc.collect()
         torch.cuda.empty_cache()
         self.llm.wake_up(tags=[tag])
-
-    def _count_preemptions(self) -> None:
-        """Count restarted responses with a hook, because vLLM's own statistics would slow down each step."""
-        scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
-        preempt = scheduler._preempt_request
-
-        def counted(*request: Any, **more: Any) -> Any:
-            self.preemptions += 1
-            return preempt(*request, **more)
-
-        scheduler._preempt_request = counted
 
     def close(self) -> None:
         """End vLLM, but keep the default process group, which DeepSpeed uses."""

@@ -51,22 +51,20 @@ def command(code: str, *arguments: str) -> list[str]:
 class WorkerPool:
     """A pool of worker processes that execute a command, which must call `Channel.serve`.
 
-    A worker gets ``limit`` seconds for each row or, if it is ``whole``, for all rows of a request. ``what``
-    names the reward in messages. ``failures`` counts the rows without a reply by kind: ``late``, the name of
-    a signal, an exit status, or the fault of the reply.
+    A worker gets ``limit`` seconds for each row. ``what`` names the reward in messages. ``failures`` counts
+    the rows without a reply by kind: ``late``, the name of a signal, an exit status, or the fault of the
+    reply.
     """
 
-    def __init__(
-        self, command: list[str], workers: int, limit: float, what: str, whole: bool = False
-    ) -> None:
-        self.whole, self.what = whole, what
+    def __init__(self, command: list[str], workers: int, limit: float, what: str) -> None:
+        self.what = what
         self.failures: Counter[str] = Counter()
         self._in_a_row, self._lock = 0, threading.Lock()
         self._ending: RunError | None = None
         self._threads = ThreadPoolExecutor(workers)
-        self.idle: SimpleQueue[Worker] = SimpleQueue()
+        self.idle: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(workers):
-            self.idle.put(Worker(command, limit, what))
+            self.idle.put(_Worker(command, limit, what))
 
     def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
         """Send ``at_once`` rows at a time; return the reply to each row, or None if the row failed.
@@ -91,22 +89,21 @@ class WorkerPool:
             finally:
                 self.idle.put(worker)
             for reply in replies:
-                self._note(LATE if reply is None else "", rows[len(out)], 1)
+                self._note("", rows[len(out)])
                 out.append(reply)
             if len(out) < len(rows):  # the worker ended at this row
-                lost = len(rows) - len(out) if self.whole else 1
-                self._note(kind, rows[len(out)], lost)
-                out += [None] * lost
+                self._note(kind, rows[len(out)])
+                out.append(None)
         if self._ending:
             raise self._ending
         return out
 
-    def _note(self, kind: str, row: JsonRow, lost: int) -> None:
-        """Count a failure of ``lost`` rows; an empty ``kind`` means success and ends a series of failures."""
+    def _note(self, kind: str, row: JsonRow) -> None:
+        """Count the failure of a row; an empty ``kind`` means success and ends a series of failures."""
         with self._lock:
             self._in_a_row = self._in_a_row + 1 if kind else 0
             if kind:
-                self.failures[kind] += lost
+                self.failures[kind] += 1
             if self._in_a_row == IN_A_ROW:
                 text = str(row[1])
                 shown = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
@@ -122,7 +119,7 @@ class WorkerPool:
             self.idle.get().end()
 
 
-class Worker:
+class _Worker:
     """One worker process, which starts at the first request and restarts after it is lost."""
 
     def __init__(self, command: list[str], limit: float, what: str) -> None:

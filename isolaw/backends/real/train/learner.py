@@ -28,7 +28,7 @@ from torch import Tensor
 from isolaw.backend import RunNote
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
-from isolaw.backends.real.algorithms.loss_terms import kl_estimate, sequence_kl
+from isolaw.backends.real.algorithms.objective import kl_estimate, sequence_kl
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.samplers import Rollouts

@@ -154,7 +154,7 @@ def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
     return out
 
 
-def attention(
+def _attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -226,7 +226,7 @@ def _together(x: Tensor, block: _Block) -> Tensor:
 
 
 def register() -> None:
-    """Register `attention` with `transformers` as `ATTENTION`."""
+    """Register `_attention` with `transformers` as `ATTENTION`."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(ATTENTION, attention)
+    AttentionInterface.register(ATTENTION, _attention)

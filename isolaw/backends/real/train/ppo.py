@@ -1,12 +1,17 @@
-"""Compute PPO's advantages with the critic, and update the critic.
+"""Compute PPO's advantages with the critic, and update the critic (arXiv 1707.06347; GAE: arXiv 1506.02438).
 
 The critic is the base model with a scalar output head, under its own DeepSpeed engine. Its value is
 V(s) = w · h(s) in float32. Here h is the last hidden state at the token before the predicted token, and w is
 the head's weight, which is initially 0. There is no bias, because DeepSpeed's ZeRO-3 cannot restore a
 parameter with fewer numbers than there are processes.
 
-Advantages and targets are computed from the critic's values at the start of a batch (`algorithms.gae`). Both
+Advantages and targets are computed from the critic's values at the start of a batch (`_gae`). Both
 stay fixed during all updates on the batch.
+
+Arrays of the equations are float64 of shape (R, T) for R rollouts. Responses are padded on the right with
+zeros to T tokens. The state s_t consists of the prompt and the response before token t. V_t = V(s_t) is the
+critic's estimate of the return from this state. A response ends with its last token, even if it was cut off,
+and V is 0 after it.
 """
 
 from __future__ import annotations
@@ -20,13 +25,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from isolaw.backends.real.algorithms import gae, objective
+from isolaw.backends.real.algorithms import objective
+from isolaw.backends.real.algorithms.objective import clean
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.policy import Backbone, pretrained
 from isolaw.backends.real.train.trainer import Trainer, gathered
 from isolaw.config import Recipe
+
+_EPSILON = 1e-8  # added to the variance in `_whiten`
 
 
 class _ScalarHead(nn.Linear):  # type: ignore[misc]
@@ -45,7 +53,7 @@ class _ValueModel(Backbone):
         return packed.by_row(self.model.get_output_embeddings()(self.states(packed)))[None]
 
 
-class Critic(Trainer):
+class _Critic(Trainer):
     """The trainer of a value model, which starts from the base model and has its own state files."""
 
     prefix = "critic_"
@@ -82,25 +90,25 @@ class PPO:
 
     def __init__(self, recipe: Recipe, ranks: RankGroup, model: str, **keys: Any) -> None:
         self.recipe, self.ranks = recipe, ranks
-        self.critic = Critic(model, **keys)
+        self.critic = _Critic(model, **keys)
 
     def targets(self, batch: Batch, rewards: Tensor, penalties: Sequence[Tensor] | None) -> _Targets:
         """Return a batch's advantages and the critic's targets.
 
         ``rewards`` has shape (B_p, n) and applies to the last token of each rollout. ``penalties`` has one
-        array of token penalties for each of this process's rows (`algorithms.gae.token_rewards`).
+        array of token penalties for each of this process's rows (`_token_rewards`).
         """
         values, mask = _padded(self.critic.values(batch.rollouts))
         local = batch.own(rewards)
-        charged = gae.token_rewards(local, mask, None if penalties is None else _padded(penalties)[0])
+        charged = _token_rewards(local, mask, None if penalties is None else _padded(penalties)[0])
         assert self.recipe.gamma is not None
         assert self.recipe.gae_lambda is not None
-        raw = gae.gae(charged, values, self.recipe.gamma, self.recipe.gae_lambda)
+        raw = _gae(charged, values, self.recipe.gamma, self.recipe.gae_lambda)
         returns = (raw + values).masked_fill(~mask, 0.0)
         mean, variance = self._moments(batch, raw, mask)
         _, of_returns = self._moments(batch, returns, mask)
         metrics = {} if of_returns == 0 else {"explained_variance": 1 - variance / of_returns}
-        return _Targets(gae.whiten(raw, mask, mean, variance), values, returns, metrics)
+        return _Targets(_whiten(raw, mask, mean, variance), values, returns, metrics)
 
     def update(
         self, batch: Batch, targets: _Targets, rows: list[int], weights: Tensor, lr: float
@@ -118,7 +126,7 @@ class PPO:
                 x[held, : values.shape[1]].to(values.device) for x in (targets.values, targets.returns)
             )
             weight = own_weights[list(part)].to(values.device)
-            loss, more = gae.value_loss(values, old, returns, packed.mask, weight, self.recipe.value_clip)
+            loss, more = _value_loss(values, old, returns, packed.mask, weight, self.recipe.value_clip)
             sums = objective.merge(sums, more)
             return loss
 
@@ -161,3 +169,82 @@ def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> _ScalarHead:
     with gathered(scalar.weight, modifier_rank=0), torch.no_grad():
         scalar.weight.zero_()
     return scalar.to(head.weight.device)
+
+
+def _token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None) -> Tensor:
+    """Return the reward r_it of each token: the rollout's reward at its last token, minus token penalties.
+
+    ``rewards`` has shape (R,), ``penalties`` and the result have shape (R, T). If the KL term is in the
+    reward, the penalty is β · k_it (RLHF, arXiv 2203.02155, eq. 2).
+
+    >>> _token_rewards(torch.tensor([1.0]), torch.tensor([[True, True, False]]))
+    tensor([[0., 1., 0.]], dtype=torch.float64)
+    """
+    last = mask & ~torch.nn.functional.pad(mask, (0, 1))[:, 1:]
+    out = rewards.double()[:, None] * last
+    return out if penalties is None else out - clean(mask, penalties)
+
+
+def _gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
+    """Return the generalised advantage estimate (GAE) of each token, as an array of shape (R, T).
+
+    ::
+
+        δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1}
+
+    This is eq. 16 of arXiv 1506.02438, with the discount γ = ``gamma`` and λ = ``lam``. A_t + V_t is the
+    critic's target. For λ = 1 it is the discounted sum of future rewards, and for λ = 0 the one-step target
+    r_t + γ V_{t+1}.
+
+    >>> _gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.75]]), gamma=1.0, lam=1.0)
+    tensor([[0.5000, 0.2500]], dtype=torch.float64)
+    """
+    rewards, values = rewards.double(), values.double()
+    out = torch.zeros_like(rewards)
+    following = advantage = torch.zeros_like(rewards[:, 0])
+    for t in reversed(range(rewards.shape[1])):
+        advantage = rewards[:, t] + gamma * following - values[:, t] + gamma * lam * advantage
+        out[:, t], following = advantage, values[:, t]
+    return out
+
+
+def _whiten(advantages: Tensor, mask: Tensor, mean: float, variance: float) -> Tensor:
+    """Return the whitened advantages (A - mean) / sqrt(variance + 1e-8), with zeros in the padding.
+
+    ``mean`` and ``variance`` are over all N tokens of the batch. The variance has the divisor N - 1, as in
+    TRL and verl. Unlike the size n of a group, N is so large that the choice hardly matters.
+    """
+    return ((advantages - mean) * (variance + _EPSILON) ** -0.5).masked_fill(~mask, 0.0)
+
+
+def _value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, weights: Tensor, clip: float | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the critic's loss on a micro-batch and the sums of its metrics, as `objective.loss` does.
+
+    ::
+
+        L = Σ_i Σ_t w_i · ½ max((V - R)², (clip(V, V_old - ε, V_old + ε) - R)²)
+
+    The targets R and the values V_old are from the start of the batch (arXiv 2005.12729, section 3; TRL,
+    verl). ε is ``clip``; if it is None, the loss omits the second argument of max. ``values`` has shape
+    (R, T) and a gradient, ``weights`` has shape (R,).
+
+    >>> one = torch.ones(1, 1)
+    >>> _value_loss(one, 0 * one, 2 * one, one.bool(), one[0], clip=None)[0]
+    tensor(0.5000, dtype=torch.float64)
+    """
+    values, old_values, returns = (clean(mask, x) for x in (values, old_values, returns))
+    square = (values - returns).square()
+    largest = square
+    if clip is not None:
+        within = torch.maximum(torch.minimum(values, old_values + clip), old_values - clip)
+        largest = torch.maximum(square, (within - returns).square())
+    loss = 0.5 * largest * mask
+    sums = {
+        "tokens": mask.sum().double(),
+        "critic_value": values.sum(),
+        "value_loss": loss.sum(),
+        "value_clip_fraction": (largest > square).sum().double(),
+    }
+    return (weights.double()[:, None] * loss).sum(), {key: x.detach() for key, x in sums.items()}

@@ -22,7 +22,7 @@ from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 
 
-def main(address: str, port: int) -> None:
+def _main(address: str, port: int) -> None:
     """Receive the job from the engine at ``address`` and ``port``, and execute it as one of its ranks."""
     environment.prepare()
     first = os.environ["RANK"] == "0"
@@ -84,4 +84,4 @@ def _choose_gpus(samplers: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    _main(sys.argv[1], int(sys.argv[2]))

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 
 from isolaw.backends.real.algorithms.advantages import advantages
-from isolaw.backends.real.algorithms.loss_terms import kl_estimate
-from isolaw.backends.real.algorithms.objective import row_weights
+from isolaw.backends.real.algorithms.objective import kl_estimate, row_weights
 
 PAGE = Path(__file__).parents[4] / "docs" / "real.md"
 

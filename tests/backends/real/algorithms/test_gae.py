@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.algorithms import gae, objective
+from isolaw.backends.real.algorithms import objective
+from isolaw.backends.real.train import ppo
 from isolaw.config import Recipe
 
 Rows = list[list[float]]
@@ -60,17 +61,17 @@ def slow_targets(batch: dict[str, Any], gamma: float, lam: float) -> tuple[Rows,
 @given(rows_of(), st.sampled_from([1.0, 0.9, 0.0]), st.sampled_from([1.0, 0.95, 0.0]))
 def test_advantages_are_the_sums_of_errors(batch: dict[str, Any], gamma: float, lam: float) -> None:
     mask = padded([[1.0] * n for n in batch["lengths"]]).bool()
-    rewards = gae.token_rewards(double(batch["rewards"]), mask, padded(batch["penalties"], torch.nan))
-    found = gae.gae(rewards, padded(batch["old_values"]), gamma, lam)
+    rewards = ppo._token_rewards(double(batch["rewards"]), mask, padded(batch["penalties"], torch.nan))
+    found = ppo._gae(rewards, padded(batch["old_values"]), gamma, lam)
     expected, _ = slow_targets(batch, gamma, lam)
     torch.testing.assert_close(found, padded(expected), rtol=1e-10, atol=1e-10)
 
 
 def test_with_lambda_1_the_target_is_the_reward_to_come_and_with_0_one_step() -> None:
     rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.2, 0.7, 0.4]]).double()
-    whole = gae.gae(rewards, values, 0.5, 1.0) + values
+    whole = ppo._gae(rewards, values, 0.5, 1.0) + values
     torch.testing.assert_close(whole, torch.tensor([[0.25, 0.5, 1.0]]).double())
-    step = gae.gae(rewards, values, 0.5, 0.0) + values
+    step = ppo._gae(rewards, values, 0.5, 0.0) + values
     torch.testing.assert_close(step, torch.tensor([[0.35, 0.2, 1.0]]).double())
 
 
@@ -96,7 +97,7 @@ def test_the_critics_loss_and_gradient_against_a_loop(batch: dict[str, Any], cli
     mask = padded([[1.0] * n for n in batch["lengths"]]).bool()
     values = padded(batch["values"], torch.nan).requires_grad_()
     others = (padded(batch["old_values"], torch.nan), padded(returns, torch.nan))
-    found, sums = gae.value_loss(values, *others, mask, double(batch["weights"]), clip)
+    found, sums = ppo._value_loss(values, *others, mask, double(batch["weights"]), clip)
     found.backward()
     assert found.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
     torch.testing.assert_close(values.grad, padded(gradient), rtol=1e-10, atol=1e-12)
@@ -136,10 +137,10 @@ def test_it_is_trls(case: str) -> None:
     batch = {name: torch.tensor(value) for name, value in TRL[case]["batch"].items()}
     mask, old_values = batch["mask"], batch["old_values"]
     kl = config["kl_coef"] * (batch["old_logprobs"] - batch["reference_logprobs"])
-    rewards = gae.token_rewards(batch["scores"], mask, kl)
-    raw = gae.gae(rewards, old_values, config["gamma"], config["lam"])
+    rewards = ppo._token_rewards(batch["scores"], mask, kl)
+    raw = ppo._gae(rewards, old_values, config["gamma"], config["lam"])
     returns = (raw + old_values).masked_fill(~mask, 0.0)
-    advantages = gae.whiten(raw, mask, float(raw[mask].mean()), float(raw[mask].var()))
+    advantages = ppo._whiten(raw, mask, float(raw[mask].mean()), float(raw[mask].var()))
     weights = objective.row_weights(mask.sum(1)[:, None], torch.ones(len(mask), 1).bool(), "token")[:, 0]
     recipe = Recipe(algorithm="ppo", clip_low=config["cliprange"], clip_high=config["cliprange"])
     logprobs, values = (batch[name].clone().requires_grad_() for name in ("logprobs", "values"))
@@ -151,7 +152,7 @@ def test_it_is_trls(case: str) -> None:
         advantages=advantages,
         weights=weights,
     )
-    value, more = gae.value_loss(values, old_values, returns, mask, weights, config["cliprange_value"])
+    value, more = ppo._value_loss(values, old_values, returns, mask, weights, config["cliprange_value"])
     (policy + value).backward()
     mine = {"rewards": rewards, "advantages": advantages, "returns": returns, "policy_loss": policy}
     mine |= {"value_loss": value, "policy_gradient": logprobs.grad, "value_gradient": values.grad}

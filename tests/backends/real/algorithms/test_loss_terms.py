@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.algorithms.loss_terms import importance_weights, kl_estimate, sequence_kl
-from isolaw.backends.real.algorithms.objective import loss
+from isolaw.backends.real.algorithms.objective import _importance_weights, kl_estimate, loss, sequence_kl
 from isolaw.backends.real.algorithms.presets import ALGORITHMS
 from isolaw.config import Recipe
 
@@ -241,7 +240,7 @@ def test_importance_weights_against_a_loop(seed: int, level: str, cap: float) ->
     lengths = torch.randint(0, 5, (3,), generator=random)
     mask = torch.arange(4) < lengths[:, None]
     old, sampler = (-3 * torch.rand(3, 4, generator=random, dtype=torch.float64) for _ in range(2))
-    out = importance_weights(
+    out = _importance_weights(
         old.masked_fill(~mask, math.nan), sampler.masked_fill(~mask, math.inf), mask, level, cap
     )
     assert out.max() <= cap
@@ -256,9 +255,9 @@ def test_importance_weights_stop_the_gradient_and_overflow_to_the_cap() -> None:
     old = torch.tensor([[-1.0, -1.0]], requires_grad=True)
     sampler = torch.tensor([[-2000.0, -1.0]])
     mask = torch.ones(1, 2, dtype=torch.bool)
-    assert importance_weights(old, sampler, mask, "token", 2.0).tolist() == [[2.0, 1.0]]
-    assert importance_weights(old, sampler, mask, "sequence", 2.0).tolist() == [[2.0, 2.0]]
-    assert not importance_weights(old, sampler, mask, "token", 2.0).requires_grad
+    assert _importance_weights(old, sampler, mask, "token", 2.0).tolist() == [[2.0, 1.0]]
+    assert _importance_weights(old, sampler, mask, "sequence", 2.0).tolist() == [[2.0, 2.0]]
+    assert not _importance_weights(old, sampler, mask, "token", 2.0).requires_grad
 
 
 def test_unknown_names() -> None:
@@ -266,4 +265,4 @@ def test_unknown_names() -> None:
     with pytest.raises(ValueError, match="'k4'"):
         kl_estimate(one, one, "k4")
     with pytest.raises(ValueError, match="'word'"):
-        importance_weights(one, one, one == 0, "word", 1.0)
+        _importance_weights(one, one, one == 0, "word", 1.0)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-if TYPE_CHECKING:
-    from isolaw.backends.real.gpu_selftest import Workload
+from tests.backends.real.gpu.workload import Workload
 
 # The shapes of a model whose state of 60 MB is written quickly.
 SMALL = {
@@ -28,8 +25,6 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def work(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """A model with the shapes of Qwen2.5-0.5B."""
-    from isolaw.backends.real.gpu_selftest import Workload
-
     made = Workload(tmp_path_factory.mktemp("work"), device)
     made.make()
     return made
@@ -38,8 +33,6 @@ def work(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
 @pytest.fixture(scope="module")
 def small(device: str, tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """A small model."""
-    from isolaw.backends.real.gpu_selftest import Workload
-
     made = Workload(tmp_path_factory.mktemp("small"), device)
     made.make(SMALL)
     return made

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from isolaw import engine
 from isolaw.backends.real import environment
-from isolaw.backends.real.gpu_selftest import Workload
 from isolaw.errors import RunError
+from tests.backends.real.gpu.workload import Workload
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
 
@@ -54,7 +54,7 @@ def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int
     torch.manual_seed(0)
     parts = [torch.randn(1, h, sum(lengths), 64, device="cuda", dtype=torch.bfloat16) for h in (4, 2, 2)]
     found, exact = (
-        packing.attention(
+        packing._attention(
             None,
             *parts,
             None,

@@ -21,12 +21,13 @@ torch = pytest.importorskip("torch")
 
 from isolaw import children
 from isolaw.backends.real import environment
-from isolaw.backends.real.gpu_selftest import Workload
 from isolaw.children import GROUP
+from tests.backends.real.gpu.workload import Workload
 
 DEVICES = [pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cpu", marks=pytest.mark.nightly)]
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.parametrize("device", DEVICES, indirect=True)]
 GIB = 2**30
+HERE = {"PYTHONPATH": str(Path(__file__).parents[4])}  # of the programs that this file is
 
 
 # The trainer's gradient at each ZeRO stage, against a float32 gradient on the CPU
@@ -80,7 +81,7 @@ def test_gradients_are_those_of_float32_on_the_cpu(work: Workload) -> None:
     drawn.generate().save(work.folder / "batch.safetensors", drawn.ranks)
     drawn.close()
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
-    without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores}
+    without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores, **HERE}
     command = [sys.executable, "-P", __file__, "gradient", str(work.folder), work.device]
     children.run(command, 300.0, env=without_gpu).check_returncode()
     exact = load_file(work.folder / "gradient.safetensors")
@@ -261,7 +262,9 @@ def test_all_reduce_sums(device: str, tmp_path: Path) -> None:
         for place in map(str, range(count)):
             rank = {"RANK": place, "LOCAL_RANK": place, "WORLD_SIZE": str(count), GROUP: group}
             command = [sys.executable, "-P", __file__, "all-reduce", str(out), device]
-            ranks.append(children.start(command, stdin=subprocess.DEVNULL, env={**os.environ, **rank}))
+            ranks.append(
+                children.start(command, stdin=subprocess.DEVNULL, env={**os.environ, **rank, **HERE})
+            )
         assert [rank.wait(max(until - time.monotonic(), 0.0)) for rank in ranks] == [0] * count
     finally:
         for process in ranks:

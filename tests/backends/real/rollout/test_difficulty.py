@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, difficulty
+from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, _difficulty
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_files, write_set
 from isolaw.cli.problems import _summary
 from isolaw.errors import DataError
@@ -35,7 +35,7 @@ def test_thresholds(samples: int, data: st.DataObject) -> None:
     expected = "easy" if easy else None
     if hard:
         expected = "hard" if c or later else "extremely-hard"
-    assert difficulty(c, samples, later) == expected
+    assert _difficulty(c, samples, later) == expected
 
 
 def pool(count: int = 200) -> list[Problem]:
@@ -87,7 +87,7 @@ def test_sets_hold_what_was_counted(tmp_path: Path) -> None:
     assert len(model.asked) == 16 * 200 + 128 * len(later)
     assert len(set(model.asked)) == len(model.asked)  # no sample is drawn twice
 
-    expected = {i: difficulty(c, 16, later.get(i)) for i, c in first.items()}
+    expected = {i: _difficulty(c, 16, later.get(i)) for i, c in first.items()}
     assert work.report is not None
     for name in splitting.SETS:
         parts = ProblemSet.read(tmp_path / name).parts

@@ -1,9 +1,8 @@
-"""Data sets on disk and in the Hub's cache. `data/hf` is what `datasets` 5.2 wrote."""
+"""Data sets on disk and in the Hub's cache."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isolaw.backends.real.rollout.hub import _parts_of, read_pool
+from isolaw.backends.real.rollout.split import _read_pool
 from isolaw.errors import SpecError
 
-HERE = Path(__file__).parents[1] / "data" / "hf"
 SUMS = {"prompt": "question", "answer": "gold.answer"}
 
 
@@ -27,19 +25,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("no network is to be used")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
 def asked(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> dict[str, str]:
-    return {str(p.prompt): p.answer for p in read_pool(f"hf:{name}", part, columns)}
+    return {str(p.prompt): p.answer for p in _read_pool(f"hf:{name}", part, columns)}
 
 
 def refused(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> list[str]:
     with pytest.raises(SpecError) as raised:
-        read_pool(f"hf:{name}", part, columns)
+        _read_pool(f"hf:{name}", part, columns)
     return [str(issue) for issue in raised.value.issues]
 
 
@@ -54,32 +51,6 @@ def snapshot(cache: Path, name: str, revision: str = "abc") -> Path:
         pq.write_table(pa.table(table), blobs / f"{revision}-{part}")
         (folder / "main" / f"{part}.parquet").symlink_to(blobs / f"{revision}-{part}")
     return folder
-
-
-def test_what_save_to_disk_wrote() -> None:
-    assert asked(HERE / "saved", "train") == {f"{i}+{i}=": str(2 * i) for i in range(1, 5)}
-    assert asked(HERE / "saved", "test") == {"5+5=": "10", "6+6=": "12"}
-    assert asked(HERE / "one") == {"1+1=": "2", "3+3=": "6"}  # a single part needs no name
-    (told,) = refused(HERE / "saved")
-    assert told == f"--part: hf:{HERE}/saved has several splits; expected one of test, train"
-    (told,) = refused(HERE / "saved", "tran")
-    assert told == "--part: found 'tran'; expected test, train (did you mean 'train'?)"
-
-
-def test_what_load_dataset_prepared_without_its_intermediate_results(cache: Path) -> None:
-    shutil.copytree(HERE / "cache", cache / "datasets")
-    assert len(list(cache.rglob("cache-*.arrow"))) == 1
-    configuration = next((cache / "datasets" / "org___sums").iterdir()).name
-    assert asked("org/sums", f"{configuration}/train") == {f"{i}+{i}=": str(2 * i) for i in range(1, 5)}
-    version = next((cache / "datasets" / "org___sums" / configuration).iterdir())
-    (hashed,) = version.iterdir()
-    shutil.copytree(hashed, version / "other")  # prepared twice: neither is guessed, nor are both taken
-    folder = cache / "datasets" / "org___sums"
-    assert sorted(_parts_of(folder)) == sorted(
-        f"{configuration}/0.0.0/{name}/{split}"
-        for name in (hashed.name, "other")
-        for split in ("test", "train")
-    )
 
 
 def test_a_snapshot_of_the_hub(cache: Path) -> None:
@@ -100,10 +71,9 @@ def test_what_is_not_there_is_not_downloaded_and_what_is_there_is_named(cache: P
     (told,) = refused("org/smus")
     assert "isolaw downloads nothing; found 'org/smus'; expected a path: the cache holds no data set" in told
     snapshot(cache, "org/sums")
-    shutil.copytree(HERE / "cache", cache / "datasets")
-    (cache / "datasets" / "org___sums").rename(cache / "datasets" / "lab___primes")
+    snapshot(cache, "lab/primes")
     (told,) = refused("org/smus")
-    assert f"not in the Hub's cache ({cache}/hub, {cache}/datasets)" in told
+    assert f"not in the Hub's cache ({cache}/hub)" in told
     assert told.endswith("expected lab/primes, org/sums (did you mean 'org/sums'?)")
 
 
@@ -116,7 +86,7 @@ def test_columns(tmp_path: Path) -> None:
     }
     (tmp_path / "verl").mkdir()
     pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "verl" / "train.parquet")
-    found = read_pool(f"hf:{tmp_path}/verl", None, {"answer": "reward_model.ground_truth"})
+    found = _read_pool(f"hf:{tmp_path}/verl", None, {"answer": "reward_model.ground_truth"})
     assert [(p.prompt, p.answer) for p in found] == [([{"role": "user", "content": "1+1="}], "2")] * 2
     assert len({p.id for p in found}) == 2
     wrong = {"answer": "reward.ground_truth", "promt": "prompt"}
@@ -130,27 +100,18 @@ def test_columns(tmp_path: Path) -> None:
 def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"q": "1+1=", "answer": 2}) + "\n")
     for name in (f"{tmp_path}/pool.jsonl", f"hf:{tmp_path}/pool.jsonl", f"hf:{tmp_path}"):
-        assert [p.answer for p in read_pool(name, None, {"prompt": "q"})] == ["2"]
+        assert [p.answer for p in _read_pool(name, None, {"prompt": "q"})] == ["2"]
     with pytest.raises(SpecError, match="only a data set"):
-        read_pool(f"{tmp_path}/pool.jsonl", "train")
+        _read_pool(f"{tmp_path}/pool.jsonl", "train")
     (tmp_path / "empty").mkdir()
     (told,) = refused(tmp_path / "empty")
     assert told.startswith(
-        f"--problems: {tmp_path}/empty: the folder has no data; expected .jsonl, .parquet, .arrow files"
+        f"--problems: {tmp_path}/empty: the folder has no data; expected .jsonl or .parquet files"
     )
-    (tmp_path / "empty" / "train.arrow").write_bytes(b"no stream")
-    assert _parts_of(tmp_path / "empty") == {}
-
-
-def test_a_damaged_arrow_file(tmp_path: Path) -> None:
-    shutil.copytree(HERE / "one", tmp_path / "one")
-    (tmp_path / "one" / "data-00000-of-00001.arrow").write_bytes(b"no stream")
-    (told,) = refused(tmp_path / "one")
-    assert "data-00000-of-00001.arrow: not an Arrow file: " in told
 
 
 @pytest.mark.real
-def test_the_command(isolaw: Any, made: Any, tmp_path: Path) -> None:
+def test_the_command(isolaw: Any, made: Any, tmp_path: Path, cache: Path) -> None:
     command = [
         "problems",
         "--model",
@@ -161,11 +122,12 @@ def test_the_command(isolaw: Any, made: Any, tmp_path: Path) -> None:
         tmp_path / "out",
         "--dry-run",
     ]
-    data = ["--problems", f"hf:{HERE}/saved", "--part", "train"]
+    snapshot(cache, "org/sums")
+    data = ["--problems", "hf:org/sums", "--part", "main/train"]
     columns = ["--column", "prompt=question", "--column", "answer=gold.answer"]
     code, stdout, stderr = isolaw(*command, *data, *columns)
     assert (code, stderr) == (0, "")
-    assert stdout.startswith("4 problems; 64 to 576 rollouts")
+    assert stdout.startswith("3 problems; 48 to 432 rollouts")
     code, _, stderr = isolaw(*command, *data)
     assert code == 2
     assert "no 'prompt' anywhere; found ['question', 'gold']" in stderr

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     """Of the tiny model: a token for each character, `<bos>` first, no chat template."""
-    from isolaw.backends.real.gpu_selftest import make_tokenizer
+    from isolaw.backends.real.random_model import make_tokenizer
 
     return make_tokenizer()
 
@@ -51,7 +51,7 @@ THINKS = (
 @pytest.fixture
 def thinking(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A tokenizer with such a template; `s` and `u` are unknown to the tiny model's, so roles are digits."""
-    from isolaw.backends.real.gpu_selftest import make_tokenizer
+    from isolaw.backends.real.random_model import make_tokenizer
 
     own = make_tokenizer()
     roles = "{% set r = {'system': '7', 'user': '8', 'assistant': '9'} %}"
@@ -91,7 +91,7 @@ def test_the_end_of_a_turn(tokenizer: Any, monkeypatch: Any, template: str, toke
 
 def test_an_end_of_turn_that_ends_no_response_is_noted(tmp_path: Path, monkeypatch: Any) -> None:
     from isolaw.backends import real
-    from isolaw.backends.real.gpu_selftest import make_tokenizer
+    from isolaw.backends.real.random_model import make_tokenizer
 
     own = make_tokenizer()
     own.chat_template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}"

@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,8 +18,8 @@ import pytest
 
 from isolaw import guard
 from isolaw.backends.real.rollout import rewards, workers
-from isolaw.backends.real.rollout.math_reward import Math
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
+from isolaw.backends.real.rollout.worker_rewards import Math
 from isolaw.errors import RunError, SpecError
 
 needs_math_verify = pytest.mark.skipif(
@@ -134,7 +133,7 @@ def test_equal_responses_are_looked_at_once_and_all_counted(verified: Math) -> N
 @pytest.mark.slow
 def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
     code = (
-        "import os, threading, time\nfrom isolaw.backends.real.rollout.math_reward import Math\n"
+        "import os, threading, time\nfrom isolaw.backends.real.rollout.worker_rewards import Math\n"
         "from isolaw.backends.real.rollout.problems import Problem\n"
         "reward, q = Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
         "worker = reward.pool.idle.get(); reward.pool.idle.put(worker)\n"
@@ -207,7 +206,7 @@ def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 # A user's function
 
 MODULE = """
-import asyncio, decimal, os, time
+import os, time
 import numpy as np
 def half(prompt, response, answer): return 0.5 if response in answer else 0
 def truth(prompt, response, answer): return np.bool_(response == answer)
@@ -222,23 +221,9 @@ def huge(prompt, response, answer): return 10**400
 def leaves(prompt, response, answer): raise SystemExit(3)
 def two(response, answer): return 1.0
 def prints(prompt, response, answer): print("no reply"); return 1.0
-def batched(prompts, responses, answers): return np.array([len(r) for r in responses])
-def short(prompts, responses, answers): return [1.0]
-def none(prompts, responses, answers): pass
-def odd(prompts, responses, answers): return [1.0] * (len(prompts) - 1) + ["x"]
+def length(prompt, response, answer): return len(response)
 def slow(prompt, response, answer): time.sleep(60 if response == "slow" else 0); return 1.0
 def dies(prompt, response, answer): return os._exit(3) if response == "die" else 1.0
-def slow_batch(prompts, responses, answers):
-    time.sleep(60 if "slow" in responses else 0)
-    return [1.0] * len(answers)
-async def waits(prompt, response, answer):
-    await asyncio.sleep({"slow": 60, "hang": 0}.get(response, 0.5))
-    if response == "hang": time.sleep(60)
-    if response == "raise": raise SystemExit(2)
-    return 1.0
-async def waits_batch(prompts, responses, answers):
-    await asyncio.sleep(60 if "slow" in responses else 0)
-    return [2.0] * len(prompts)
 def complex_(prompt, response, answer): return 1j
 ONE = 1
 """
@@ -259,7 +244,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("function", "value"),
-    [("half", 0.5), ("truth", 0.0), ("single", 1.5), ("seen", 1.0), ("prints", 1.0), ("batched", 1.0)],
+    [("half", 0.5), ("truth", 0.0), ("single", 1.5), ("seen", 1.0), ("prints", 1.0), ("length", 1.0)],
 )
 def test_a_users_function(module: str, function: str, value: float) -> None:
     reward = rewards.get(f"{module}:{function}")
@@ -289,65 +274,27 @@ def test_what_a_users_function_must_not_do(module: str, function: str, said: str
     assert str(error.value) == f"reward {module}:{function}, problem 'aime-7', response '1': {said}"
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("short", "it returned 1 values for 2 responses; expected a list of 2 numbers"),
-        ("none", "it returned None for 2 responses; expected a list of 2 numbers"),
-        ("odd", "it returned 'x'; expected a finite number"),
-    ],
-)
-def test_what_a_batched_function_must_not_do(module: str, function: str, said: str) -> None:
-    reward = rewards.get(f"{module}:{function}", workers=1)
-    with pytest.raises(RunError, match=re.escape(said)):
-        reward([asked("12"), asked("13")], ["1", "2"])
-    reward.close()
-
-
-def test_a_batch_is_the_same_for_any_number_of_workers(module: str) -> None:
-    responses = ["x" * (i % 7) for i in range(150)]  # of more than two batches
+def test_replies_are_the_same_for_any_number_of_workers(module: str) -> None:
+    responses = ["x" * (i % 7) for i in range(150)]
     for workers_ in (1, 3):
-        reward = rewards.get(f"{module}:batched", workers=workers_)
+        reward = rewards.get(f"{module}:length", workers=workers_)
         assert reward([asked("1")] * 150, responses) == [float(i % 7) for i in range(150)]
         assert reward([], []) == []
         reward.close()
 
 
-def test_asynchronous_calls_wait_side_by_side(module: str) -> None:
-    reward = rewards.get(f"{module}:waits", workers=1)
-    reward([asked("1")], ["hang"][:0] or ["1"])  # the worker's start
-    started = time.monotonic()
-    assert reward([asked("1")] * 200, ["1"] * 200) == [1.0] * 200
-    assert time.monotonic() - started < 60  # one after the other: 100
-    with pytest.raises(RunError, match="it raised SystemExit: 2"):
-        reward([asked("1")] * 2, ["1", "raise"])
-    reward.close()
-
-
-@pytest.mark.parametrize(
-    ("function", "late", "values"),
-    [
-        ("slow", "slow", [1.0, 0.0, 1.0, 1.0]),
-        ("dies", "die", [1.0, 0.0, 1.0, 1.0]),
-        ("waits", "slow", [1.0, 0.0, 1.0, 1.0]),
-        ("waits", "hang", [0.0] * 4),  # it blocks the event loop of all that are with it
-        ("slow_batch", "slow", [0.0] * 4),
-        ("waits_batch", "slow", [0.0] * 4),
-    ],
-)
-def test_late_calls_count_as_failures_and_end_nothing_else(
-    module: str, function: str, late: str, values: list[float]
-) -> None:
+@pytest.mark.parametrize(("function", "late"), [("slow", "slow"), ("dies", "die")])
+def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function: str, late: str) -> None:
     reward = rewards.get(f"{module}:{function}", workers=1, limit=1.5)
-    assert reward([asked("1")] * 4, ["1", late, "2", "3"]) == values
-    assert reward.failures == values.count(0.0)
-    assert min(reward([asked("1")], ["4"])) >= 1.0
-    assert reward.failures == values.count(0.0)
+    assert reward([asked("1")] * 4, ["1", late, "2", "3"]) == [1.0, 0.0, 1.0, 1.0]
+    assert reward.failures == 1
+    assert reward([asked("1")], ["4"]) == [1.0]
+    assert reward.failures == 1
     reward.close()
 
 
 def test_several_rewards(module: str) -> None:
-    several = rewards.Rewards(["exact", f"{module}:batched"], [1.0, 0.25])
+    several = rewards.Rewards(["exact", f"{module}:length"], [1.0, 0.25])
     found = several([asked("12"), asked("13")], ["12", "1"])
     assert found.tolist() == [[1.0, 2.0], [0.0, 1.0]]
     assert (found @ several.weights).tolist() == [1.5, 0.25]
@@ -428,14 +375,7 @@ CODE = "import os\nopen('executed', 'w').close()\n"
     ("name", "body", "said"),
     [
         ("kept:f", "def f(prompt, response, answer): return 1", None),
-        ("kept:F", "class F: pass", None),
-        ("kept:f", "if True:\n    from os import path as f", None),
-        ("kept:f", "from os.path import *", None),
-        ("kept:f", "def __getattr__(name): return print", None),
-        ("kept:f", "def g(prompt, response, answer): return 1", "kept: no such function; found 'f'"),
-        ("kept:f", "def f(", "cannot import 'kept': SyntaxError"),
         ("package.kept:f", "def f(): pass", None),
-        ("package.kept:f", "def g(): pass", "package.kept: no such function; found 'f'"),
         ("package.other:f", "", "no module 'package.other' in "),
     ],
 )

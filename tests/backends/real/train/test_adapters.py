@@ -92,8 +92,8 @@ def test_its_gradient_is_the_projection_of_the_full_one(trainer) -> None:
             assert float((own - exact).norm() / exact.norm()) <= 1e-4, name
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.nightly), "bfloat16"])
 def test_every_stage_of_zero_trains_the_same_adapters(trainer, made, stage: int, dtype: str) -> None:
     lora = LoRA(4, targets=("q_proj", "down_proj"), seed=3)
     states, bases = [], []
@@ -154,7 +154,7 @@ def test_it_continues_from_any_checkpoint_with_a_state_of_adapters(
     assert BACKEND.needs(spec).disk_bytes == expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.nightly), "bfloat16"])
 def test_an_export_has_the_weights_that_are_sampled(sections, trainer, tmp_path: Path, dtype: str) -> None:
     from transformers import AutoModelForCausalLM
 

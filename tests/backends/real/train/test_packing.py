@@ -101,7 +101,7 @@ def test_attention_is_that_of_each_row(
     parts = [
         torch.randn(1, h, n, 8, generator=random, requires_grad=True) for h in (heads[0], heads[1], heads[1])
     ]
-    found, _ = packing.attention(None, *parts, None, scaling=0.3, layout=layout, sliding_window=window)
+    found, _ = packing._attention(None, *parts, None, scaling=0.3, layout=layout, sliding_window=window)
     assert found.shape == (1, n, heads[0], 8)
     alone = []
     for a, x in zip(layout.starts.tolist(), lengths, strict=False):
@@ -131,4 +131,4 @@ def test_attention_is_that_of_each_row(
 def test_attention_of_another_kind_is_refused(more: dict, what: str) -> None:
     x = torch.zeros(1, 1, 5, 8)
     with pytest.raises(NotImplementedError, match=what):
-        packing.attention(None, x, x, x, None, **more)
+        packing._attention(None, x, x, x, None, **more)

@@ -182,7 +182,10 @@ def difference(one: Tensors, other: Tensors) -> float:
 # -- several updates on a batch ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo", "cispo"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ppo", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("grpo", "cispo"))],
+)
 def test_several_updates_on_a_batch_count_its_rollouts_once(train, algorithm: str) -> None:
     recipe = {"algorithm": algorithm, "epochs": 3, "minibatches": 2, "lr": 5e-3}
     curve = train(recipe=recipe, real={"sampler": "transformers"}, evaluation={"points": 1000})
@@ -269,7 +272,11 @@ def test_its_state_is_as_large_as_planned(run, tmp_path: Path) -> None:
 
 # ZeRO's stage, tokens of a micro-batch, whether activations are computed again, the optimiser in host memory.
 Placement = tuple[int, int, bool, bool]
-ALONE: list[Placement] = [(1, 60, True, False), (2, 1, False, True), (3, 60, True, True)]
+ALONE: list[Any] = [
+    pytest.param((1, 60, True, False), marks=pytest.mark.nightly),
+    pytest.param((2, 1, False, True), marks=pytest.mark.nightly),
+    (3, 60, True, True),
+]
 TOGETHER: list[Placement] = [(0, 60, True, False), (2, 60, False, True), (3, 16_384, False, False)]
 
 

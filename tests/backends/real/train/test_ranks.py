@@ -41,7 +41,7 @@ return float(response.strip() == answer)
 def test_two_processes_draw_what_one_draws(
     sections: Callable[..., Any], compare, preloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With vLLM in each of them, and an odd number of problems to share."""
+    """With an odd number of problems to share; nightly, in test_nodes.py, with vLLM in each of them."""
     monkeypatch.setattr(sys, "executable", str(preloaded / "python"))
     more: dict[str, Any] = {
         "grid": {"problems_per_batch": [7]},

@@ -82,7 +82,7 @@ class _MemoryPlan:
 
 
 @functools.lru_cache(maxsize=256)  # the runs of a sweep often have equal demands
-def _cheapest(demand: Demand, options: RealOptions) -> _MemoryPlan:
+def cheapest(demand: Demand, options: RealOptions) -> _MemoryPlan:
     """Return the plan with the fastest settings that fit for unset keys.
 
     If no plan leaves the spare share free, return the first one that fits without it, else the last one
@@ -155,7 +155,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
 def plan(spec: RunSpec) -> _MemoryPlan | None:
     """Return the plan for the run of a resolved spec, or None for an unknown GPU or model."""
     demand = _demand(spec)
-    return _cheapest(demand, RealOptions.of(spec)) if demand else None
+    return cheapest(demand, RealOptions.of(spec)) if demand else None
 
 
 def runs_at_a_time(spec: RunSpec) -> int:
@@ -214,7 +214,7 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
 
         def fits(candidate: RealOptions, offload: bool | None = offload) -> bool:
-            return demand is None or _cheapest(demand, candidate.changed(offload_optimizer=offload)).fits()
+            return demand is None or cheapest(demand, candidate.changed(offload_optimizer=offload)).fits()
 
         if options.streaming:
             seconds = token_seconds(spec, options, demand)
@@ -310,19 +310,19 @@ def _phrase_tokens(model: str, phrase: str) -> int:
 def issues(spec: RunSpec) -> list[Issue]:
     """Return the issues of a resolved spec that does not fit the GPUs or the host, with settings that fit."""
     demand, options = _demand(spec), RealOptions.of(spec)
-    if demand is None or (cheapest := _cheapest(demand, options)).fits(spare=0.0):
+    if demand is None or (best := cheapest(demand, options)).fits(spare=0.0):
         return []
-    phase, size = cheapest.largest
+    phase, size = best.largest
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
-    if size <= demand.gpu_bytes and not cheapest.host_fits():
+    if size <= demand.gpu_bytes and not best.host_fits():
         needs = (
-            f"the run needs {cheapest.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
+            f"the run needs {best.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
             f"{demand.host_bytes / GIB:.1f}"
         )
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
-            f"vLLM needs {cheapest.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
-            f"its work space and the cache of one row, but its share is {cheapest.sampler_share / GIB:.1f}"
+            f"vLLM needs {best.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
+            f"its work space and the cache of one row, but its share is {best.sampler_share / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest(demand, options)
     if fitting and fitting.cores <= gpus:
@@ -331,7 +331,7 @@ def issues(spec: RunSpec) -> list[Issue]:
     for fraction, tried in itertools.product(range(15, 0, -1), (options, options.changed(**_OPEN))):
         shorter = response * fraction // 16
         row = demand.row_tokens - response + shorter
-        if shorter and (less := _cheapest(replace(demand, row_tokens=row), tried)).fits():
+        if shorter and (less := cheapest(replace(demand, row_tokens=row), tried)).fits():
             accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, less.options).values()]
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
@@ -346,7 +346,7 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
 
     Prefer sections for the available GPUs, and among them sections with the optimiser on the GPUs.
     """
-    fitting = [plan.options for other in _others(options) if (plan := _cheapest(demand, other)).fits()]
+    fitting = [plan.options for other in _others(options) if (plan := cheapest(demand, other)).fits()]
 
     def cost(setting: RealOptions) -> tuple[bool, bool]:
         beyond = setting.cores > environment.gpus()

@@ -1,20 +1,27 @@
-"""The document of a recipe comparison: numbers side by side, and which recipe ends higher or is faster."""
+"""The documents of comparisons: of two recipes, of the recipes along an axis, and of two configurations."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isolaw.allocation import Cell
+from isolaw.evidence import count, interval, number, share
+from isolaw.fits.flags import Code
 from isolaw.fits.studies.axis import AxisComparison
-from isolaw.fits.studies.recipes import side
-from isolaw.report.document import Document, Stanza, Table
-from isolaw.report.text.numbers import number
+from isolaw.fits.studies.recipes import TwoRecipes, side
+from isolaw.report.document import Document, Stanza, Table, cautions
+from isolaw.report.text import costs
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.studies.recipes import Contrast, RecipeComparison
+    from isolaw.fits.studies.shapes import ShapeComparison
+    from isolaw.step_cost import Cost
 
 TwoNames = tuple[str, str]
+_WIDE = 10.0  # times the measured rewards: an interval that is wider says nothing about a reward
 _ROWS = {
     "A": "ceiling A",
     "C_mid": "C_mid (ratio)",
@@ -26,10 +33,12 @@ _ROWS = {
 }
 
 
-def document(comparison: RecipeComparison | AxisComparison) -> Document:
+def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
     """Return the comparison of two recipes with its verdict, or of all recipes along an axis."""
     if isinstance(comparison, AxisComparison):
         return _along_axis(comparison)
+    contrasts = [_known(contrast) for contrast in comparison.contrasts]
+    comparison = replace(comparison, contrasts=contrasts, mean=_known(comparison.mean))
     facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in comparison.facts.items())
     rows: list[list[str]] = []
     for contrast in comparison.contrasts:
@@ -45,16 +54,36 @@ def document(comparison: RecipeComparison | AxisComparison) -> Document:
         Table.of(rows),
         f"Intervals are 95 % bootstrap intervals over {units}"
         f"{', paired by seed' if comparison.paired else ''}.",
-        *(f"{name.capitalize()}: {text}." for name, text in verdict(comparison).items()),
+        *(f"{name.capitalize()}: {text}." for name, text in _verdict(comparison).items()),
     ]
-    data = {**comparison.to_dict(), "verdict": verdict(comparison)}
+    data = {**comparison.to_dict(), "verdict": _verdict(comparison)}
     return Document.of(f"{first} and {second}", lines, data)
+
+
+def _known(contrast: Contrast) -> Contrast:
+    """Return a contrast in which rewards whose interval is far wider than the measured rewards are unknown.
+
+    The curves of a metric without bounds, such as a score, can leave its ceiling open by orders of magnitude.
+    """
+    measured = [abs(q.value) for q in contrast.rows["end"] if q.value is not None]
+    widest = _WIDE * max(measured, default=0.0) or math.inf
+
+    def stated(q: Quantity) -> Quantity:
+        low, high = q.interval or (0.0, 0.0)
+        wide = low is not None and high is not None and high - low > widest
+        return replace(q, interval=None, status="not_identified") if wide else q
+
+    rows = {
+        name: TwoRecipes(*map(stated, row)) if name in ("A", "reward", "predicted") else row
+        for name, row in contrast.rows.items()
+    }
+    return replace(contrast, rows=rows)
 
 
 def _along_axis(along: AxisComparison) -> Document:
     """Return the learning curves of the recipes along an axis, and the difference of each from the base."""
     comparisons = list(along.comparisons.values())
-    base, budget = comparisons[0].mean.rows, comparisons[0].compute
+    base, budget = _known(comparisons[0].mean).rows, comparisons[0].compute
     # Curves may not determine a ceiling, but rewards inside the measured range are known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
     heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
@@ -62,7 +91,7 @@ def _along_axis(along: AxisComparison) -> Document:
     rows = [[along.by, *heads, *changes]]
     rows.append([str(along.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
     for value, comparison in along.comparisons.items():
-        mean = comparison.mean.rows
+        mean = _known(comparison.mean).rows
         cells = [_cell(mean[name].second, True) for name in names]
         cells += [_cell(mean[name].difference, True) for name in names]
         rows.append([str(value), *cells])
@@ -101,7 +130,7 @@ def _cell(q: Quantity, with_interval: bool = False) -> str:
     return f"{number(q.value)} ({number(low)} to {number(high)})"
 
 
-def verdict(comparison: RecipeComparison) -> dict[str, str]:
+def _verdict(comparison: RecipeComparison) -> dict[str, str]:
     """Return one sentence each on ``ceiling``, ``speed``, ``reward`` (given a budget) and ``first half``."""
     names = comparison.names
     rows = {name: row.difference for name, row in comparison.mean.rows.items()}
@@ -174,3 +203,106 @@ def _interval(q: Quantity, negated: bool = False) -> str:
     if low is None or high is None:
         return f"95 %: {high:.3g} or less" if low is None else f"95 %: {low:.3g} or more"
     return f"95 %: {low:.3g} to {high:.3g}"
+
+
+_SURE = 0.95  # share of draws required for a claim
+_UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
+
+
+def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
+    """Return the document; its first sentence says which configuration is better and how probable that is."""
+    a, b = (Cell(*shape).label for shape in comparison.shapes)
+    rows = [["", "runs", _what(comparison), *(["C"] if comparison.compute else [])]]
+    for i, (name, quantity) in enumerate(((f"A: {a}", comparison.a), (f"B: {b}", comparison.b))):
+        at = [number(comparison.compute[i])] if comparison.compute else []
+        rows.append([name, str(comparison.runs[i]), _quantity(quantity), *at])
+    rows.append(
+        [
+            "A − B" if comparison.quantity == "reward" else "A / B",
+            "",
+            _quantity(comparison.difference),
+            *([""] if comparison.compute else []),
+        ]
+    )
+    lines: list[Stanza] = [f"{_better(comparison)}.", Table.of(rows)]
+    if 0 in comparison.runs:
+        named = " and ".join(n for n, runs in zip("AB", comparison.runs, strict=True) if not runs)
+        have, their = ("have", "their rewards") if comparison.runs == (0, 0) else ("has", "its reward")
+        lines.append(
+            f"{named} {have} no runs, so the surface through "
+            f"{count(sum(comparison.runs) + comparison.others, 'run')} "
+            f"predicts {their}."
+        )
+    if comparison.quantity == "reward" and comparison.probability is not None:
+        lines.append(_settles(comparison, cost is not None))
+    if comparison.neither:
+        lines.append(
+            f"In {share(comparison.neither)} of the draws, neither A nor B reaches the target "
+            "within ten times the runs' compute."
+        )
+    if cost is not None:
+        lines.append(f"Hours are from {costs.origin(cost)}. {costs.validation(cost)[0]}")
+        lines += costs.extrapolated(cost, comparison.shapes)
+    flags = [flag for flag in comparison.flags if flag.code != Code.AS_READ]
+    return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], comparison.to_dict())
+
+
+def _what(comparison: ShapeComparison) -> str:
+    if comparison.quantity == "reward":
+        return f"{comparison.metric} on {comparison.eval_set}"
+    return f"{_UNSIGNED[comparison.quantity]} to {comparison.asked}"
+
+
+def _sure(probability: float) -> str:
+    return "above 99 %" if probability > 0.99 else share(probability)
+
+
+def _better(comparison: ShapeComparison) -> str:
+    """State which configuration is better, at which budget or target, and with which probability."""
+    at = f"after {comparison.asked}" if comparison.asked.endswith("h") else f"at {comparison.asked}"
+    at = at if comparison.quantity == "reward" else f"on the way to {comparison.asked}"
+    p = comparison.probability
+    if p is None:
+        return f"Without draws, isolaw does not state which configuration is better {at}"
+    if comparison.equal is not None and comparison.equal >= _SURE:
+        return (
+            f"A and B are within {comparison.tolerance:g} of each other {at} "
+            f"(probability {_sure(comparison.equal)})"
+        )
+    q = 1 - p - (comparison.neither or 0.0)
+    name, most = ("A", p) if p >= q else ("B", q)
+    if most >= _SURE:
+        return f"{name} is better {at} (probability {_sure(most)})"
+    return (
+        f"The runs do not show which configuration is better {at}: {name} is better with probability "
+        f"{share(most)}"
+    )
+
+
+def _settles(comparison: ShapeComparison, in_hours: bool) -> str:
+    """Name the runs that would settle the comparison."""
+    further = comparison.further
+    if further is None:
+        text = "The difference is small: more than 16 additional runs of each configuration would settle it."
+        return text + (" Timed steps of both would also narrow the interval." if in_hours else "")
+    if not further.a and not further.b:
+        return "No further run is needed."
+    runs = [
+        f"{count(k, 'run')} of {name} to C = {number(c)}"
+        for name, k, c in zip("AB", (further.a, further.b), further.compute, strict=True)
+        if k
+    ]
+    shows = (
+        "show which configuration is better"
+        if further.shows == "better"
+        else f"show that the rewards are within {comparison.tolerance:g} of each other"
+    )
+    return f"Add {' and '.join(runs)} ({number(further.rollouts)} rollouts), which isolaw expects to {shows}."
+
+
+def _quantity(q: Quantity) -> str:
+    if q.value is None:
+        return "not known"
+    if q.status == "lower_bound" and q.interval and q.interval[0] == q.value:
+        return f"at least {number(q.value)}"
+    return number(q.value) + (f" ({interval(q.interval)})" if q.interval else "")

@@ -1,28 +1,37 @@
-"""Implement the reward ``math``: math-verify in worker processes (`workers`).
+"""Score responses in worker processes (`workers`): the reward ``math``, and a user's function.
 
-Worker processes are necessary because sympy never finishes with some expressions, and math-verify's own time
-limits need SIGALRM in the main thread of the trainer.
+math-verify needs processes because sympy never finishes with some expressions, and its own time limits need
+SIGALRM in the main thread of the trainer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import numbers
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from isolaw.backends.real.rollout import workers as processes
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.rewards import Reward
+from isolaw.backends.real.rollout.rewards import Reward, function_of
 from isolaw.errors import RunError
 
-LIMIT_S = 5.0
+_MATH_S = 5.0
 _TOO_LARGE, _UNREADABLE = "too large", "unreadable"
 # Answers that math-verify certainly reads: numbers and fractions.
 _PLAIN = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\\[dt]?frac\{-?\d+\}\{\d+\})")
 # Text that says itself where its mathematics is; \$ is the sign of dollars.
 _DELIMITED = re.compile(r"(?<!\\)\$.+(?<!\\)\$|\\boxed|\\\(|\\\[", re.S)
 _MEMORY = 4 * 2**30  # bytes of address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
+_FUNCTION_S = 60.0
+_AT_ONCE = 64  # maximum number of responses to send to a worker at a time
 
 
 class Math(Reward):
@@ -35,8 +44,8 @@ class Math(Reward):
     pool: processes.WorkerPool
 
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:
-        limit = limit or LIMIT_S
-        command = processes.command(f"from {__name__} import serve; serve({limit})")
+        limit = limit or _MATH_S
+        command = processes.command(f"from {__name__} import serve_math; serve_math({limit})")
         self.pool = processes.WorkerPool(command, workers, limit, "math reward")
         self._early: dict[tuple[str, str], Future[list[Any]]] = {}
 
@@ -77,7 +86,7 @@ def _readings(answer: str) -> list[str]:
     return [boxed, f"${answer}$"] if "\\$" in answer else [f"${answer}$", boxed]
 
 
-def serve(limit: float) -> None:
+def serve_math(limit: float) -> None:
     """Judge pairs of answer and response; replies are True, False, "unreadable" or "too large"."""
     import logging
     import resource
@@ -106,3 +115,68 @@ def serve(limit: float) -> None:
 
     judge("1", "1")  # warm-up: the first call takes longer
     channel.serve(replies)
+
+
+class Function(Reward):
+    """A reward that is the number returned by a user's function, or 0 if the call fails.
+
+    A call fails after ``limit`` seconds, or if the function ends its process. Raise `RunError` if the
+    function raises or returns anything except a finite number, and after `workers.IN_A_ROW` consecutive
+    failures.
+    """
+
+    pool: processes.WorkerPool
+
+    def __init__(
+        self, name: str, workers: int = 2, limit: float | None = None, folder: str | None = None
+    ) -> None:
+        self.name, self.workers = name, workers
+        limit = limit or _FUNCTION_S
+        # The worker has the module search path of this process and, at its end, the function's folder.
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+            f"from {__name__} import serve_function; serve_function(sys.argv[2], {limit})"
+        )
+        search = json.dumps([*sys.path, *([folder] if folder else [])])
+        self.pool = processes.WorkerPool(
+            processes.command(code, search, name), workers, limit, f"reward {name}"
+        )
+
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
+        """Return the reward of each response to the problem at the same index."""
+        rows = [(p.prompt, response, p.answer) for p, response in zip(problems, responses, strict=True)]
+        at_once = min(_AT_ONCE, -(-len(rows) // (4 * self.workers)) or 1)  # keeps all workers busy
+        replies = self.pool.replies(rows, at_once)
+        for problem, (_, response, _), reply in zip(problems, rows, replies, strict=True):
+            if isinstance(reply, str):
+                raise RunError(
+                    f"reward {self.name}, problem {problem.id!r}, response {response[:200]!r}: {reply}"
+                )
+        self.failures += sum(reply is None for reply in replies)
+        return [0.0 if reply is None else reply for reply in replies]
+
+
+def serve_function(name: str, limit: float) -> None:
+    """Score rows of prompt, response and answer in a worker; the reply is a number or an error message."""
+    channel = processes.Channel()
+    function = function_of(name)
+
+    def replies(rows: list[processes.JsonRow]) -> Iterator[float | str]:
+        for row in rows:
+            try:
+                with processes.alarm(limit):
+                    value = function(*row)
+            except (Exception, SystemExit) as error:
+                yield f"it raised {type(error).__name__}: {error}"
+            else:
+                yield _checked(value)
+
+    channel.serve(replies)
+
+
+def _checked(value: Any) -> float | str:
+    """Return a function's value as a number, or an error message if it is no finite number."""
+    number = math.nan
+    with contextlib.suppress(OverflowError):  # an integer too large for a float
+        number = float(value) if isinstance(value, numbers.Real | np.bool_) else math.nan
+    return number if math.isfinite(number) else f"it returned {value!r}; expected a finite number"

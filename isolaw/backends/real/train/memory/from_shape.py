@@ -1,0 +1,140 @@
+"""Estimate the cost of steps from the shape of a model and the GPUs alone: no weights, tokenizer or torch.
+
+The text ``MODEL@GPU:COUNT``, such as ``qwen2.5-7b@h100-80g:8``, names a known model, or a ``config.json`` (or
+its folder), and the GPUs of a run. ``/TOKENS`` is ``recipe.max_response_tokens``. The memory plan and
+the seconds of a step are those of a dry run (`planner`, `step_time`), with the smallest ZeRO stage that fits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from isolaw.backends.real.algorithms.presets import resolve_recipe
+from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.train.memory import step_time
+from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.backends.real.train.memory.footprint import Demand
+from isolaw.backends.real.train.memory.planner import cheapest
+from isolaw.config import Recipe, RunSpec
+from isolaw.errors import InputError, nearest, shown
+from isolaw.files import open_file
+from isolaw.machine import Cards, card_speed, cards
+from isolaw.step_cost import Cost, CostOrigin, StepPart
+
+_TEXT = re.compile(r"(?P<model>.+)(?<!/s)@(?P<gpus>[\w.-]+(?::\d+)?)(?:/(?P<tokens>[1-9]\d{0,5}))?")
+_PROMPT_TOKENS = 256  # assumed tokens of a prompt; problems of GSM8K and MATH have about 100 to 300
+_REFERENCE = (32, 16)  # the (B_p, n) whose parts of a step stand for all
+# From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
+# num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, tie_word_embeddings.
+_KNOWN = {
+    "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151_936, True),
+    "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151_936, True),
+    "qwen2.5-3b": ("qwen2", 2048, 11_008, 36, 16, 2, 128, 151_936, True),
+    "qwen2.5-7b": ("qwen2", 3584, 18_944, 28, 28, 4, 128, 152_064, False),
+    "qwen2.5-14b": ("qwen2", 5120, 13_824, 48, 40, 8, 128, 152_064, False),
+    "qwen2.5-32b": ("qwen2", 5120, 27_648, 64, 40, 8, 128, 152_064, False),
+    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151_936, True),
+    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151_936, True),
+    "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151_936, True),
+    "qwen3-8b": ("qwen3", 4096, 12_288, 36, 32, 8, 128, 151_936, False),
+    "qwen3-14b": ("qwen3", 5120, 17_408, 40, 40, 8, 128, 151_936, False),
+    "qwen3-32b": ("qwen3", 5120, 25_600, 64, 64, 8, 128, 151_936, False),
+    "llama-3.2-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128_256, True),
+    "llama-3.2-3b": ("llama", 3072, 8192, 28, 24, 8, 128, 128_256, True),
+    "llama-3.1-8b": ("llama", 4096, 14_336, 32, 32, 8, 128, 128_256, False),
+}
+_KEYS = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ShapeCost(Cost):
+    """A cost that estimates the step of each (B_p, n) separately."""
+
+    seconds_of: Callable[[int, int], Cost] = field(kw_only=True, repr=False, compare=False)
+
+    def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
+        """Return the seconds of a step."""
+        return self.seconds_of(problems_per_batch, rollouts_per_problem).step(
+            problems_per_batch, rollouts_per_problem
+        )
+
+
+def cost_of_shape(text: str) -> Cost | None:
+    """Return the estimated cost of steps, or None if ``text`` has another form than ``MODEL@GPU:COUNT``.
+
+    Raises `InputError` for an unknown model or GPU, and for a model that does not fit on the GPUs.
+
+    >>> cost = cost_of_shape("qwen2.5-7b@h100-80g:8")
+    >>> round(cost.gpu_hours(32, 64, steps=100).value)
+    11
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None or os.path.lexists(text):
+        return None
+    model, on = _decoder(match["model"]), cards(match["gpus"])
+    if card_speed(on.name) is None:
+        raise InputError(f"cost: found {shown(match['gpus'])}; expected GPUs of known speed, e.g. h100-80g:8")
+    recipe = resolve_recipe(Recipe(max_response_tokens=int(match["tokens"]) if match["tokens"] else None))
+    seconds_of = _estimator(model, on, recipe, text)
+    at = seconds_of(*_REFERENCE)
+    parts = {name: StepPart(part.step_s, 0.0) for name, part in at.parts.items()}
+    note = (
+        f"nothing was timed. isolaw assumes prompts of {_PROMPT_TOKENS} tokens, and responses of "
+        f"{at.per_rollout:g} on average, half of their limit"
+    )
+    return _ShapeCost(
+        parts, at.per_rollout, "tokens", CostOrigin.ESTIMATE, text, on.count, on.name, match["model"],
+        notes=(note,), seconds_of=seconds_of,
+    )  # fmt: skip
+
+
+def _decoder(name: str) -> Decoder:
+    """Return the sizes of a known model, or those in a ``config.json``."""
+    if (sizes := _KNOWN.get(name.lower().rpartition("/")[2].removesuffix("-instruct"))) is not None:
+        config = dict(zip(_KEYS, sizes, strict=True))
+    else:
+        path = Path(name, "config.json") if os.path.isdir(name) else Path(name)
+        if not os.path.isfile(path):
+            close = f" (did you mean {near}?)" if (near := nearest(name.lower(), _KNOWN)) else ""
+            known = f"a config.json, its folder, or a known model: {', '.join(_KNOWN)}"
+            raise InputError(f"cost: found {shown(name)}; expected {known}{close}")
+        try:
+            with open_file(path) as file:
+                config = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not valid JSON: {error}") from None
+    decoder = Decoder.of(config) if isinstance(config, dict) else None
+    if decoder is None:
+        raise InputError(f"{name}: isolaw estimates the steps of Llama, Mistral, Qwen2 and Qwen3 only")
+    return decoder
+
+
+def _estimator(model: Decoder, on: Cards, recipe: Recipe, text: str) -> Callable[[int, int], Cost]:
+    """Return a function that estimates the cost of a step of (B_p, n)."""
+    row = _PROMPT_TOKENS + (recipe.max_response_tokens or 1)
+    demand = Demand(model, on.gpu_bytes, row, bool(recipe.kl), gpus=on.count)
+    placed = RealOptions(model=text, sampler="vllm", dtype="bfloat16", processes=on.count)
+    plans = (cheapest(demand, placed.changed(zero_stage=stage)) for stage in (0, 2, 3))
+    plan = next((plan for plan in plans if plan.fits()), None)
+    if plan is None:
+        raise InputError(f"cost: {text} does not fit; expected more GPUs, or GPUs with more memory")
+
+    @cache
+    def cost(b: int, n: int) -> Cost:
+        spec = RunSpec(
+            backend="real", problems_per_batch=b, rollouts_per_problem=n, compute=b * n, recipe=recipe
+        )
+        estimated = step_time.cost(spec, demand, plan.options, plan.cache, on.name)
+        assert estimated is not None  # the speed of the GPU is known
+        return estimated
+
+    return cost
