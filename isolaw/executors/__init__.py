@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The packages that executors need. The isolaw extra that installs a package has the name of its executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 # The keys that only this executor uses.
-_KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
+_KEYS = {"ray": ("address",), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
 # The overhead of a step, as the number of rollouts that take the same time (65 in docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster must answer within this many seconds.
@@ -201,7 +201,7 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     largest = max(each.values(), key=lambda needs: (needs.gpus, needs.cpus))
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
-        shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
+        shown |= {"address": chosen.address or "a cluster of this machine"}
     out = {"kind": chosen.kind, **asdict(largest), "runs": limits(chosen, runs).jobs}
     del out["notice_s"]
     out["alike"] = len({(needs.nodes, needs.cpus, needs.gpus) for needs in each.values()}) == 1
