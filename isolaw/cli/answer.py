@@ -146,8 +146,8 @@ _BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, an
 def demo(ctx: click.Context, directory: Path) -> int:
     """Simulate a small sweep in DIRECTORY, and split a larger budget.
 
-    isolaw simulates 45 runs in seconds, writes the runs, their law and their page to DIRECTORY, and answers for
-    three times the compute of the runs.
+    isolaw simulates 45 runs in seconds, writes the runs, their law and their page to DIRECTORY, and answers
+    for three times the compute of the runs.
     """
     from rich.console import Console
 
