@@ -120,7 +120,7 @@ def as_mlflow(folder: Path, content: bytes) -> None:
 
 
 def as_wandb(folder: Path, content: bytes) -> None:
-    names = ("run-a.wandb", "files/output.log", "files/config.yaml", "logs/debug.log")
+    names = ("run-a.wandb", "files/output.log", "files/config.yaml")
     write(folder, names, content)
     drain("wandb-offline", folder)
 
@@ -270,8 +270,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     offline.wandb_file(folder, updated.SerializeToString(), *records)
     runs = [SEPARATOR.join([(folder / "run-dddd4444.wandb").read_bytes(), stdout[0], config])]
     runs.append(SEPARATOR.join([offline.HEADER, stdout[0], hostile["config.yaml"]]))
-    quoted = fixtures("containers/test_wandb_folder").DEBUG.format(config=verl.config).encode()
-    runs.append(SEPARATOR.join([b"", console, b"", quoted]))
+    runs.append(SEPARATOR.join([b"", console, b""]))
     pq.write_table(pa.table({"run": ["a", "b"], "step": [1, 2], "v": [0.5, None]}), folder / "t.parquet")
     steps, notebooks = fixtures("containers/test_step_console"), fixtures("containers/test_notebook")
     book = notebooks.write(

@@ -48,7 +48,7 @@ def cli() -> None:
     isolaw advise --compute 1e6              find a start without runs
     isolaw demo                              simulate a sweep and its answer
 
-    Each command has --help, with the options that most people need, and --help-all, with all of them.
+    Each command has --help, with what most people need, and --help-all.
     """
 
 

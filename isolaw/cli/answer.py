@@ -43,7 +43,7 @@ _OF_A_LAW = {"sources", *shared.QUESTION, "out", "as_json"}
 @json_option
 @click.pass_context
 def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> int:
-    """Recommend how to split a budget, with its expected loss and the runs to add next.
+    """Recommend how to split a budget, and what to train next.
 
     isolaw reads the runs, fits a law, predicts the reward, and backtests the law, in one step. A law file, or
     a folder with only law.json, has no runs to backtest.
@@ -144,9 +144,10 @@ _BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, an
 @click.argument("directory", default="demo", type=click.Path(path_type=Path))
 @click.pass_context
 def demo(ctx: click.Context, directory: Path) -> int:
-    """Simulate a small sweep in DIRECTORY, and recommend a split of three times the compute of its runs.
+    """Simulate a small sweep in DIRECTORY, and split a larger budget.
 
-    isolaw simulates 45 runs in seconds, and writes the runs, their law and their page to DIRECTORY.
+    isolaw simulates 45 runs in seconds, writes the runs, their law and their page to DIRECTORY, and answers
+    for three times the compute of the runs.
     """
     from rich.console import Console
 

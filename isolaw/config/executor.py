@@ -81,8 +81,7 @@ class ExecutorSection(Section):
     fail with the same cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
     A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: the needs of its processes on
-    machines like this one). For Ray, ``address`` is the address of the cluster. ``shared`` states whether all
-    its machines can access the sweep's directory (default: isolaw detects this). For SLURM, ``time`` is the
+    machines like this one). For Ray, ``address`` is the address of the cluster. For SLURM, ``time`` is the
     time limit in minutes, ``partition`` and ``sbatch`` are options of sbatch, and ``setup`` contains lines
     before the command. With ``cluster = "local"``, the same jobs run on this machine without SLURM. `scripts`
     writes scripts that the user executes.
@@ -98,7 +97,6 @@ class ExecutorSection(Section):
     cpus: Count | None = None
     gpus: Index | None = None
     address: Text | None = None
-    shared: bool | None = None
     cluster: Literal["slurm", "local"] = "slurm"
     time: Annotated[Positive, BeforeValidator(_minutes), AfterValidator(_within_a_year)] = 60.0
     partition: Annotated[Text, AfterValidator(_one_line)] | None = None

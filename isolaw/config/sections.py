@@ -38,7 +38,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def rollouts(value: Any) -> Any:
+def _rollouts(value: Any) -> Any:
     """Convert a number, or a text such as ``"1M"`` or ``"1e6"``, to a budget in rollouts."""
     if isinstance(value, str):
         try:
@@ -90,7 +90,7 @@ def _seed_list(value: Any) -> Any:
     return list(range(value))
 
 
-RolloutBudget = Annotated[int, BeforeValidator(rollouts), Field(ge=1, le=_LARGEST, strict=True)]
+RolloutBudget = Annotated[int, BeforeValidator(_rollouts), Field(ge=1, le=_LARGEST, strict=True)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_LARGEST, strict=True)]
 Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LARGEST, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The packages that executors need. The isolaw extra that installs a package has the name of its executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 # The keys that only this executor uses.
-_KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
+_KEYS = {"ray": ("address",), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
 # The overhead of a step, as the number of rollouts that take the same time (65 in docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster must answer within this many seconds.
@@ -45,7 +45,7 @@ _ANSWERS_S = 10.0
 _GPUS_OF_A_MACHINE = 8
 
 
-def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
+def _resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
@@ -97,7 +97,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     if chosen.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
         refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
-        backend, each = backends.get(run.backend), resources(chosen, run)
+        backend, each = backends.get(run.backend), _resources(chosen, run)
         needs = backend.needs(run)
         if traits(run.backend).by_command:
             if needs.gpus % chosen.nodes:
@@ -135,7 +135,7 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     if issues := backends.get(run.backend).check_code(run):
         raise SpecError(issues)
     if chosen.kind in ("inline", "processes") and traits(run.backend).by_command:
-        gpus, there = resources(chosen, run).gpus, len(visible_gpus())
+        gpus, there = _resources(chosen, run).gpus, len(visible_gpus())
         if gpus > there:
             accepted = f"at most {there}, the GPUs that are free on this machine; or another executor.kind"
             raise SpecError([Issue(f"{run.backend}.gpus", found=gpus, accepted=accepted)])
@@ -175,7 +175,7 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     return sorted(runs, key=place)
 
 
-def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
+def _limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
     """Return the executor's section with the default limits of its kind filled in."""
     if chosen.kind == "scripts":  # limits are up to the user who executes the scripts
         return ExecutorSection(kind=chosen.kind, retries=0)
@@ -183,7 +183,7 @@ def limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
     if chosen.kind == "inline":
         update["jobs"] = 1
     elif chosen.kind == "processes":
-        kinds = {resources(chosen, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
+        kinds = {_resources(chosen, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
         if most := max(kinds):  # limit the total GPUs of concurrent runs by this machine's GPUs and memory
             held = min(jobs * gpus if gpus else most for gpus, jobs in kinds.items())
             update["max_gpus"] = min(max(held, most), chosen.max_gpus or math.inf)
@@ -197,12 +197,12 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     if not runs:
         none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
         return {"kind": chosen.kind, **none}
-    each = {run.run_id: resources(chosen, run) for run in runs}
+    each = {run.run_id: _resources(chosen, run) for run in runs}
     largest = max(each.values(), key=lambda needs: (needs.gpus, needs.cpus))
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
-        shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
-    out = {"kind": chosen.kind, **asdict(largest), "runs": limits(chosen, runs).jobs}
+        shown |= {"address": chosen.address or "a cluster of this machine"}
+    out = {"kind": chosen.kind, **asdict(largest), "runs": _limits(chosen, runs).jobs}
     del out["notice_s"]
     out["alike"] = len({(needs.nodes, needs.cpus, needs.gpus) for needs in each.values()}) == 1
     out["options"] = {key: value for key, value in shown.items() if value is not None}
@@ -220,10 +220,10 @@ def run(
 
     After ``stop`` is set, active runs save their state and end, and no other run starts.
     """
-    each = {run.run_id: resources(chosen, run) for run in runs}
+    each = {run.run_id: _resources(chosen, run) for run in runs}
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
     gpus = {run_id: needs.nodes * needs.gpus for run_id, needs in each.items()}
-    waiting = Waiting(directory, rollouts, gpus, limits(chosen, runs), stop)
+    waiting = Waiting(directory, rollouts, gpus, _limits(chosen, runs), stop)
     if chosen.kind == "inline":
         yield from _inline(SweepStore(directory), waiting)
         return

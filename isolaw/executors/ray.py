@@ -3,10 +3,8 @@
 The Ray cluster can be an existing or a local one. A run on several machines has a placement group with a
 bundle on each machine. If a worker or its machine dies, isolaw repeats the run from its last state.
 
-If a worker finds the engine's message in the sweep's file ``lock``, it has access to the sweep's directory
-and writes the run itself. Otherwise, the worker executes the run in a temporary folder. It sends lines and
-states in pieces through Ray's object store to the engine, which writes them. Large models therefore need a
-shared file system.
+All machines need access to the sweep's directory, in which the workers write their runs. A worker recognises
+the directory by the engine's message in the file ``lock``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,10 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import ExecutorSection
-from isolaw.errors import RunError, StoreError
+from isolaw.errors import RunError
 from isolaw.executors import ray_address, ray_tasks
 from isolaw.executors.base import Resources, drive
 from isolaw.executors.waiting import Event, Waiting
@@ -53,7 +51,7 @@ def run(
     with _cluster(address):
         for resources in sorted(set(each.values()), key=astuple):
             yield from _room(resources, starts)
-        yield from drive(_Ray(directory, chosen.shared, each), waiting)
+        yield from drive(_Ray(directory, each), waiting)
 
 
 @contextlib.contextmanager
@@ -129,19 +127,19 @@ def _room(each: Resources, starts: bool) -> Iterator[Event]:
 
 @dataclass
 class _Task:
-    """A run in progress: its stream of messages and, after the run has started, the place of execution."""
+    """A run: its stream of messages, and whether its machine has begun it."""
 
     run_id: str
     stream: Any
     group: Any = None
-    here: dict[str, str] = field(default_factory=dict)
+    begun: bool = False
 
 
 class _Ray:
     """The `Slots` of this executor, with one Ray task for each run."""
 
-    def __init__(self, directory: Path, shared: bool | None, each: Mapping[str, Resources]) -> None:
-        self.directory, self.shared, self.each = directory.resolve(), shared, each
+    def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
+        self.directory, self.each = directory.resolve(), each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
         self.address = ray.get_runtime_context().gcs_address
@@ -150,22 +148,14 @@ class _Ray:
     def start(self, run_id: str) -> Event | None:
         run = self.store.run(run_id)
         run.proceed()
-        pieces = []
-        if self.shared is False:
-            try:
-                run.resume()
-                pieces = [ray.put(piece) for piece in ray_tasks.pieces_of(run)]
-            except (OSError, StoreError) as error:
-                return Event(run_id, "failed", cause=str(error))
         each, group, options = self.each[run_id], None, {}
         if each.nodes > 1:
             bundle = {"CPU": each.cpus, "GPU": each.gpus}
             group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD", name=f"isolaw-{run_id}")
             first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
             options["scheduling_strategy"] = first
-        message, spec = self.store.lock_message, run.read_spec().model_dump_json()
         stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
-            str(self.directory), run_id, message, self.shared, spec, pieces, group, each
+            str(self.directory), run_id, self.store.lock_message, group, each
         )
         self.tasks[stream] = _Task(run_id, stream, group)
         return None
@@ -194,21 +184,12 @@ class _Ray:
             yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:
-        """Return the event in a run's next message, or None if the message has only files."""
+        """Return the event in a run's next message, or None if the message says that the run begins."""
         run = self.store.run(task.run_id)
         try:
-            match ray.get(next(task.stream)):
-                case {"event": event}:
-                    return Event(**event)
-                case {"here": place}:
-                    task.here = place
-                case {"unseen": _}:  # its machine cannot access the directory, so send the files
-                    self._forget(task.stream)
-                    self.shared = False
-                    return self.start(task.run_id)
-                case piece:
-                    ray_tasks.accept(run, piece)
-            return None
+            event = ray.get(next(task.stream))
+            task.begun = True
+            return Event(**event) if event else None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")
         except (RayTaskError, OSError) as error:  # e.g. isolaw is not installed there, or this disk is full
@@ -230,13 +211,9 @@ class _Ray:
         task = next((task for task in self.tasks.values() if task.run_id == run_id), None)
         if task is None:
             return
-        if not task.here:  # the run has not started
+        self.store.run(run_id).ask_to_stop()
+        if not task.begun:
             ray.cancel(task.stream, force=True)
-            return
-        place = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
-        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=place).remote(
-            task.here["directory"], task.run_id
-        )
 
     def close(self) -> None:
         for stream, task in list(self.tasks.items()):

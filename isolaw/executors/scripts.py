@@ -1,10 +1,9 @@
 """Implement the executor `scripts`, which writes scripts that start the runs on machines without isolaw.
 
-isolaw writes three scripts to ``DIR/scripts``. ``run.sh`` trains the run with a given number. ``slurm.sh`` is
-an array of SLURM jobs, and ``sky.yaml`` is a SkyPilot task; both call ``run.sh``. The scripts find the
-sweep's folder relative to their own location, so the folder can be copied to a cluster and back. If the user
-repeats the sweep command, it collects the trained runs and writes scripts for the remaining runs. This
-executor supports only the command backend.
+isolaw writes two scripts to ``DIR/scripts``. ``run.sh`` trains the run with a given number, and ``slurm.sh``
+is an array of SLURM jobs that call it. The scripts find the sweep's folder relative to their own location, so
+the folder can be copied to a cluster and back. If the user repeats the sweep command, it collects the trained
+runs and writes scripts for the remaining runs. This executor supports only the command backend.
 """
 
 from __future__ import annotations
@@ -48,18 +47,6 @@ _SLURM = """\
 {more}{setup}
 sh run.sh "$SLURM_ARRAY_TASK_ID"
 """
-_SKY = """\
-# for i in $(seq {runs}); do sky launch -y sky.yaml --env NUMBER=$i; done, in this folder
-# Choose the GPU, and make the sweep's folder one that all machines see, or fetch it afterwards.
-name: isolaw
-resources:
-  cpus: {cpus}+
-{gpus}envs:
-  NUMBER: 1
-workdir: ..
-run: |
-  sh scripts/run.sh $NUMBER
-"""
 
 
 def run(
@@ -79,9 +66,8 @@ def run(
         lines = command.script(spec, store.run(spec.run_id).out, store.directory)
         cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines), "  ;;"]))
     folder.write("run.sh", _RUN.format(runs=len(left), cases="\n".join(cases)).encode())
-    if not left:  # run.sh reports that no runs remain, and the other scripts would start nothing
+    if not left:  # run.sh reports that no runs remain
         folder.remove("slurm.sh")
-        folder.remove("sky.yaml")
         return
     each = next(iter(resources.values()))  # every run of the command backend has the same resources
     more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
@@ -96,8 +82,6 @@ def run(
         setup="".join(f"{line}\n" for line in chosen.setup),
     )
     folder.write("slurm.sh", array.encode())
-    gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
-    folder.write("sky.yaml", _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus).encode())
     cause = (
         f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); when these runs have "
         "trained, repeat this command to collect their results"

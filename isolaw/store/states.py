@@ -52,10 +52,6 @@ class States:
         """Open the folder of a published state."""
         return self._folder().folder(str(step))
 
-    def unfinished(self, step: int) -> Folder:
-        """Open the folder of an unpublished state, and create it if necessary."""
-        return self._folder().folder(f".{step}", make=True)
-
     def write(self, step: int, save: Callable[[Path], None], sync: bool) -> str:
         """Write a state without publishing it, and return its checksum; with ``sync``, sync its files."""
         folder = self._folder().new_folder(f".{step}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -14,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 
 from isolaw import engine
 from isolaw.config import SweepSpec
-from isolaw.errors import SpecError
+from isolaw.errors import RunError, SpecError
 from isolaw.executors.waiting import Event
 from isolaw.store import SweepStore
 
@@ -50,12 +48,11 @@ def went_on_from_its_state(events: list[Event], lost: str) -> bool:
 
 
 def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same) -> None:
-    """Ray on two machines, with and without a disk that they share, and jobs of submitit."""
+    """Ray on two machines, and jobs of submitit."""
     chosen = {
         "inline": {"kind": "inline"},
         "processes": {"kind": "processes", "jobs": 2},
         "ray": on_ray(),
-        "ray, no shared disk": on_ray(shared=False),
         "slurm": {"kind": "slurm", "cluster": "local", "jobs": 2},
     }
     tables = {}
@@ -65,40 +62,24 @@ def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same)
         same(tables[name], tables["inline"])
         state = engine.status(tmp_path / name)
         assert (state["done"], state["runs"], state["running"]) == (2, 2, False)
-    for name in ("ray, no shared disk", "inline"):  # from the states that were sent back
-        executor = chosen[name]
-        tables[name] = engine.sweep(
-            tiny(sweep={"compute": 60_000, "seeds": 1}, executor=executor), tmp_path / name
-        )
-    same(tables["ray, no shared disk"], tables["inline"])
     assert not list(tmp_path.rglob("*.pkl"))
 
 
-# A machine that is removed, below, takes runs on a shared disk along.
+# A machine that is removed, below, takes runs along.
 @pytest.mark.nightly
-@pytest.mark.parametrize("shared", [None, False])
-def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same, shared) -> None:
+def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same) -> None:
     out, events, killed = tmp_path / "out", [], ""
-    for event in events_of(long(executor=on_ray(shared=shared)), out):
+    for event in events_of(long(executor=on_ray()), out):
         state = SweepStore(out).run(event.run_id).last_state if event.run_id else None
         if not killed and event.kind == "checkpoint" and state:
             killed = event.run_id
-            os.kill(holder(out, killed) if shared is None else worker_of(killed), signal.SIGKILL)
+            os.kill(holder(out, killed), signal.SIGKILL)
         events.append(event)
     assert killed
     assert [e.kind for e in events if e.kind != "checkpoint"].count("warning") == 1
     assert went_on_from_its_state(events, killed)
     assert engine.status(out)["done"] == 2
     same(SweepStore(out).collect(), alone)
-
-
-def worker_of(run_id: str) -> int:
-    """The process of our cluster that makes a run in a folder of its own, by the lock that it holds open."""
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if any(file.path.endswith(f"{run_id}/lock") for file in process.open_files()):
-                return process.pid
-    raise AssertionError("no process makes it")
 
 
 def test_a_machine_that_is_removed(tmp_path: Path, long, cluster, on_ray, with_a_state, alone, same) -> None:
@@ -124,7 +105,7 @@ def test_asked_to_stop(tmp_path: Path, long, on_ray) -> None:
     """Two runs are at work and one waits: the former keep their states, the latter never begins."""
     out, stop = tmp_path / "out", threading.Event()
     kinds, at_work = [], set()
-    spec = long(sweep={"seeds": 3, "compute": 10**9}, executor=on_ray(shared=False))
+    spec = long(sweep={"seeds": 3, "compute": 10**9}, executor=on_ray())
     for event in events_of(spec, out, stop):
         if event.compute > 16:
             at_work.add(event.run_id)
@@ -146,6 +127,15 @@ def test_what_is_left_when_the_engine_goes(tmp_path: Path, long, on_ray, wait_fo
         worker = holder(tmp_path, run_id)
         assert worker
     wait_for(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_a_machine_that_does_not_see_the_directory(
+    tmp_path: Path, tiny, on_ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that sees another one with its path, as the message in the lock tells."""
+    monkeypatch.setattr(SweepStore, "lock_message", "of another engine")
+    with pytest.raises(RunError, match=r"does not see .*; expected a disk that all machines share"):
+        engine.sweep(tiny(executor=on_ray()), tmp_path / "out")
 
 
 def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:

@@ -118,9 +118,7 @@ def test_a_script_does_not_begin_twice(data: dict[str, Any], tmp_path: Path) -> 
     assert train(tmp_path / "s", 1) == 1
 
 
-def test_the_other_scripts_are_well_formed(data: dict[str, Any], tmp_path: Path) -> None:
-    import yaml
-
+def test_the_job_array_is_well_formed(data: dict[str, Any], tmp_path: Path) -> None:
     data["executor"] |= {"partition": "gpu", "time": 90, "setup": ["module load cuda"], "jobs": 1}
     data["command"] |= {"gpus": 2}
     emit(data, tmp_path / "s")
@@ -128,9 +126,6 @@ def test_the_other_scripts_are_well_formed(data: dict[str, Any], tmp_path: Path)
     for line in ("--array=1-2%1", "--time=90", "--gpus-per-node=2", "--partition=gpu", "module load cuda"):
         assert line in text
     assert subprocess.run(["sh", "-n", str(tmp_path / "s/scripts/slurm.sh")], check=False).returncode == 0
-    sky = yaml.safe_load((tmp_path / "s/scripts/sky.yaml").read_text())
-    assert sky["run"] == "sh scripts/run.sh $NUMBER\n"
-    assert sky["resources"]["accelerators"].endswith(":2")
 
 
 @pytest.mark.parametrize(

@@ -321,10 +321,10 @@ def test_a_run_whose_step_is_long_is_told_earlier(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(type(backend), "estimate", lambda self, spec: cost)
     run = RunSpec(backend="bandit", problems_per_batch=4, rollouts_per_problem=512, compute=10**6)
     section = ExecutorSection(kind="slurm", time=60)
-    needs = executors.resources(section, run)
+    needs = executors._resources(section, run)
     assert needs.notice_s == 120 + 768
     assert "signal=USR2@888" in slurm.script(Path("out"), "0" * 64, section, needs)
-    assert executors.resources(ExecutorSection(kind="ray"), run).notice_s == 120
+    assert executors._resources(ExecutorSection(kind="ray"), run).notice_s == 120
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_the_machines_of_a_command(executor: dict, command: dict, said: str, tmp
         assert said in str(caught.value)
         return
     (run,) = engine.resolve_sweep(spec, tmp_path).runs
-    needs = executors.resources(spec.executor, run)
+    needs = executors._resources(spec.executor, run)
     nodes = spec.executor.nodes
     assert (needs.nodes, needs.cpus, needs.gpus) == (nodes, 128 // nodes, 16 // nodes)
     script = slurm.script(tmp_path, run.run_id, spec.executor, needs)

@@ -110,17 +110,17 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: st
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory, _name)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
     _cores, _memory, _name = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes, gpu or _name
-    forget()
+    _forget()
     try:
         yield
     finally:
         _cores, _memory, _name = kept
         del os.environ["CUDA_VISIBLE_DEVICES"]
         os.environ |= {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
-        forget()
+        _forget()
 
 
-def forget() -> None:
+def _forget() -> None:
     """Clear the cached GPUs and memory sizes, for use after the visible GPUs have changed."""
     for known in (gpus, gpu_memory, gpu_name, host_memory, _listed):
         known.cache_clear()

@@ -58,17 +58,14 @@ class _Record:
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:
         """Add a check and its result."""
         check = {"what": what, "found": found, "accepted": accepted, "passed": bool(passed)}
-        self._add("checks", [*self.content["checks"], check])
+        self.set("checks", [*self.content["checks"], check])
 
     def measure(self, **values: Any) -> None:
         """Add measurements; their names include the unit."""
-        self._add("measured", {**self.content["measured"], **values})
+        self.set("measured", {**self.content["measured"], **values})
 
-    def fail(self, error: str) -> None:
-        """Set the error that ended the stage."""
-        self._add("error", error)
-
-    def _add(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
+        """Set a part of the record."""
         self.content[key] = value
         _write_json(self.path, self.content)
 
@@ -144,9 +141,8 @@ def _stage(name: str, folder: Path, device: str) -> dict[str, Any]:
     if status == "passed" and any(not check["passed"] for check in record["checks"]):
         status = "failed"
     lines = [] if status == "passed" else log.read_text(encoding="utf-8", errors="replace").splitlines()
-    why = (status == "crashed" and record.pop("error")) or why
-    seconds = round(time.monotonic() - started, 1)
-    about = {"stage": name, "status": status, "why": why or None, "seconds": seconds}
+    why = (status == "crashed" and record["error"]) or why or None
+    about = {"stage": name, "status": status, "why": why, "seconds": round(time.monotonic() - started, 1)}
     return about | {key: record[key] for key in ("checks", "measured")} | {"log": lines[-_LOG_LINES:]}
 
 
@@ -220,9 +216,8 @@ def _mfu(folder: Path, tokens: float, length: float, seconds: float) -> float | 
     from isolaw.backends.real.train.memory import step_time
     from isolaw.backends.real.train.memory.decoder import Decoder
 
-    card = card_speed(environment.gpu_name()) if environment.gpus() else None
-    decoder = Decoder.read(folder / "model")
-    if card is None or decoder is None:
+    card, decoder = card_speed(environment.gpu_name()), Decoder.read(folder / "model")
+    if card is None or decoder is None or not environment.gpus():
         return None
     return round(tokens * step_time.flops(decoder, length, passes=3) / seconds / card.flops, 4)
 
@@ -244,7 +239,7 @@ def _main(name: str, folder: str, device: str) -> None:
             _speed(place, device, record)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        record.fail(first if isinstance(error, IsolawError) else f"{type(error).__name__}: {first}")
+        record.set("error", first if isinstance(error, IsolawError) else f"{type(error).__name__}: {first}")
         sys.excepthook(*sys.exc_info())
         status = 1
     environment.leave(status)

@@ -365,10 +365,11 @@ class StructuralModel:
         return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
 
     @cached_property
-    def _patterns(self) -> list[tuple[Floats, Floats, Floats]]:
+    def _patterns(self) -> list[tuple[int, Floats, Floats, Floats]]:
         """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
 
-        Each group is a tuple: t (k,), numbers of checkpoints (k,), and residuals over ``scale`` (r, k).
+        Each group of r runs is a tuple: r, the correlation of drift between bins (k, k), numbers of
+        checkpoints (k,), and the sum of squares of residuals over ``scale`` (k, k).
         """
         o = self.observations
         known = ~np.isnan(o.residuals)
@@ -382,7 +383,8 @@ class StructuralModel:
             bins = np.flatnonzero(known[runs[0]])
             at = np.array([o.t[o.bin == k].mean() for k in bins])
             left = o.residuals[runs][:, bins] * slope[o.run_place[runs]][:, bins]
-            out.append((at, o.counts[runs[0], bins], left))
+            drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
+            out.append((len(runs), drift, o.counts[runs[0], bins], left.T @ left))
         return out
 
     def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
@@ -393,20 +395,18 @@ class StructuralModel:
         """
         nu = self.observations.freedom
         value, slope = 0.0, dict.fromkeys(("run", "drift", "noise"), 0.0)
-        for t, looks, left in self._patterns:
-            apart = np.abs(t[:, None] - t)
-            parts = {
-                "run": np.full_like(apart, np.exp(2 * p["run"])),
-                "drift": np.exp(2 * p["drift"] - apart / _DRIFT),
-                "noise": np.diag(np.exp(2 * p["noise"]) / looks),
-            }
-            covariance = sum(parts.values()) + _JITTER * np.eye(t.size)
-            inverse, size = np.linalg.inv(covariance), len(left)
-            square = float(np.vdot(left @ inverse, left))
-            value += 0.5 * (nu * size * float(np.linalg.slogdet(covariance)[1]) + square)
-            inward = nu * size * inverse - inverse @ (left.T @ left) @ inverse
-            for name, part in parts.items():
-                slope[name] += float(np.vdot(inward, part))
+        run, drift, noise = (np.exp(2 * p[name]) for name in slope)
+        for runs, alike, looks, squares in self._patterns:
+            covariance = run + drift * alike
+            covariance[np.diag_indices_from(covariance)] += noise / looks + _JITTER
+            root = dpotrf(covariance, lower=True)[0]
+            inverse = np.tril(dpotri(root, lower=True)[0])
+            inverse += np.tril(inverse, -1).T
+            value += nu * runs * np.log(np.diag(root)).sum() + 0.5 * np.vdot(inverse, squares)
+            inward = nu * runs * inverse - inverse @ squares @ inverse
+            slope["run"] += run * inward.sum()
+            slope["drift"] += drift * np.vdot(inward, alike)
+            slope["noise"] += noise * (np.diag(inward) / looks).sum()
         return value, slope
 
     def run_variance(self, theta: Floats) -> float:

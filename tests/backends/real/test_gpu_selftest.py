@@ -27,7 +27,7 @@ ENDS = {
         "crashed",
         "SIGSEGV",
     ),
-    "ended": ("r.fail('a reason'); sys.exit(3)", "crashed", "a reason"),
+    "ended": ("r.set('error', 'a reason'); sys.exit(3)", "crashed", "a reason"),
     "slow": ("r.measure(before=3); os.system('sleep 600')", "timed out", "the stage did not end within 30 s"),
 }
 

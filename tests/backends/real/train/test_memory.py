@@ -253,14 +253,14 @@ def test_memory_and_name_are_those_of_the_visible_gpus(
         named = {"0": (81_559, "NVIDIA H100"), "0,1": (40_960, ""), "GPU-a": (81_559, "NVIDIA H100")}
         for visible, (mib, name) in named.items():
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            environment.forget()
+            environment._forget()
             assert (environment.gpu_memory(), environment.gpu_name()) == (mib * 2**20, name)
         with environment.on_machines(8, 8):
             assert environment.gpu_memory() == 0  # those of other machines: not known
             with environment.on_machines(8, 4, 80 * GIB), environment.on_machines(8, 2):
                 assert environment.gpu_memory() == 80 * GIB
     finally:
-        environment.forget()
+        environment._forget()
 
 
 # -- what is chosen, and what is refused --------------------------------------------------------------------
@@ -525,7 +525,7 @@ def test_a_run_takes_as_many_gpus_as_it_needs(
         few = ("sweep.seeds=1", "grid.problems_per_batch=[32]", "grid.rollouts_per_problem=[8, 64, 512]")
         runs = planned(str(own), H100, *few, *settings).runs
         found = {run.rollouts_per_problem: BACKEND.needs(run).gpus for run in runs}
-        bounds = executors.limits(ExecutorSection(), runs)
+        bounds = executors._limits(ExecutorSection(), runs)
         assert (bounds.max_gpus, bounds.jobs) == (8, None if len(set(found.values())) > 1 else 1)
         return found
 
