@@ -111,7 +111,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
 def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], hold="B")
     text = "\n".join(law_text.law_summary(law.document))
-    assert " and B = 1024. isolaw holds B fixed;" in text
+    assert " and B = 1024. isolaw holds B fixed." in text
     assert " at M = 1 and " in text
     assert " C = " not in text
 
@@ -387,7 +387,7 @@ def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
     prediction = rising.predict(compute)
     said = Quantity(**prediction.to_dict()["law_n"])
     assert said.value is not None
-    drawn, _ = law_line(rising, np.array([compute]))
+    drawn = law_line(rising, np.array([compute]))
     assert said.value == pytest.approx(np.clip(drawn[0], 8, 512))
     for beyond in (2e6, 3e7):
         assert rising.predict(beyond).law_n.interval is None
