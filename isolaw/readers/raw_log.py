@@ -274,7 +274,8 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                     log.dropped["lines longer than 1 MB"] += 1
                 elif _HOLE in line:  # left by a crash; the text before it can be cut off anywhere
                     before, _, line = line.rpartition(_HOLE)
-                    log.dropped["lines cut off by NUL bytes"] += bool(before.strip(b"\0"))
+                    if before.strip(b"\0"):
+                        log.dropped["lines cut off by NUL bytes"] += 1
                     yield number, line.lstrip(b"\0")
                 elif line:
                     yield number, line

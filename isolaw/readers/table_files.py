@@ -87,7 +87,7 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
         raise DataError(f"{type(table).__name__}: not a readable table ({reason[:300]})") from None
 
 
-PARQUET_MAGIC = b"PAR1"
+_PARQUET_MAGIC = b"PAR1"
 _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
 _LARGE = 2 * MB  # bytes of a document that a search for tables reads
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
@@ -108,8 +108,8 @@ def load(path: str | Path) -> pd.DataFrame:
     """
     path = Path(path)
     with os_errors(path), open_file(path) as file:
-        content = file.read(len(PARQUET_MAGIC))
-        if content == PARQUET_MAGIC:
+        content = file.read(len(_PARQUET_MAGIC))
+        if content == _PARQUET_MAGIC:
             return _read_parquet(path)
         content += file.read(_LARGEST)
     if len(content) > _LARGEST:
@@ -344,7 +344,7 @@ def _cell(value: Any) -> Any:
 
 def columns_of(path: Path, head: bytes) -> list[str]:
     """Return the column names of a table from its first bytes; empty if it is not a table."""
-    if head.startswith(PARQUET_MAGIC):
+    if head.startswith(_PARQUET_MAGIC):
         return column_names(path)
     if b"\0" in head:
         return []

@@ -20,7 +20,7 @@ from isolaw.readers.containers.json_document import in_sequence
 from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import Container, RawLog, finite
 
-_LARGEST = 500 * limits.MB
+_LARGEST = 100 * limits.MB  # of a history with a million values; what follows is an incomplete end
 _HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 # Keys of the state that belong to the configuration.
@@ -44,9 +44,8 @@ def _read(path: Path) -> Iterator[RawLog]:
         folder = folder.parent
     log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
-        text = (
-            file.read(min(_LARGEST, path.stat().st_size)).decode("utf-8-sig", "replace").rstrip("\0")
-        )  # as a crash leaves them
+        content = file.read(min(_LARGEST, path.stat().st_size))
+    text = content.decode("utf-8-sig", "replace").rstrip("\0")  # as a crash leaves them
     match = _HISTORY.search(text)
     if match is None:
         raise DataError(f"{path}: not a trainer's state: it has no list 'log_history'")
@@ -57,7 +56,7 @@ def _read(path: Path) -> Iterator[RawLog]:
         raise NoHistory(
             f"{path}: log_history has no record, since nothing was logged before the file was written"
         )
-    state = _around(text[: match.end()], text[end:])
+    state = _around(text[: match.end()], text[end : end + limits.MB])
     config, source = beside(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
