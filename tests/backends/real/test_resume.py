@@ -19,7 +19,7 @@ from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-STEPS = 72
+STEPS = 36
 
 
 @pytest.fixture(scope="module")
