@@ -141,8 +141,8 @@ def _stage(name: str, folder: Path, device: str) -> dict[str, Any]:
     if status == "passed" and any(not check["passed"] for check in record["checks"]):
         status = "failed"
     lines = [] if status == "passed" else log.read_text(encoding="utf-8", errors="replace").splitlines()
-    why = (status == "crashed" and record["error"]) or why or None
-    about = {"stage": name, "status": status, "why": why, "seconds": round(time.monotonic() - started, 1)}
+    reason = (status == "crashed" and record["error"]) or why or None
+    about = {"stage": name, "status": status, "why": reason, "seconds": round(time.monotonic() - started, 1)}
     return about | {key: record[key] for key in ("checks", "measured")} | {"log": lines[-_LOG_LINES:]}
 
 
