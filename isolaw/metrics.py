@@ -176,8 +176,9 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     ``pass_at_1`` (problems,) contains the success probability of each problem, or its estimate. A problem
     below ``zero_below`` counts as zero-pass (the paper's p < 0.02).
 
-    >>> landscape([0.0, 0.0, 1.0, 1.0], bins=2)
-    Landscape(zero_fraction=0.5, gini=0.5, histogram=array([2, 2]))
+    >>> shape = landscape([0.0, 0.0, 1.0, 1.0], bins=2)
+    >>> shape.zero_fraction, shape.gini, shape.histogram
+    (0.5, 0.5, array([2, 2]))
     """
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
