@@ -197,6 +197,7 @@ def test_another_sweep_in_the_same_directory(tmp_path: Path, tiny, tree, change,
 # Executors
 
 
+@pytest.mark.slow
 def test_where_runs_execute_makes_no_difference(tmp_path: Path, tiny, same) -> None:
     inline = engine.sweep(tiny(), tmp_path / "inline")
     for jobs in (1, 2):

@@ -124,6 +124,7 @@ def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, comma
         assert json.loads(isolaw(*command.split()[:1], *words, "--json")[1])["simulated"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backends", "said", "value"),
     [

@@ -87,6 +87,7 @@ def test_wrong_usage(isolaw: Call, directory: Path, tmp_path: Path, arguments: l
     assert word in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "seen"), [("fitting the law", r"\d %"), ("backtesting", r" [1-9]\d? % \S*\d:\d\d:\d\d")]
 )

@@ -161,6 +161,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_two_engines_on_one_directory(isolaw, command: str, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["sweep", str(file), "--out", str(out), *settings(*LONG), "--jobs", "1"]

@@ -119,6 +119,7 @@ def test_a_killed_worker_fails_its_run_alone(tmp_path: Path, spec: SweepSpec, sa
     same(runs, engine.sweep(inline, tmp_path / "inline"))
 
 
+@pytest.mark.slow
 def test_no_worker_is_left_when_the_engine_stops(tmp_path: Path, spec: SweepSpec) -> None:
     events = engine.execute(engine.resolve_sweep(spec, tmp_path), tmp_path)
     next(events)
@@ -127,6 +128,7 @@ def test_no_worker_is_left_when_the_engine_stops(tmp_path: Path, spec: SweepSpec
     assert workers(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_killed_engine(tmp_path: Path, tiny) -> None:
     """At once, not when they next have something to say: here the next checkpoint is a minute away."""
     spec = tiny(

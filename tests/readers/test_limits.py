@@ -529,6 +529,7 @@ def test_a_tables_integer_of_400_digits_is_not_finite(tmp_path: Path, list_of: b
     assert load(path)["acc"].tolist() == [0.5, float("inf")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["repeated", "distinct", "view", "decimals"])
 def test_a_small_parquet_file_takes_no_500_mb(tmp_path: Path, kind: str) -> None:
     path, long = tmp_path / "t.parquet", "x" * 300_000
@@ -553,6 +554,7 @@ def test_a_small_parquet_file_takes_no_500_mb(tmp_path: Path, kind: str) -> None
     assert megabytes < 700  # 250 MB of them without a file
 
 
+@pytest.mark.slow
 def test_a_long_text_column_is_read_whole(tmp_path: Path) -> None:
     """Arrow repeats all texts so far with each batch of rows: 5 GB for 100 MB."""
     path = tmp_path / "t.parquet"

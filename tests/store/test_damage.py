@@ -187,6 +187,7 @@ def test_what_cannot_be_opened_is_named_in_full(tmp_path: Path, tiny, monkeypatc
         assert error.value.filename == str(tmp_path / "a" / "x")
 
 
+@pytest.mark.slow
 def test_a_closed_stream_is_no_runs_log(tmp_path: Path, command: str) -> None:
     """Its number would be given to the next file, and what is meant for it would go there."""
     small = ["sweep.compute=4e4", "grid.rollouts_per_problem=[4,8]", "problems.n_train=50"]

@@ -87,6 +87,7 @@ def test_its_steps_have_a_cost(
         costs.read(tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of("pause=0.03", compute=480)
     engine.sweep(data, tmp_path / "whole")
@@ -263,6 +264,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_commands_end(what: str, sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     words = ["until=2", f"then={HOSTILE[what]}"]

@@ -45,6 +45,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_no_stage_loses_another(
     played: dict[str, str], end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def share(p: np.ndarray, n: int) -> float:
     return float(np.mean(p**n + (1 - p) ** n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["many unsolvable", *(pytest.param(name, marks=NIGHT) for name in ("easy", "two kinds"))]
 )

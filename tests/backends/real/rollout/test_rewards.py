@@ -283,6 +283,7 @@ def test_replies_are_the_same_for_any_number_of_workers(module: str) -> None:
         reward.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "late"), [("slow", "slow"), ("dies", "die")])
 def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function: str, late: str) -> None:
     reward = rewards.get(f"{module}:{function}", workers=1, limit=1.5)
