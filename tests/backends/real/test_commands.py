@@ -70,7 +70,17 @@ def done(isolaw: Any, *words: str) -> str:
 
 @pytest.mark.parametrize("data", ["pool.jsonl", "hf:openai/gsm8k"])
 def test_splits(isolaw: Any, place: Path, data: str) -> None:
-    words = documented("problems", f"{data} --part" if ":" in data else f"{data} --chat")
+    words = documented("problems", "pool.jsonl --chat")
+    if ":" in data:
+        words = ["problems", "--model", "models/Qwen3-8B", "--problems", data, "--part", "main/train"]
+        words += [
+            "--column",
+            "prompt=question",
+            "--reward",
+            "my_rewards:final_number",
+            "--out",
+            "problems/hub",
+        ]
     small = [
         "--max-response-tokens",
         "6",
@@ -89,10 +99,14 @@ def test_splits(isolaw: Any, place: Path, data: str) -> None:
 
 def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:
     settings = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
-    done(isolaw, *documented("sweep", "evaluation.temperature"), *settings)
+    cooler = ("--set", "recipe.temperature=1.0", "--set", "evaluation.temperature=0.6")
+    done(isolaw, "sweep", "examples/real-tiny.toml", *cooler, "--out", "demo-real/cool", *settings)
     (cool,) = SweepStore("demo-real/cool").specs()[0].values()
     assert cool.identity()["evaluation"] == {"temperature": 0.6}
-    done(isolaw, *documented("sweep", "my_rewards"), *settings)
+    both = (
+        "--set", 'real.reward=["exact", "my_rewards:brief"]', "--set", "real.reward_weights=[1.0,0.2]"
+    )  # fmt: skip
+    done(isolaw, "sweep", "examples/real-tiny.toml", *both, "--out", "demo-real/two", *settings)
     points = pd.read_parquet("demo-real/two/points.parquet")
     assert {"reward/exact", "reward/my_rewards:brief"} <= set(points["metric"])
     done(isolaw, *documented("sweep", "lora_rank"), *settings)
