@@ -13,8 +13,14 @@ from IPython import get_ipython
 
 def sh(line: str, cell: str) -> None:
     """Print what a command prints; a command that fails fails the build."""
+    plain = {name: value for name, value in os.environ.items() if "COLOR" not in name}  # no progress bars
     done = subprocess.run(
-        ["sh", "-euc", cell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        ["sh", "-euc", cell],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=plain,
     )
     print(done.stdout, end="")
     done.check_returncode()
