@@ -89,7 +89,9 @@ def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, res
         first = past[0]
         if np.isnan(first) or steps[fall] > first:
             continue
-        same = [k for k in np.flatnonzero(past == steps[at]).tolist() if _equal(values[low + k], values[here])]
+        same = [
+            k for k in np.flatnonzero(past == steps[at]).tolist() if _equal(values[low + k], values[here])
+        ]
         gaps = np.diff(past)
         interval = gaps[gaps > 0].max(initial=0)
         scratch = past.max() > first and first <= _FROM_SCRATCH * interval
