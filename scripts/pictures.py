@@ -48,7 +48,11 @@ def main(directory: Path) -> None:
     real = drawn(frontier, len(study.levels), runs.simulated)
     figures: dict[str, Figure] = {"law": law.plot(), "real-hard": real}
     save(figures, IMAGES, ("png",), replace=True)
-    headline = photograph(demo / "report.html")
+    page = directory / "page.html"
+    page.write_text(
+        (demo / "report.html").read_text().replace(f"{directory}/", "")
+    )  # no path of this machine
+    headline = photograph(page)
     made = {"headline": headline, "pictures": ["law", *(name for name, *_ in SHOTS)]}
     (IMAGES / "pictures.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 

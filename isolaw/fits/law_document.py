@@ -210,10 +210,10 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
     )
 
 
-def late(c: Configuration, curve: Curves) -> float:
-    """Return the mean of reward minus curve over the checkpoints beyond a quarter of the compute."""
-    at = c.checkpoints >= c.checkpoints[-1] / _LATE
-    return float(np.mean(c.mean[at] - curve(c.checkpoints[at])[0]))
+def below_curve(c: Configuration, curve: Curves) -> float:
+    """Return how far the reward is below its curve on average, beyond a quarter of the compute."""
+    late = c.checkpoints >= c.checkpoints[-1] / _LATE
+    return float(np.mean(curve(c.checkpoints[late])[0] - c.mean[late]))
 
 
 def falls(cut: Slices, configurations: list[Configuration]) -> list[float]:

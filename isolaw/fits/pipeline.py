@@ -141,6 +141,7 @@ def fit(
             samples, unit = resample(configurations, curve, draws, seed)
             width = WIDTH * unit_of_reward if records == "auto" else width
             curves, failed = _fit_all(selection, samples, curve, width)
+        of_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS)
@@ -149,7 +150,7 @@ def fit(
         laws: dict[str, Fitted] = {}
         if surface is None:
             frontier = frontiers.trace(configurations, curves, compute, unit_of_reward)
-            falls = [-doc.late(c, k) for c, k in zip(configurations, curves, strict=True)]
+            falls = [doc.below_curve(c, curve) for c, curve in of_curves]
             path = frontiers.strict_path(frontier)
             rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(path, abscissa)
@@ -191,7 +192,7 @@ def fit(
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
         crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
-        curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=False)),
+        curves=tuple(doc.curve_entry(c, curve) for c, curve in of_curves),
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=comparison,
         health=health,
@@ -203,7 +204,7 @@ def fit(
     )
     flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale, falls)]
     document = replace(document, flags=tuple(flags))
-    parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=False)}
+    parameters_of = {c.key: curve.parameters() for c, curve in of_curves}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 
 

@@ -118,10 +118,11 @@ def _frontier(shown: Sequence[Prediction], document: LawDocument, with_band: boo
             for p in part
         ]
         style = {"color": "var(--accent)" if with_band else "var(--text)", "width": 2.5, "dash": dash}
+        named = _named("recommended", 0) if dash == "solid" else {}
         if len(part) > 1:
             data.append(
                 line(_x(part, document), (p.reward.value for p in part), style, text=hover,
-                     hovertemplate="%{text}<extra></extra>")
+                     hovertemplate="%{text}<extra></extra>", **named)
             )  # fmt: skip
     return data
 
