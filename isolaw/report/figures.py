@@ -121,7 +121,7 @@ def drawn(chart: Chart, levels: int, simulated: Simulated) -> Figure:
             _draw_axis(axes, which, chart.layout[f"{which}axis"])  # type: ignore[arg-type]
         axes.set_title(simulated.title(_plain(chart.title)), loc="left")
         if entries := len(axes.get_legend_handles_labels()[0]):
-            figure.legend(loc="outside lower center", ncols=min(entries, 6), frameon=False)
+            figure.legend(loc="outside lower center", ncols=min(entries, 7), frameon=False)
     return figure
 
 
