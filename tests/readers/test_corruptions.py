@@ -264,7 +264,7 @@ CORRUPTIONS = [
     Corruption(
         "half a line",
         "verl",
-        r"isolaw left out lines that are not a JSON object: line 6",
+        r"isolaw left out lines that are not JSON objects: line 6",
         rewrite("n8-seed0.jsonl", without_line),
     ),
     Corruption(
