@@ -211,7 +211,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         if symbol in carried:
             lines[-1] += "; the run names may contain the value"
             needs[symbol] = "name_pattern", pattern
-        elif close and name == SPLIT[0] and name not in sure:
+        elif close and name not in sure:
             lines[-1] += "; if it counts rollouts: " + option("columns", SYMBOL[SPLIT[2]], close)
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"

@@ -32,7 +32,7 @@ from isolaw.readers.measures import (
     says_its_set,
     words_of,
 )
-from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
+from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
 from isolaw.readers.records import LENGTH, by_training, is_measured
 from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
@@ -241,7 +241,7 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
             measured = frame.loc[table.index[table["value"].notna()]]
             line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
         sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
-        beside_trainer = any(map(is_measured_by_trainer, free))
+        beside_trainer = any(is_measured_by_trainer(c) or counts(c) for c in map(str, frame.columns))
         if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
             beside = next(filter(is_measured_by_trainer, line), "")
             why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"

@@ -279,3 +279,19 @@ def test_the_rebuilt_logs(path: str, metric: str | None, values: dict[str, int],
             LogStatus.READY,
             *expected,
         )
+
+
+def test_a_number_of_values_is_no_reward_and_may_be_the_batch(tmp_path: Path) -> None:
+    """Public logs: ``n_reward_points`` was proposed as the reward, and 176 samples a step as n alone."""
+    rows = [
+        {"step": s, "n_reward_points": 12, "train_reward": s / 9, "other_score": s, "n_samples": 176}
+        for s in range(6)
+    ]
+    (asked,) = found(write(tmp_path, "a.json", json.dumps(rows)))
+    assert asked.offered["metric"] == ("metric", "other_score")
+    assert "nearest: 'n_samples'; if it counts rollouts: " in asked.message
+    accuracies = [{"step": s, "accuracy": s / 9, "n_samples": 176} for s in range(6)]
+    (read,) = found(write(tmp_path, "b.json", json.dumps(accuracies)), n=4, B_p=44)
+    assert read.metrics == {"validation": {"accuracy": 6}}
+    reading = survey([tmp_path / "b.json"], HowToRead.of(set={"n": 4, "B_p": 44}))
+    assert any("accuracy has no prefix, so isolaw assumes" in note for note in reading.table_notes)

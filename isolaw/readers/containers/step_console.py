@@ -176,7 +176,7 @@ _FORMS = (
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 # Any of the forms, anywhere in a line, because a worker's prefix can precede a step.
 _STEP_IN_BYTES = re.compile(
-    "|".join(re.sub(r"\^|(?<=\()\?P<\w+>", "", form.step.pattern) for form in _FORMS).encode(), re.M
+    "|".join(re.sub(r"\^|\\b|(?<=\()\?P<\w+>", "", form.step.pattern) for form in _FORMS).encode(), re.M
 )
 
 
