@@ -184,9 +184,9 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     for name, text, called, fitting in texts:
         missing = lacking(text, there if name in columns else there - {name})
         if missing == [text]:
-            lines.append(f"{called}: {absent(text, numeric if name in _NUMBERS else fitting)}")
+            lines.append(f"{called}: {_absent(text, numeric if name in _NUMBERS else fitting)}")
         else:
-            lines += [f"{called}: {text!r}: {absent(each, [*numeric, *how.names])}" for each in missing]
+            lines += [f"{called}: {text!r}: {_absent(each, [*numeric, *how.names])}" for each in missing]
     wrong = bool(lines)
     free = [name for name in columns if name not in how.texts]
     measures = how.metric if how.metric in columns else likely_reward(frame, free)
@@ -274,7 +274,7 @@ def _nearest(close: str | None) -> str:
     return f"; nearest: {close!r}" if close else ""
 
 
-def absent(column: str, columns: list[str]) -> str:
+def _absent(column: str, columns: list[str]) -> str:
     """Return that there is no such column, with the nearest name if there is one."""
     close = nearest(column, columns)
     return f"no column {shown(column)}" + (f"; did you mean {close!r}?" if close else "")

@@ -217,7 +217,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         unused = [c for c in unused if c not in naming.used]
     elif falls := frame.attrs.get("falls"):
         segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
-        table, repeated = table_segments.later(table, segment)
+        table, repeated = table_segments.once(table, segment, segment)
         notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
@@ -241,7 +241,7 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
             measured = frame.loc[table.index[table["value"].notna()]]
             line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
         sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
-        beside_trainer = any(is_measured_by_trainer(c) or counts(c) for c in map(str, frame.columns))
+        beside_trainer = any(is_measured_by_trainer(c) or counts(c) for c in [*free, *({"n_samples"} & {*frame})])
         if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
             beside = next(filter(is_measured_by_trainer, line), "")
             why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"

@@ -108,7 +108,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     reading = survey([tmp_path], HowToRead.of(set=["*/a/*:seed=0", "*/b/*:seed=1"]))
     assert len(reading.runs) == 4
     assert f"isolaw reads only tables that have the named columns, not {tmp_path}/other.csv" in reading.notes
-    match = r"the columns eval_acc, group, nowhere, reward_avg; .*csv has no column 'nowhere'; its columns"
+    match = "expected a table with the columns eval_acc, group, nowhere, reward_avg"
     with pytest.raises(DataError, match=match):
         survey([tmp_path], HowToRead.of(columns={"step": "nowhere"}))
 
