@@ -55,7 +55,7 @@ _NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", 
 
 
 @dataclass
-class LoggedRun(FoundLog):
+class _LoggedRun(FoundLog):
     """A run assembled from one or more logs, with its curves."""
 
     curves: RunCurves = field(default_factory=RunCurves)
@@ -123,7 +123,7 @@ class LoggedRun(FoundLog):
         return FoundLog(**known | {"notes": [*self.notes, *self.curves.notes]})
 
 
-def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[LoggedRun], set[Rule]]:
+def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[_LoggedRun], set[Rule]]:
     """Return the runs of the logs, and the rules of ``ways`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
@@ -188,24 +188,24 @@ def _steps(log: RawLog) -> NDArray[np.float64]:
     return steps
 
 
-def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
+def _alike(runs: Sequence[_LoggedRun]) -> list[list[_LoggedRun]]:
     """Group runs by framework, algorithm and problem set; the runs of one group can be fitted together."""
-    groups: dict[tuple[str, ...], list[LoggedRun]] = {}
+    groups: dict[tuple[str, ...], list[_LoggedRun]] = {}
     for run in runs:
         key = run.framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
-def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+def _ready(runs: Sequence[_LoggedRun]) -> list[_LoggedRun]:
     return [run for run in runs if run.status is LogStatus.READY]
 
 
-def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -> LoggedRun:
+def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -> _LoggedRun:
     """Build the run of these parts: map names, resolve facts and stitch curves."""
     sources = list(dict.fromkeys(part.source for part in parts))
     container = ", ".join(dict.fromkeys(part.container for part in parts))
-    run = LoggedRun(name, container=container, sources=sources)
+    run = _LoggedRun(name, container=container, sources=sources)
     applied = applying(ways, name, sources)
     run.assignments = {name: one for name, one in applied.items() if name not in FOR_TABLES}
     config = {key: value for part in parts for key, value in part.config.items()}
@@ -254,10 +254,10 @@ def _understood(name: str, parts: Sequence[RawLog], ways: Sequence[HowToRead]) -
 
 def _grouped(
     logs: Sequence[RawLog], ways: Sequence[HowToRead]
-) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
+) -> tuple[dict[str, list[RawLog]], list[_LoggedRun]]:
     """Return the logs grouped by run, and the logs that lack the key by which they are grouped."""
     groups: dict[tuple[str, str | None], list[RawLog]] = {}
-    lacking: dict[str, LoggedRun] = {}
+    lacking: dict[str, _LoggedRun] = {}
     in_file: dict[str, set[str]] = {}
     for log in logs:
         in_file.setdefault(log.source, set()).add(log.run)
@@ -276,7 +276,7 @@ def _grouped(
             reason = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
             run = lacking.setdefault(
-                log.source, LoggedRun(log.source, container=log.container, sources=[log.source])
+                log.source, _LoggedRun(log.source, container=log.container, sources=[log.source])
             )
             run.leave_out(
                 LogStatus.NEEDS,
@@ -311,7 +311,7 @@ def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[Ra
 
 
 def _which_framework(
-    run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
+    run: _LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
 ) -> tuple[str, list[str]]:
     """Return the message about names that several frameworks use, and the values that the user must set."""
     text = f"the framework is unknown: {_listed(keys)} are names of {' or '.join(run.frameworks)}"
@@ -372,7 +372,7 @@ def _exactness(container: str) -> int:
     return _COARSEST.index(container) if container in _COARSEST else len(_COARSEST)
 
 
-def _to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
+def _to_fractions(runs: Sequence[_LoggedRun], percent: Mapping[str, bool]) -> None:
     """Convert accuracies in percent to fractions, in place. Rewards are never rescaled.
 
     If the unit of some runs is unclear, isolaw leaves them out, unless ``percent`` gives it.
@@ -397,7 +397,7 @@ def _to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> Non
                 having[run].curves.notes.append(f"{text}leaves it unchanged")
 
 
-def _separate_policies(runs: Sequence[LoggedRun]) -> None:
+def _separate_policies(runs: Sequence[_LoggedRun]) -> None:
     """Leave out the smaller group if on-policy and off-policy runs are mixed, because no law fits both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = (
@@ -414,7 +414,7 @@ def _separate_policies(runs: Sequence[LoggedRun]) -> None:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
 
 
-def _one_model(runs: Sequence[LoggedRun]) -> None:
+def _one_model(runs: Sequence[_LoggedRun]) -> None:
     """Give a model one name if runs load it from folders of one name in different places, such as mounts."""
     facts = [run.facts["model"] for run in runs if "model" in run.facts]
     paths = {str(fact.value): PurePosixPath(str(fact.value)) for fact in facts}
@@ -429,7 +429,7 @@ def _one_model(runs: Sequence[LoggedRun]) -> None:
                 run.facts["model"] = Fact(name, run.facts["model"].origin)
 
 
-def _drop_half_known(runs: Sequence[LoggedRun]) -> None:
+def _drop_half_known(runs: Sequence[_LoggedRun]) -> None:
     """Drop attributes that only some runs have, because they do not show whether the runs differ."""
     for name in sorted({name for run in runs for name in run.attributes}):
         if not all(name in run.facts for run in runs):
@@ -440,7 +440,7 @@ def _drop_half_known(runs: Sequence[LoggedRun]) -> None:
                     )
 
 
-def _base_learning_rates(runs: Sequence[LoggedRun]) -> None:
+def _base_learning_rates(runs: Sequence[_LoggedRun]) -> None:
     """Replace lr by the base lr at B = 1,024 if lr follows √B, as in an isolaw sweep.
 
     All runs then share one recipe.
@@ -460,12 +460,12 @@ def _base_learning_rates(runs: Sequence[LoggedRun]) -> None:
         run.notes.append(f"lr follows √B in all runs: lr = {value:g} is the lr at B = {_BASE_BATCH:,}")
 
 
-def _without_copies(runs: Sequence[LoggedRun]) -> None:
+def _without_copies(runs: Sequence[_LoggedRun]) -> None:
     """Keep the more complete of two logs of one run, such as a console and event files.
 
     Duplicates have equal values at shared steps. Facts recorded in either log apply to both.
     """
-    of: dict[str, list[LoggedRun]] = {}
+    of: dict[str, list[_LoggedRun]] = {}
     for run in runs:
         if run.framework and run.curves.of and not run.curves.unnumbered:
             of.setdefault(run.framework, []).append(run)
@@ -516,13 +516,13 @@ def _nearly_alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
     return out
 
 
-def _worth(run: LoggedRun) -> tuple[int, int, bool]:
+def _worth(run: _LoggedRun) -> tuple[int, int, bool]:
     """Return a rank for choosing between logs: by completeness, then by exactness, then by known facts."""
     size = sum(curve.step.size for curve in run.curves.of.values())
     return size, _exactness(run.container), run.status is LogStatus.READY
 
 
-def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
+def _contradict(a: _LoggedRun, b: _LoggedRun) -> bool:
     """Return whether two logs record different facts about their runs."""
     return any(
         name in a.facts and name in b.facts
@@ -532,9 +532,9 @@ def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
     )  # fmt: skip
 
 
-def _same_identity(runs: Sequence[LoggedRun]) -> None:
+def _same_identity(runs: Sequence[_LoggedRun]) -> None:
     """Leave out runs that share configuration, seed and attributes."""
-    groups: dict[tuple[Any, ...], list[LoggedRun]] = {}
+    groups: dict[tuple[Any, ...], list[_LoggedRun]] = {}
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
     for group in groups.values():

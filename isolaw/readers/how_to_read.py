@@ -477,7 +477,7 @@ def next_to(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]
     paths = {_folder_of(source) / READING_FILE for source in sources}
     files = sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
     links = [path for path in files if leads_out(path, path.parent)]
-    read = [read_reading_file(path) for path in files if path not in links]
+    read = [_read_reading_file(path) for path in files if path not in links]
     return [how for how in read if how is not None], links
 
 
@@ -489,7 +489,7 @@ def is_reading_file(path: Path) -> bool:
         return True
 
 
-def read_reading_file(path: Path) -> HowToRead | None:
+def _read_reading_file(path: Path) -> HowToRead | None:
     """Read a file, or return None if it is a sweep file with this name.
 
     Raises `SpecError` with all issues of the file.

@@ -248,7 +248,7 @@ def in_percent(
             continue
         if named_percent(metric):
             percent.append(run)
-        elif high > _ABOVE_ONE and changes_unit(value):
+        elif high > _ABOVE_ONE and _changes_unit(value):
             problems[run] = f"is a fraction and a percentage in {run}"
         elif high > _ABOVE_ONE:
             detected.append(run)
@@ -262,10 +262,10 @@ def in_percent(
     return [*percent, *(run for run in detected if run not in problems)], problems
 
 
-def changes_unit(value: Any) -> bool:
+def _changes_unit(value: Any) -> bool:
     """Return whether an accuracy changes between fraction and percent within one run.
 
-    >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
+    >>> _changes_unit([0.3, 0.35, 40.0]), _changes_unit([0.3, 2.0, 9.0])
     (True, False)
     """
     known = np.asarray(value, dtype=np.float64)

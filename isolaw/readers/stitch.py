@@ -32,7 +32,7 @@ _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
 @dataclass
-class MetricCurve:
+class _MetricCurve:
     """One metric of one run: ascending updates made, values and seconds since the start, of shape (P,)."""
 
     step: NDArray[np.int64]
@@ -44,7 +44,7 @@ class MetricCurve:
 class RunCurves:
     """The curves of all metrics of one run, stitched from the parts of its log."""
 
-    of: dict[Target, MetricCurve] = field(default_factory=dict)
+    of: dict[Target, _MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def stitch(
             other.append(differing)
             if curve.step.size > most:  # more steps add nothing to a curve and would use too much memory
                 kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
-                curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+                curve = _MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
                 thinned += 1
             out.of[target] = curve
     for part, updates, at_evaluation in zip(parts, steps, before, strict=True):
@@ -250,14 +250,14 @@ def _mixed(key: str, step: Floats, value: Floats) -> str:
 
 def _later_wins(
     step: NDArray[np.int64], value: Floats, wall_s: Floats, tolerance: tuple[float, float]
-) -> tuple[MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[_MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
     """Return the last value of each step, the repeated steps, and repeated steps with different values."""
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)
     kept = value[last][np.cumsum(last) - last]  # for each value, the value that is kept at its step
     differs = ~np.isclose(value, kept, *tolerance)
-    curve = MetricCurve(step[last], value[last], wall_s[last])
+    curve = _MetricCurve(step[last], value[last], wall_s[last])
     return curve, np.unique(step[~last]), np.unique(step[~last & differs])
 
 

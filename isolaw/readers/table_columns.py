@@ -81,7 +81,7 @@ def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
             if lacking(text, out.columns) == [text]:
                 missing = unknown("column", text, frame.columns)
                 raise DataError(f"{source}: " + option("columns", name, text) + f": {missing}")
-            out[name] = derive(text, dict(out.items()))
+            out[name] = _derive(text, dict(out.items()))
     return out
 
 
@@ -96,7 +96,7 @@ def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame
         if not named and lacking(metric.column, table.columns) == [metric.column]:
             missing = unknown("column", metric.column, table.columns)
             raise DataError(f"{source}: metric {name!r}: {missing}")
-        cells = table[metric.column] if named else derive(metric.column, dict(table.items()))
+        cells = table[metric.column] if named else _derive(metric.column, dict(table.items()))
         cells = pd.Series(cells, index=table.index)
         value = pd.to_numeric(cells, errors="coerce").astype("float64")
         texts = cells.map(lambda cell: isinstance(cell, str) and bool(cell.strip()))
@@ -120,13 +120,13 @@ def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame
     return pd.concat(pieces), notes, units
 
 
-def derive(text: str, columns: Mapping[str, Any]) -> Any:
+def _derive(text: str, columns: Mapping[str, Any]) -> Any:
     """Return the value of arithmetic over ``columns``, which are arrays or Series of equal length.
 
     Raises `DataError` for anything but arithmetic, for an unknown column, and for a column that is not
     numeric.
 
-    >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
+    >>> _derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
     array([4., 6.])
     """
     if len(text) > _LONGEST:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.readers.assemble import LoggedRun, _to_fractions
+from isolaw.readers.assemble import _LoggedRun, _to_fractions
 from isolaw.readers.found_logs import LogStatus
-from isolaw.readers.stitch import MetricCurve, RunCurves, Target
+from isolaw.readers.stitch import RunCurves, Target, _MetricCurve
 
 EVAL: Target = ("aime24", "avg@8")
 
 
-def logged(target: Target = EVAL, **values: list[float]) -> list[LoggedRun]:
+def logged(target: Target = EVAL, **values: list[float]) -> list[_LoggedRun]:
     runs = []
     for name, own in values.items():
-        curve = MetricCurve(np.arange(1, len(own) + 1), np.array(own, dtype=float), np.full(len(own), np.nan))
-        runs.append(LoggedRun(name, container="toy", sources=[name], curves=RunCurves({target: curve})))
+        curve = _MetricCurve(
+            np.arange(1, len(own) + 1), np.array(own, dtype=float), np.full(len(own), np.nan)
+        )
+        runs.append(_LoggedRun(name, container="toy", sources=[name], curves=RunCurves({target: curve})))
     return runs
 
 
-def value(run: LoggedRun, target: Target = EVAL) -> list[float]:
+def value(run: _LoggedRun, target: Target = EVAL) -> list[float]:
     return run.curves.of[target].value.tolist()
 
 
@@ -56,7 +58,7 @@ def test_what_can_be_neither_is_said(values: list[float]) -> None:
 
 
 def test_of_runs_that_differ_the_fewer_need_to_be_told() -> None:
-    def three() -> list[LoggedRun]:
+    def three() -> list[_LoggedRun]:
         return logged(a=[10, 43.1], b=[0.3, 0.9], c=[0.0, 0.0])
 
     runs = three()

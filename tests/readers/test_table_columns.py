@@ -11,7 +11,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.how_to_read import HowToRead, read_reading_file
+from isolaw.readers.how_to_read import HowToRead, _read_reading_file
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
 
@@ -127,7 +127,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
 def test_mistakes_in_the_file(tmp_path: Path, text: str, words: list[str]) -> None:
     path = write(tmp_path / "isolaw.toml", text)
     with pytest.raises(InputError) as error:
-        read_reading_file(path)
+        _read_reading_file(path)
     for word in [str(path), *words]:
         assert word in str(error.value)
 
