@@ -232,19 +232,20 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 
 
 def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return the problem if a key has two consecutive values for one step at two or more steps, else "".
+    """Return the problem if a key has consecutive values for one step at two or more steps, else "".
 
-    A resumed run goes back by several steps. Two consecutive values for one step therefore come from two
-    kinds of rows.
+    A resumed run goes back by several steps. Consecutive values for one step therefore come from two kinds of
+    rows, or from parts of a batch. So do four values for one step, since no run resumes there so often.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
-    if np.unique(step[1:][twice]).size < _MIXED:
+    steps = np.unique(step[1:][twice]).size
+    if steps < _MIXED and twice.sum() <= _MIXED:
         return ""
     at = int(np.flatnonzero(twice)[0])
     return (
-        f"{key} has two values at {np.unique(step[1:][twice]).size} steps, e.g. at step {step[at]:g}: "
-        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, or of "
-        "several processes. Leave the other rows out, or give their keys a prefix, e.g. eval/"
+        f"{key} has several values at {_count(steps, 'step')}, e.g. at step {step[at]:g}: "
+        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of parts "
+        "of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, e.g. eval/"
     )
 
 

@@ -292,7 +292,7 @@ CORRUPTIONS = [
     Corruption(
         "rows of an evaluation among those of training",
         "trainer",
-        r"reward has two values at 4 steps, e.g. at step 5",
+        r"reward has several values at 4 steps, e.g. at step 5",
         rewrite("*.jsonl", interleaved),
         sound=TRAINER_SOUND,
     ),

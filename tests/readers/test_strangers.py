@@ -448,3 +448,13 @@ def test_a_folder_names_the_columns_that_its_table_has(tmp_path: Path, kind: str
     assert own.status is LogStatus.NEEDS
     assert "step or compute: found no column" in own.message
     assert "columns: idx, val_acc" in own.message
+
+
+@pytest.mark.parametrize("repeats", [2, 4, 8])
+def test_parts_of_a_batch_are_no_steps(tmp_path: Path, repeats: int) -> None:
+    """A public W&B run logs its reward in each micro-batch, all at ``train/global_step`` 0."""
+    names = "_step,_runtime,train/global_step,train/reward,train/completions/mean_length\n"
+    rows = [f"{at},{at}.5,0,0.{at + 1},9.5\n" for at in range(repeats)]
+    (own,) = found(write(tmp_path, "a.csv", names + "".join(rows)), **SET)
+    assert (own.status is LogStatus.READY) == (repeats < 4)
+    assert repeats < 4 or "has several values at 1 step, e.g. at step 1: 0.1 and 0.2" in own.message
