@@ -244,8 +244,9 @@ def _mixed(key: str, step: Floats, value: Floats) -> str:
     at = int(np.flatnonzero(twice)[0])
     return (
         f"{key} has several values at {_count(steps, 'step')}, e.g. at step {step[at]:g}: "
-        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of parts "
-        "of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, e.g. eval/"
+        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of "
+        "parts of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, "
+        "e.g. eval/"
     )
 
 

@@ -458,3 +458,16 @@ def test_parts_of_a_batch_are_no_steps(tmp_path: Path, repeats: int) -> None:
     (own,) = found(write(tmp_path, "a.csv", names + "".join(rows)), **SET)
     assert (own.status is LogStatus.READY) == (repeats < 4)
     assert repeats < 4 or "has several values at 1 step, e.g. at step 1: 0.1 and 0.2" in own.message
+
+
+def test_times_that_trl_logs_at_each_call_are_no_metric(tmp_path: Path) -> None:
+    """TRL logs ``profiling/…`` to W&B at each call, several times a step, so that a sound run was refused."""
+    called = "profiling/Time taken: GRPOTrainer._prepare_inputs"
+    text = f"_step,_runtime,train/global_step,train/reward,train/completions/mean_length,{called}\n"
+    for step in range(1, 7):
+        text += "".join(f"{3 * step + at},1.5,{step},,,{at}.5\n" for at in (0, 1))
+        text += f"{3 * step + 2},2.5,{step},0.{step},9.5,\n"
+    (own,) = found(write(tmp_path, "a.csv", text), **SET)
+    assert (own.status, own.steps, own.metrics) == (
+        LogStatus.READY, (1, 6), {"train": {"reward": 6, "response_length": 6}}
+    )  # fmt: skip
