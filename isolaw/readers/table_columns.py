@@ -21,7 +21,7 @@ from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.measures import likely_reward, maybe_shape, named_percent, of_training, says_its_set
 from isolaw.readers.name_patterns import offer
-from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, guess
+from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.table_segments import names_of
 
@@ -211,7 +211,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         if symbol in carried:
             lines[-1] += "; the run names may contain the value"
             needs[symbol] = "name_pattern", pattern
-        elif close and name not in sure:
+        elif close and name not in sure and (name == SPLIT[0] or counts(close) in ("rollouts", "both")):
             lines[-1] += "; if it counts rollouts: " + option("columns", SYMBOL[SPLIT[2]], close)
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
