@@ -17,14 +17,14 @@ tenth of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from isolaw import commands
-from isolaw.allocation import Allocation, Cell
+from isolaw.allocation import Allocation, BatchShape, Cell
 from isolaw.errors import StoreError
 from isolaw.evidence import amount, number
 from isolaw.fits.allocations import FAR, CandidateAllocation, reached
@@ -161,9 +161,11 @@ def worth_running(
     second = int(mean.argmax())
     gain[at] = gain[second] * (not candidates[at].measured)  # its own run would show what it is worth
     best: tuple[float, int, list[RunsToTrain]] | None = None
-    for k, candidate in enumerate(candidates):
-        runs = _runs(candidate, candidates[at], document, purse.budget)
-        price = sum((run.steps - run.start) * _cost(run, candidates) for run in runs)
+    grid, per_step = {e.key: e for e in document.grid}, {c.key: c.step_cost for c in candidates}
+    reach = reached(document.grid)
+    for k in np.flatnonzero(gain > 0).tolist():
+        runs = _runs(candidates[k], candidates[at], grid, reach, purse.budget)
+        price = sum((run.steps - run.start) * per_step[run.key] for run in runs)
         share = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
         if runs and gain[k] > max(share * fall, 0.0) and (best is None or gain[k] / price > best[0]):
             best = gain[k] / price, k, runs
@@ -182,24 +184,23 @@ def worth_running(
     return replace(step, why=f"{why} The remaining {left} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
 
 
-def _cost(run: Cell, candidates: Sequence[CandidateAllocation]) -> float:
-    return next(c.step_cost for c in candidates if c.key == run.key)
-
-
 def _runs(
-    k: CandidateAllocation, chosen: CandidateAllocation, document: LawDocument, budget: int
+    k: CandidateAllocation,
+    chosen: CandidateAllocation,
+    grid: Mapping[BatchShape, GridEntry],
+    reach: float,
+    budget: int,
 ) -> list[RunsToTrain]:
     """Return the cheapest runs that compare ``k`` with the chosen configuration; empty if none fits.
 
-    It is a new run to the compute that three n reached, or two longer runs if the budget is far beyond it, or
-    one more seed.
+    It is a new run to the compute that three n reached, which is ``reach``, or two longer runs if the budget
+    is far beyond it, or one more seed.
     """
-    grid = {entry.key: entry for entry in document.grid}
     entry, other = grid.get(k.key), grid.get(chosen.key)
     most = SHARE * budget  # in the unit of the budget
 
     def steps(cell: CandidateAllocation, share: float) -> int:
-        return int(min(share * most, reached(document.grid) / cell.rate) / cell.step_cost + 1e-9)
+        return int(min(share * most, reach / cell.rate) / cell.step_cost + 1e-9)
 
     if entry is None:
         return _if_any([_run(k, 0, steps(k, 1.0))])

@@ -74,20 +74,33 @@ class Surface:
 
         Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
         """
-        at, draws = self.model.at(log2_n, log2_b, np.log(compute)), self.of_draw.size
+        return self._rewards(log2_n, log2_b, compute, self.of_draw.size)
+
+    def means(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return the mean rewards at Q points (Q,), row 0 of `rewards`, in time proportional to Q."""
+        return np.asarray(self._rewards(log2_n, log2_b, compute, 0)[0])
+
+    def _rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats, draws: int) -> Floats:
+        at = self.model.at(log2_n, log2_b, np.log(compute), jointly=draws > 0)
         z = np.random.default_rng(self.seed).standard_normal((draws, log2_n.size))
         out = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():
-            used = np.unique(self.of_draw) if draws else np.arange(1)
+            used, counts = np.unique(self.of_draw, return_counts=True)
+            if not used.size:
+                used, counts = np.arange(1), np.ones(1)
             given = each(lambda h: self._given(int(h), at), used, max(log2_n.size, self.model.y.size))
-            for h, (mean, root) in zip(used, given, strict=True):
-                rows = np.flatnonzero(self.of_draw == h)
-                out[1 + rows] = mean + z[rows] @ root.T
-                out[0] += mean * (rows.size / draws if draws else 1.0)
+            for h, weight, (mean, root) in zip(used, counts / counts.sum(), given, strict=True):
+                if root is not None:
+                    rows = np.flatnonzero(self.of_draw == h)
+                    out[1 + rows] = mean + z[rows] @ root.T
+                out[0] += mean * weight
         return self.model.link.rewards(self.model.centre + self.model.scale * out)
 
-    def _given(self, h: int, at: Places) -> tuple[Floats, Floats]:
-        """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
+    def _given(self, h: int, at: Places) -> tuple[Floats, Floats | None]:
+        """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h.
+
+        There is no root if the points have no covariance.
+        """
         if h not in self._known:
             covariance, left = self.model.observed(self.theta[h])
             covariance[np.diag_indices_from(covariance)] += 1e-9 * covariance.max()
@@ -95,6 +108,8 @@ class Surface:
             self._known[h] = np.asarray(root), np.asarray(cho_solve((root, True), left))
         root, alpha = self._known[h]
         mean, across, among = self.model.predicted(self.theta[h], at)
+        if among is None:
+            return mean + across @ alpha, None
         half = solve_triangular(root, across.T, lower=True)
         covariance = among - half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()

@@ -35,8 +35,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.special import expit, polygamma
 
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
@@ -141,8 +140,9 @@ class _Kernels(NamedTuple):
     slopes: Floats
 
 
-# Q points, and the parts of their covariance with the observations and with each other.
-Places = tuple[_Points, _Kernels, _Kernels]
+# Q points, and the parts of their covariance with the observations and, unless only means are needed, with
+# each other.
+Places = tuple[_Points, _Kernels, _Kernels | None]
 
 
 @dataclass(frozen=True)
@@ -223,20 +223,15 @@ class StructuralModel:
         centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
         return centres | dict(zip(self.names, theta.tolist(), strict=True))
 
-    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, dict[str, Floats]]:
-        """Return log x at Q points, and its derivatives. τ is relative to the middle of the grid."""
+    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return log x at Q points, and b, ũ and log(1 + 2^(ũ − c)), of which it consists.
+
+        τ is relative to the middle of the grid.
+        """
         across, c, b = a.u + p["across"] * a.v, p["critical"], np.exp(p["b"] + p["b_u"] * a.u)
         past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
         log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        log_x, beyond = b * (a.t - log_tau), expit(_LN2 * (across - c))  # τ grows with the batch beyond c
-        return log_x, {
-            "tau": -b,
-            "kappa": -b * (_LN2 * across - past),
-            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
-            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
-            "b": log_x,
-            "b_u": log_x * a.u,
-        }
+        return b * (a.t - log_tau), b, across, past
 
     def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
         """Return F at Q points."""
@@ -245,7 +240,17 @@ class StructuralModel:
 
     def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
         """Return the derivatives of F at Q points with respect to its parameters."""
-        log_x, slopes = self._log_x(p, a)
+        log_x, b, across, past = self._log_x(p, a)
+        c = p["critical"]
+        beyond = expit(_LN2 * (across - c))  # τ grows with the batch beyond c
+        slopes = {
+            "tau": -b,
+            "kappa": -b * (_LN2 * across - past),
+            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
+            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "b": log_x,
+            "b_u": log_x * a.u,
+        }
         x, w = np.exp(np.clip(log_x, -_FAR, _FAR)), np.exp(p["w"])
         left = np.exp(-np.log1p(w * x) / w)  # 1 − F
         of_log_x = np.where(np.abs(log_x) < _FAR, left * x / (1 + w * x), 0.0)
@@ -290,34 +295,43 @@ class StructuralModel:
         """
         p = self.named(theta)
         learnt = self._learnt(p, self.points)
-        design = self._design(learnt, self.points)
-        out, across = self._discrepancy(p, self.kernels)
-        out = out + (design * self._variance(p)) @ design.T + learnt[:, None] * learnt * across
+        return self._observed(p, learnt, self._design(learnt, self.points), *self._discrepancy(p, self.kernels))
+
+    def _observed(
+        self, p: dict[str, float], learnt: Floats, design: Floats, plain: Floats, across: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return what `observed` returns, given F, the coefficients, and the covariances of δ."""
+        out = plain + (design * self._variance(p)) @ design.T
+        out += learnt[:, None] * learnt * across
         for name, part in self._noise.items():
             out += np.exp(2 * p[name]) * part
-        out[np.diag_indices_from(out)] += _JITTER
+        np.einsum("oo->o", out)[:] += _JITTER
         return out, self.y - design @ self.mean
 
-    def at(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
-        """Return Q points as `predicted` takes them, with all that does not depend on θ."""
-        points = self._points(log2_n, log2_b, t)
-        return points, self._kernels(points, self.points), self._kernels(points, points)
+    def at(self, log2_n: Floats, log2_b: Floats, t: Floats, jointly: bool = True) -> Places:
+        """Return Q points as `predicted` takes them, with all that does not depend on θ.
 
-    def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
+        Unless ``jointly``, their covariance is left out, which takes time and memory proportional to Q².
+        """
+        points = self._points(log2_n, log2_b, t)
+        return points, self._kernels(points, self.points), self._kernels(points, points) if jointly else None
+
+    def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats | None]:
         """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
-        p, (at, *kernels) = self.named(theta), places
+        p, (at, with_data, among) = self.named(theta), places
         learnt = self._learnt(p, at)
         design = self._design(learnt, at)
-        out = []
-        for other, k in zip((self.points, at), kernels, strict=True):
-            share = learnt if other is at else self._learnt(p, other)
+
+        def covariance(other: _Points, share: Floats, k: _Kernels) -> Floats:
             plain, across = self._discrepancy(p, k)
             linear = (design * self._variance(p)) @ self._design(share, other).T
-            out.append(plain + linear + learnt[:, None] * share * across)
-        return design @ self.mean, out[0], out[1]
+            return plain + linear + learnt[:, None] * share * across
+
+        of_data = covariance(self.points, self._learnt(p, self.points), with_data)
+        return design @ self.mean, of_data, None if among is None else covariance(at, learnt, among)
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
@@ -326,8 +340,8 @@ class StructuralModel:
         if failed:
             return 1e10
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
-        value = 0.5 * left @ cho_solve((root, True), left) + np.log(np.diag(root)).sum() + 0.5 * away @ away
-        return float(value + self._of_residuals(self.named(theta))[0])
+        value = 0.5 * left @ dpotrs(root, left, lower=True)[0] + np.log(np.diag(root)).sum()
+        return float(value + 0.5 * away @ away + self._of_residuals(self.named(theta))[0])
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
@@ -336,13 +350,13 @@ class StructuralModel:
         rule needs ∂/∂F once, and the derivatives of F itself.
         """
         p, a, k = self.named(theta), self.points, self.kernels
-        learnt = self._learnt(p, a)
-        design, across, variance = self._design(learnt, a), self._discrepancy(p, k)[1], self._variance(p)
-        covariance, left = self.observed(theta)
+        learnt, variance = self._learnt(p, a), self._variance(p)
+        design, (plain, across) = self._design(learnt, a), self._discrepancy(p, k)
+        covariance, left = self._observed(p, learnt, design, plain, across)
         root, failed = dpotrf(covariance, lower=True, clean=False)
         if failed:
             return 1e10, np.zeros_like(theta)
-        alpha = cho_solve((root, True), left)
+        alpha = dpotrs(root, left, lower=True)[0]
         value = 0.5 * left @ alpha + np.log(np.diag(root)).sum()
         inverse = np.tril(dpotri(root, lower=True)[0])
         inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
@@ -365,11 +379,12 @@ class StructuralModel:
         return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
 
     @cached_property
-    def _patterns(self) -> list[tuple[int, Floats, Floats, Floats]]:
-        """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
+    def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
+        """The runs' residuals, grouped by their numbers of checkpoints in each bin.
 
-        Each group of r runs is a tuple: r, the correlation of drift between bins (k, k), numbers of
-        checkpoints (k,), and the sum of squares of residuals over ``scale`` (k, k).
+        The G groups that have checkpoints in k bins are a tuple: the numbers of runs (G,), the correlation of
+        drift between bins (G, k, k), the numbers of checkpoints (G, k), and the sums of squares of residuals
+        over ``scale`` (G, k, k).
         """
         o = self.observations
         known = ~np.isnan(o.residuals)
@@ -378,14 +393,14 @@ class StructuralModel:
             alike.setdefault(counts.tobytes(), []).append(run)
         slope = np.zeros((len(o.places), o.counts.shape[1]))
         slope[o.place, o.bin] = self.slope
-        out = []
+        at = np.bincount(o.bin, o.t, slope.shape[1]) / np.maximum(np.bincount(o.bin, minlength=slope.shape[1]), 1)
+        groups: dict[int, list[tuple[int, Floats, Floats, Floats]]] = {}
         for runs in alike.values():
             bins = np.flatnonzero(known[runs[0]])
-            at = np.array([o.t[o.bin == k].mean() for k in bins])
             left = o.residuals[runs][:, bins] * slope[o.run_place[runs]][:, bins]
-            drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
-            out.append((len(runs), drift, o.counts[runs[0], bins], left.T @ left))
-        return out
+            drift = np.exp(-np.abs(at[bins, None] - at[bins]) / _DRIFT)
+            groups.setdefault(bins.size, []).append((len(runs), drift, o.counts[runs[0], bins], left.T @ left))
+        return [tuple(map(np.array, zip(*group, strict=True))) for group in groups.values()]  # type: ignore[misc]
 
     def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the negative log likelihood of the runs' residuals and its derivatives.
@@ -398,15 +413,16 @@ class StructuralModel:
         run, drift, noise = (np.exp(2 * p[name]) for name in slope)
         for runs, alike, looks, squares in self._patterns:
             covariance = run + drift * alike
-            covariance[np.diag_indices_from(covariance)] += noise / looks + _JITTER
-            root = dpotrf(covariance, lower=True)[0]
-            inverse = np.tril(dpotri(root, lower=True)[0])
-            inverse += np.tril(inverse, -1).T
-            value += nu * runs * np.log(np.diag(root)).sum() + 0.5 * np.vdot(inverse, squares)
-            inward = nu * runs * inverse - inverse @ squares @ inverse
+            np.einsum("gii->gi", covariance)[:] += noise / looks + _JITTER
+            root = np.linalg.cholesky(covariance)
+            half = np.linalg.inv(root)
+            inverse = half.transpose(0, 2, 1) @ half
+            value += nu * float(runs @ np.log(np.einsum("gii->gi", root)).sum(axis=1))
+            value += 0.5 * float(np.vdot(inverse, squares))
+            inward = nu * runs[:, None, None] * inverse - inverse @ squares @ inverse
             slope["run"] += run * inward.sum()
             slope["drift"] += drift * np.vdot(inward, alike)
-            slope["noise"] += noise * (np.diag(inward) / looks).sum()
+            slope["noise"] += noise * (np.einsum("gii->gi", inward) / looks).sum()
         return value, slope
 
     def run_variance(self, theta: Floats) -> float:
