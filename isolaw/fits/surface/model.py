@@ -271,7 +271,10 @@ class StructuralModel:
     def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
         """Return the covariance of δ0 with the slopes, and that of δ1 + δ2."""
         common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
-        return common * k.common + k.slopes, smooth * k.smooth + walk * k.walk
+        plain, across = common * k.common, smooth * k.smooth
+        plain += k.slopes
+        across += walk * k.walk
+        return plain, across
 
     @cached_property
     def _noise(self) -> dict[str, Floats]:
@@ -326,9 +329,11 @@ class StructuralModel:
         design = self._design(learnt, at)
 
         def covariance(other: _Points, share: Floats, k: _Kernels) -> Floats:
-            plain, across = self._discrepancy(p, k)
-            linear = (design * self._variance(p)) @ self._design(share, other).T
-            return plain + linear + learnt[:, None] * share * across
+            out, across = self._discrepancy(p, k)
+            out += (design * self._variance(p)) @ self._design(share, other).T
+            across *= learnt[:, None] * share
+            out += across
+            return out
 
         of_data = covariance(self.points, self._learnt(p, self.points), with_data)
         return design @ self.mean, of_data, None if among is None else covariance(at, learnt, among)
