@@ -70,6 +70,7 @@ _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
 _FAR = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
+_NOISE = ("seed", "run", "drift", "noise")
 
 
 def matern(distance: Floats) -> Floats:
@@ -131,7 +132,7 @@ class _Points(NamedTuple):
     terms: Floats
 
 
-class _Kernels(NamedTuple):
+class Kernels(NamedTuple):
     """The parts of the covariance of two sets of points that do not depend on θ, of shape (Q, Q')."""
 
     common: Floats
@@ -140,9 +141,8 @@ class _Kernels(NamedTuple):
     slopes: Floats
 
 
-# Q points, and the parts of their covariance with the observations and, unless only means are needed, with
-# each other.
-Places = tuple[_Points, _Kernels, _Kernels | None]
+# Q points, and the parts of their covariance with the observations.
+Places = tuple[_Points, Kernels]
 
 
 @dataclass(frozen=True)
@@ -210,13 +210,13 @@ class StructuralModel:
         terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.plane else [])]
         return _Points(u, v, t, np.maximum(t - self.end, 0.0), np.stack(terms, axis=1))
 
-    def _kernels(self, a: _Points, b: _Points) -> _Kernels:
+    def _kernels(self, a: _Points, b: _Points) -> Kernels:
         du = np.abs(a.u[:, None] - b.u)
         dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
         near = np.exp(-np.hypot(du, dv) / _ALIKE)
         walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
         slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
-        return _Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
+        return Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
 
     def named(self, theta: Floats) -> dict[str, float]:
         """Return θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
@@ -268,7 +268,7 @@ class StructuralModel:
         out[2:-1] *= np.exp(2 * p["ceilings"])
         return out
 
-    def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
+    def _discrepancy(self, p: dict[str, float], k: Kernels) -> tuple[Floats, Floats]:
         """Return the covariance of δ0 with the slopes, and that of δ1 + δ2."""
         common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
         plain, across = common * k.common, smooth * k.smooth
@@ -277,19 +277,19 @@ class StructuralModel:
         return plain, across
 
     @cached_property
-    def _noise(self) -> dict[str, Floats]:
-        """Return the covariance of each kind of noise per unit of its size, of shape (O, O)."""
+    def _noise(self) -> Floats:
+        """Return the covariance of each kind of noise in `_NOISE` per unit of its size, of shape (4, O, O)."""
         o = self.observations
         apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
         of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
         looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
-        return {
-            "seed": o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
-            "run": of_runs,
-            "drift": of_runs * np.exp(-apart / _DRIFT),
-            "noise": scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
-        }
+        return np.array([
+            o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
+            of_runs,
+            of_runs * np.exp(-apart / _DRIFT),
+            scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
+        ])  # fmt: skip
 
     def observed(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return the covariance of the observations given θ, and their distance from the prior mean.
@@ -304,39 +304,52 @@ class StructuralModel:
         self, p: dict[str, float], learnt: Floats, design: Floats, plain: Floats, across: Floats
     ) -> tuple[Floats, Floats]:
         """Return what `observed` returns, given F, the coefficients, and the covariances of δ."""
-        out = plain + (design * self._variance(p)) @ design.T
+        out = np.tensordot([np.exp(2 * p[name]) for name in _NOISE], self._noise, 1)
+        out += plain
+        out += (design * self._variance(p)) @ design.T
         out += learnt[:, None] * learnt * across
-        for name, part in self._noise.items():
-            out += np.exp(2 * p[name]) * part
         np.einsum("oo->o", out)[:] += _JITTER
         return out, self.y - design @ self.mean
 
-    def at(self, log2_n: Floats, log2_b: Floats, t: Floats, jointly: bool = True) -> Places:
-        """Return Q points as `predicted` takes them, with all that does not depend on θ.
-
-        Unless ``jointly``, their covariance is left out, which takes time and memory proportional to Q².
-        """
+    def at(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
+        """Return Q points as `predicted` takes them, with all that does not depend on θ."""
         points = self._points(log2_n, log2_b, t)
-        return points, self._kernels(points, self.points), self._kernels(points, points) if jointly else None
+        return points, self._kernels(points, self.points)
 
-    def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats | None]:
+    def among(self, places: Places) -> Kernels:
+        """Return the parts of the covariance of Q points with each other."""
+        return self._kernels(places[0], places[0])
+
+    def posterior_mean(self, theta: Floats, places: Places, alpha: Floats) -> Floats:
+        """Return the mean of z (Q,) given θ and the observations, in units of ``scale``.
+
+        ``alpha`` is K⁻¹ times the observations' distance from the prior mean (see `observed`).
+        """
+        p, (at, k) = self.named(theta), places
+        learnt, of_data = self._learnt(p, at), self._learnt(p, self.points)
+        linear = self.mean + self._variance(p) * (self._design(of_data, self.points).T @ alpha)
+        common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
+        along = smooth * (k.smooth @ (of_data * alpha)) + walk * (k.walk @ (of_data * alpha))
+        alone = common * (k.common @ alpha) + k.slopes @ alpha
+        return np.asarray(self._design(learnt, at) @ linear + alone + learnt * along)
+
+    def predicted(self, theta: Floats, places: Places, among: Kernels) -> tuple[Floats, Floats, Floats]:
         """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
-        p, (at, with_data, among) = self.named(theta), places
+        p, (at, with_data) = self.named(theta), places
         learnt = self._learnt(p, at)
         design = self._design(learnt, at)
-
-        def covariance(other: _Points, share: Floats, k: _Kernels) -> Floats:
-            out, across = self._discrepancy(p, k)
-            out += (design * self._variance(p)) @ self._design(share, other).T
+        out = []
+        for other, k in ((self.points, with_data), (at, among)):
+            share = learnt if other is at else self._learnt(p, other)
+            covariance, across = self._discrepancy(p, k)
+            covariance += (design * self._variance(p)) @ self._design(share, other).T
             across *= learnt[:, None] * share
-            out += across
-            return out
-
-        of_data = covariance(self.points, self._learnt(p, self.points), with_data)
-        return design @ self.mean, of_data, None if among is None else covariance(at, learnt, among)
+            covariance += across
+            out.append(covariance)
+        return design @ self.mean, out[0], out[1]
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
@@ -371,8 +384,9 @@ class StructuralModel:
             "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
             "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
             "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
-            **{name: np.exp(2 * p[name]) * np.vdot(inward, part) for name, part in self._noise.items()},
         }
+        for name, along in zip(_NOISE, np.tensordot(self._noise, inward, 2), strict=True):
+            slope[name] = np.exp(2 * p[name]) * along
         change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
         of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
             change @ self.mean
