@@ -398,28 +398,26 @@ class StructuralModel:
         return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
 
     @cached_property
-    def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
-        """The runs' residuals, grouped by their numbers of checkpoints in each bin.
+    def _patterns(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """The runs' residuals, in G groups of runs with equal numbers of checkpoints in each of K bins.
 
-        The G groups that have checkpoints in k bins are a tuple: the numbers of runs (G,), the correlation of
-        drift between bins (G, k, k), the numbers of checkpoints (G, k), and the sums of squares of residuals
-        over ``scale`` (G, k, k).
+        Returns the numbers of runs (G,), which bins have checkpoints (G, K), the numbers of checkpoints
+        (G, K), infinite where there are none, the correlation of drift between bins (K, K), and the sums of
+        squares of residuals over ``scale`` (G, K, K).
         """
         o = self.observations
         known = ~np.isnan(o.residuals)
-        alike: dict[bytes, list[int]] = {}
-        for run, counts in enumerate(np.where(known, o.counts, 0.0) if o.freedom else ()):
-            alike.setdefault(counts.tobytes(), []).append(run)
+        counts, group = np.unique(np.where(known, o.counts, 0.0), axis=0, return_inverse=True)
+        group = group.ravel()  # NumPy 2.0 returns a column
         slope = np.zeros((len(o.places), o.counts.shape[1]))
         slope[o.place, o.bin] = self.slope
-        at = np.bincount(o.bin, o.t, slope.shape[1]) / np.maximum(np.bincount(o.bin, minlength=slope.shape[1]), 1)
-        groups: dict[int, list[tuple[int, Floats, Floats, Floats]]] = {}
-        for runs in alike.values():
-            bins = np.flatnonzero(known[runs[0]])
-            left = o.residuals[runs][:, bins] * slope[o.run_place[runs]][:, bins]
-            drift = np.exp(-np.abs(at[bins, None] - at[bins]) / _DRIFT)
-            groups.setdefault(bins.size, []).append((len(runs), drift, o.counts[runs[0], bins], left.T @ left))
-        return [tuple(map(np.array, zip(*group, strict=True))) for group in groups.values()]  # type: ignore[misc]
+        left = np.where(known, o.residuals, 0.0) * slope[o.run_place]
+        squares = np.array([left[group == g].T @ left[group == g] for g in range(len(counts))])
+        size = np.bincount(o.bin, minlength=counts.shape[1])
+        at = np.bincount(o.bin, o.t, counts.shape[1]) / np.maximum(size, 1)
+        drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
+        looks = np.where(counts > 0, counts, np.inf)
+        return np.bincount(group).astype(np.float64), (counts > 0).astype(np.float64), looks, drift, squares
 
     def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the negative log likelihood of the runs' residuals and its derivatives.
@@ -428,21 +426,24 @@ class StructuralModel:
         Each residual therefore counts as ``freedom`` observations.
         """
         nu = self.observations.freedom
-        value, slope = 0.0, dict.fromkeys(("run", "drift", "noise"), 0.0)
-        run, drift, noise = (np.exp(2 * p[name]) for name in slope)
-        for runs, alike, looks, squares in self._patterns:
-            covariance = run + drift * alike
-            np.einsum("gii->gi", covariance)[:] += noise / looks + _JITTER
-            root = np.linalg.cholesky(covariance)
-            half = np.linalg.inv(root)
-            inverse = half.transpose(0, 2, 1) @ half
-            value += nu * float(runs @ np.log(np.einsum("gii->gi", root)).sum(axis=1))
-            value += 0.5 * float(np.vdot(inverse, squares))
-            inward = nu * runs[:, None, None] * inverse - inverse @ squares @ inverse
-            slope["run"] += run * inward.sum()
-            slope["drift"] += drift * np.vdot(inward, alike)
-            slope["noise"] += noise * (np.einsum("gii->gi", inward) / looks).sum()
-        return value, slope
+        if not nu:
+            return 0.0, {}
+        runs, known, looks, alike, squares = self._patterns
+        run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
+        # In bins without checkpoints, the covariance is the unit matrix, which adds nothing.
+        both = known[:, :, None] * known[:, None]
+        covariance = (run + drift * alike) * both
+        np.einsum("gkk->gk", covariance)[:] += np.where(known, noise / looks + _JITTER, 1.0)
+        root = np.linalg.cholesky(covariance)
+        half = np.linalg.inv(root)
+        inverse = half.transpose(0, 2, 1) @ half
+        value = nu * runs @ np.log(np.einsum("gkk->gk", root)).sum(axis=1) + 0.5 * np.vdot(inverse, squares)
+        inward = (nu * runs[:, None, None] * inverse - inverse @ squares @ inverse) * both
+        return float(value), {
+            "run": run * inward.sum(),
+            "drift": drift * np.vdot(inward.sum(axis=0), alike),
+            "noise": noise * np.vdot(np.einsum("gkk->gk", inward), 1 / looks),
+        }
 
     def run_variance(self, theta: Floats) -> float:
         """Return the variance of a run's reward about the mean over runs of all seeds, given θ."""
