@@ -201,9 +201,7 @@ def curve_rewards(
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
-def between(
-    configurations: list[Configuration], frontier: Frontier, first: float
-) -> tuple[Floats, Floats]:
+def between(configurations: list[Configuration], frontier: Frontier, first: float) -> tuple[Floats, Floats]:
     """Return the computes (X,) at which to search for crossovers, and the frontier's rewards there.
 
     The rewards are interpolated in log C, so the search needs the frontier's computes and the ends of runs.

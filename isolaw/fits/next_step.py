@@ -17,6 +17,7 @@ tenth of it.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,6 @@ from isolaw.fits.surface.slices import Slices
 from isolaw.registry import traits
 from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import Cost, Spent
-from isolaw.store import SweepStore
 
 SHARE = 0.25  # of the budget that one step may take
 _LEAST_STEPS = 4  # fewest steps of a run that shows anything
@@ -266,6 +266,8 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
     n = sorted({run.rollouts_per_problem for run in step.runs})
     if not sweep or not step.runs or len(batches) * len(n) != len(step.runs):
         return step
+    from isolaw.store import SweepStore
+
     spec = SweepStore(sweep).read_spec()
     seed = max(spec.sweep.seeds) + 1 if step.runs[0].another_seed else spec.sweep.seeds[0]
     keys: dict[str, Any] = {
@@ -281,9 +283,11 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
 def sweep_of(document: LawDocument) -> str:
     """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
     source = document.sources[0] if len(document.sources) == 1 else ""
+    if not source or not os.path.lexists(os.path.join(source, "sweep.json")):
+        return ""
+    from isolaw.store import SweepStore  # imported here, since most logs are of no sweep
+
     try:
-        if not source or not SweepStore(source).exists:
-            return ""
         return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
     except (StoreError, OSError):
         return ""
@@ -291,6 +295,8 @@ def sweep_of(document: LawDocument) -> str:
 
 def failed_runs(sweep: str) -> list[Cell]:
     """Return the configurations of the runs of a sweep that failed."""
+    from isolaw.store import SweepStore
+
     store = SweepStore(sweep)
     specs, _ = store.specs()
     return [

@@ -298,7 +298,9 @@ class StructuralModel:
         """
         p = self.named(theta)
         learnt = self._learnt(p, self.points)
-        return self._observed(p, learnt, self._design(learnt, self.points), *self._discrepancy(p, self.kernels))
+        return self._observed(
+            p, learnt, self._design(learnt, self.points), *self._discrepancy(p, self.kernels)
+        )
 
     def _observed(
         self, p: dict[str, float], learnt: Floats, design: Floats, plain: Floats, across: Floats
