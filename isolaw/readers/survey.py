@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
 from isolaw.readers import frameworks, limits
-from isolaw.readers.across_runs import one_identity
-from isolaw.readers.assemble import assemble
+from isolaw.readers.assemble import assemble, one_identity
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
-from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
@@ -49,10 +47,10 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
         raise InputError("found no source; expected a directory, a log or a table")
     for source in sources:
         check_path("source", source)
-    how, paths = how or HowToRead(), [local(source) for source in sources]
-    beside, links = next_to(paths)
+    how = how or HowToRead()
+    beside, links = next_to(sources)
     files = [file.under(how) for file in beside]
-    there = search(paths, [_searched(path, how, files) for path in paths])
+    there = search(sources, [_searched(source, how, files) for source in sources])
     collector = _Collector(how, files, len(there.places) > 1)
     for place in there.places:
         if not any(way.excludes(place.path) for way in collector.ways):
@@ -65,12 +63,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     if not reading.candidates:
         raise DataError(f"no log matches; found: {read}")
     reading.read_as = [file.note(how) for file in beside]
-    fetched = [
-        f"{name}: isolaw read it from {path}"
-        for name, path in zip(sources, paths, strict=True)
-        if name != path
-    ]
-    reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
+    reading.notes = [*reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
         for path in links

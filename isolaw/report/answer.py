@@ -24,7 +24,6 @@ from isolaw.fits.next_step import NextStep
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Hold
-from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.registry import Shown
@@ -233,7 +232,7 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
 
     >>> law_file("examples/data")
     """
-    path = Path(local(source if isinstance(source, str) else Path(source)))
+    path = Path(source)
     if path.is_file():
         return path if Law.is_file(path) else None
     law = path / "law.json"

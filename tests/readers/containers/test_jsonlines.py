@@ -176,7 +176,7 @@ def test_a_broken_line_in_the_middle_is_named(read: Any) -> None:
     log = read("\n".join(rows) + "\n\n")
     assert list(log.step) == [1, 2, 4, 6, 7]
     assert log.dropped == {"lines that are not JSON objects": 2}
-    assert log.notes == ["isolaw left out lines that are not a JSON object: line 3, 5"]
+    assert log.notes == ["isolaw left out lines that are not JSON objects: line 3, 5"]
 
 
 def test_nul_bytes(read: Any) -> None:
