@@ -70,7 +70,7 @@ def test_the_cost_is_that_of_a_dry_run(
     table = tmp_path / "steps.csv"
     table.write_text("problems_per_batch,rollouts_per_problem,step_s\n32,8,20\n32,16,25\n32,512,300\n")
     words = ["advise", "--compute", "1e6", "--difficulty", "easy", "--backend", "command", "--write", "first"]
-    costs = ["--cost", table, "--price", "2"]
+    costs = ["--cost", f"{table},2/h"]
     code, stdout, _ = isolaw(*words, *costs, "--json")
     assert code == 0
     advised = json.loads(stdout)["sweeps"][name]

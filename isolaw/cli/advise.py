@@ -9,7 +9,7 @@ import click
 from isolaw import commands
 from isolaw.cli.common import json_option, note, print_document
 from isolaw.cli.help import ShortHelp
-from isolaw.cli.options import BudgetOption, Destination, budget_options, cost_of, cost_options
+from isolaw.cli.options import BudgetOption, Destination, budget_options, cost_of, cost_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -25,7 +25,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 
 @click.command(cls=ShortHelp)
 @click.option(
-    "--compute", "--budget", "budget", type=BudgetOption(hours=True), required=True,
+    "--compute", "--budget", "budget", type=BudgetOption(), required=True,
     help="Budget for the sweeps and the final run: rollouts, or with --cost GPU hours (1344gpuh) or hours.",
 )  # fmt: skip
 @click.option(
@@ -38,7 +38,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
     "--backend", type=click.Choice(["real", "command", "bandit"]), default="real",
     help="What the sweeps run on: models, your trainer, or the simulator for a rehearsal.",
 )  # fmt: skip
-@cost_options
+@cost_option
 @click.option("--write", "folder", type=Destination(), metavar="DIR", help="Write the sweep files to DIR.")
 @json_option
 @click.pass_context

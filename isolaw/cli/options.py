@@ -36,30 +36,22 @@ class Destination(click.Path):
 
 
 class BudgetOption(click.ParamType):  # type: ignore[type-arg]
-    """A budget in rollouts (``1e6``, ``1M``) or, if ``hours`` is true, in hours (``384gpuh``, ``48h``)."""
+    """A budget: in rollouts (``1e6``, ``1M``), in hours (``384gpuh``, ``48h``), or as a multiple (``4x``)."""
 
-    name = "budget"
-
-    def __init__(self, hours: bool) -> None:
-        self.hours = hours
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the placeholder for a budget in help texts."""
-        return "1M|4x|384gpuh" if self.hours else "1e6|1M"
+    name = "1M|4x|384gpuh"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return a budget in rollouts as a number, or a budget in hours as text."""
+        """Return a budget in rollouts as a number, and any other as text."""
         from isolaw.errors import InputError
-        from isolaw.step_cost import parse_budget, parse_rollouts
+        from isolaw.step_cost import parse_budget
 
         try:
-            return parse_budget(value) if self.hours else parse_rollouts(value)
+            return parse_budget(value)
         except InputError as error:
             self.fail(str(error).removeprefix("budget: ").removeprefix("compute: "), param, ctx)
 
 
 POSITIVE = click.IntRange(min=1)
-ROLLOUTS = BudgetOption(hours=False)
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -168,30 +160,19 @@ def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
-        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times (docs/costs.md).",
+        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times. With the price of a GPU hour, "
+        "also print money: SOURCE,2.5/h (docs/costs.md).",
     )  # fmt: skip
 
 
-def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    price = click.option(
-        "--price", type=click.FloatRange(min=0, min_open=True), **kind,
-        help="Price of a GPU hour, or of an hour of run time without GPUs.",
-    )  # fmt: skip
-    return add_options(_cost_option(kind), price)
-
-
-cost_options = _cost_options({})
 cost_option = _cost_option({})
-_FURTHER: dict[str, Any] = {"cls": Further, "group": COSTS}  # listed only by --help-all
-further_cost_option, further_cost_options = _cost_option(_FURTHER), _cost_options(_FURTHER)
+further_cost_option = _cost_option({"cls": Further, "group": COSTS})  # listed only by --help-all
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
     from isolaw.preview import read_cost
-    from isolaw.step_cost import checked_price
 
-    checked_price(options.get("price"))
     if options["cost"] is None:
         return None
     cost = read_cost(options["cost"])
@@ -218,7 +199,7 @@ def recorded_cost(reading: Reading) -> Cost | None:
 
 
 # The question that answer, predict and report put to a law, in options with the same names as in Python.
-QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost", "price")
+QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost")
 
 
 def limits_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -235,12 +216,12 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[float | st
 
 
 compute_option = click.option(
-    "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
+    "--compute", "--budget", "compute", type=BudgetOption(), multiple=True, callback=_once,
     help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
     "hours of run time (48h).",
 )  # fmt: skip
-question_options = add_options(compute_option, budget_options, cost_options)
-answer_options = add_options(compute_option, batch_option, cost_options)  # D is of the runs
+question_options = add_options(compute_option, budget_options, cost_option)
+answer_options = add_options(compute_option, batch_option, cost_option)  # D is of the runs
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",

@@ -151,7 +151,6 @@ def answer(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Callable[[str, float], None] = lambda stage, share: None,
@@ -172,7 +171,7 @@ def answer(
         the hardware limit on B_p · n; by default the limit of the sweep that made the runs.
     metric, eval_set, where, draws, seed, reading
         as in `isolaw.fit`.
-    n_train_problems, cost, price
+    n_train_problems, cost
         as for `Law.predict`.
     progress
         called with the name of each stage of the work, and the share of the stage that is done.
@@ -208,7 +207,6 @@ def answer(
         raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
     limits: dict[str, Any] = {
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
-        "price": price,
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
