@@ -198,7 +198,7 @@ def advise(
     difficulty
         ``easy`` (0.3 to 0.6 of the base model's answers are correct) or ``hard`` (at most 0.0625).
     model_size
-        in billions of parameters.
+        in billions of parameters; by default that of the model in ``cost``.
     max_batch_rollouts, n_train_problems
         B_max, and the number of training problems D.
     backend
@@ -222,7 +222,8 @@ def advise(
     known = None if cost is None else read_cost(cost)
     hours = isinstance(budget, str) and is_hours(budget)
     given: dict[str, Any] = {
-        "budget": 1e6 if hours else budget, "difficulty": difficulty, "model_size": model_size,
+        "budget": 1e6 if hours else budget, "difficulty": difficulty,
+        "model_size": known.billions if model_size is None and known else model_size,
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
     }  # fmt: skip
     asked = parse_section(_Asked, given)

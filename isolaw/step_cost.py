@@ -116,6 +116,7 @@ class Cost:
     gpus: int | None = None  #: number of GPUs of a run; 0 for a machine without GPUs, None if not recorded
     gpu: str = ""  #: the kind of these GPUs
     model: str = ""  #: the language model, if known
+    billions: float | None = None  #: its parameters, if known
     price: float | None = None  #: price of a GPU hour, or of an hour on a machine without GPUs
     evaluation_s: float | None = None  #: seconds of one evaluation of all evaluation sets
     start_s: float | None = None  #: mean seconds of a run before its first step

@@ -38,7 +38,11 @@ class Destination(click.Path):
 class BudgetOption(click.ParamType):  # type: ignore[type-arg]
     """A budget: in rollouts (``1e6``, ``1M``), in hours (``384gpuh``, ``48h``), or as a multiple (``4x``)."""
 
-    name = "1M|4x|384gpuh"
+    name = "budget"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return the placeholder for a budget in help texts."""
+        return "1M|4x|384gpuh"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         """Return a budget in rollouts as a number, and any other as text."""

@@ -399,5 +399,6 @@ def test_a_name_is_checked_without_executing_its_module(
 
 def test_math_without_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    (problem,) = rewards.check("math")
+    assert not rewards.check("math")  # a dry run does not need it
+    (problem,) = rewards.check_code("math")
     assert "math-verify is not installed: pip install math-verify" in str(problem)
