@@ -1,4 +1,4 @@
-"""Data sets of logs on the Hugging Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``.
+"""Logs elsewhere: data sets of the Hugging Face Hub, ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``, and W&B.
 
 huggingface_hub downloads a data set once, into its own cache, and reads the cache if there is no network.
 isolaw does not download model weights.
@@ -17,8 +17,10 @@ from urllib.parse import unquote
 from isolaw import commands
 from isolaw.errors import DataError, NotInstalled, shown
 from isolaw.files import Walk
+from isolaw.readers import wandb_project
 
 PREFIX = "hf://"
+ELSEWHERE = (PREFIX, wandb_project.PREFIX)  # sources that are not on this machine
 _FORM = "hf://datasets/OWNER/NAME[@REVISION][/PATH]"
 _SOURCE = re.compile(
     r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
@@ -30,13 +32,15 @@ _COPIES: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process
 
 
 def local(source: str | Path) -> str | Path:
-    """Return the local path of a data set of logs, or of a file, folder or glob in it.
+    """Return the local path of a data set of logs, or of a file, folder or glob in it, or of a W&B project.
 
     Any other source is returned unchanged.
 
     Raises `NotInstalled` without huggingface_hub, and `DataError` if the data set is neither on the Hub nor
     in its cache, or requires a login.
     """
+    if str(source).startswith(wandb_project.PREFIX):
+        return wandb_project.fetched(str(source))
     if not str(source).startswith(PREFIX):
         return source
     asked = _SOURCE.fullmatch(str(source))

@@ -232,6 +232,8 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
 
     >>> law_file("examples/data")
     """
+    if str(source).startswith("wandb://"):  # which has runs only
+        return None
     path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
