@@ -91,7 +91,7 @@ def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -
     return full_names(numbers(ctx, option, values))
 
 
-def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+def _add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds options to a command in the given order."""
 
     def add(command: Decorated) -> Decorated:
@@ -127,7 +127,7 @@ def _table_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
 
 def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds the reading options, with ``kind`` passed to each `click.option`."""
-    return add_options(
+    return _add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         *_table_options(kind),
         click.option(
@@ -147,14 +147,14 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 _SECOND: dict[str, Any] = {"cls": Further, "group": READING}
 source_options = reading_options(_SECOND)
-table_options = add_options(*_table_options(_SECOND))
+table_options = _add_options(*_table_options(_SECOND))
 _OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
 
 batch_option = click.option(
     "--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."
 )
-budget_options = add_options(
+budget_options = _add_options(
     batch_option,
     click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D, to show epochs."),
 )
@@ -224,8 +224,8 @@ compute_option = click.option(
     help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
     "hours of run time (48h).",
 )  # fmt: skip
-question_options = add_options(compute_option, budget_options, cost_option)
-answer_options = add_options(compute_option, batch_option, cost_option)  # D is of the runs
+question_options = _add_options(compute_option, budget_options, cost_option)
+answer_options = _add_options(compute_option, batch_option, cost_option)  # D is of the runs
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
@@ -236,7 +236,7 @@ eval_set_option = click.option(
 metric_option = click.option(
     "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
 )
-law_options = add_options(metric_option, eval_set_option, where_option, draws_option)
+law_options = _add_options(metric_option, eval_set_option, where_option, draws_option)
 LAW_NAMES = ("metric", "eval_set", "where", "method", "draws", "hold")
 
 

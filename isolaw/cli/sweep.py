@@ -36,7 +36,6 @@ _PLACES = "other machines"
 # Options that set a key of the sweep file.
 _KEYS = {
     "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
-    "ray_address": "executor.address",
 }  # fmt: skip
 
 
@@ -60,10 +59,6 @@ _KEYS = {
 @click.option(
     "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
 )
-@click.option(
-    "--ray-address", metavar="ADDRESS", cls=Further, group=_PLACES,
-    help="Address of an existing Ray cluster, or auto.",
-)  # fmt: skip
 @click.option(
     "--machine", metavar="GPU:COUNT", cls=Further, group=_PLACES,
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
