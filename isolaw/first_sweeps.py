@@ -257,7 +257,7 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
     smaller, n, short = _of_lr(case, b, levels, compute)
     if levels[0] < LEAST_N or _RUNS_OF_LR * short > case.budget:
         return ()
-    common = _common(case, backend)
+    common = _common(case, backend, cost.model if cost and cost.billions else "")
     lr = _base_lr(backend, common, (smaller, n))
     brief = {"backend": backend, "compute": short, "seeds": _SEEDS}
     at = {"problems_per_batch": [smaller]}
@@ -293,15 +293,16 @@ def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int
     return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
 
 
-def _common(case: Case, backend: str) -> dict[str, Any]:
-    """Return the sections that all files share."""
+def _common(case: Case, backend: str, model: str) -> dict[str, Any]:
+    """Return the sections that all files share; ``model`` is known from the cost, or empty."""
     limit, kind = case.max_batch_rollouts, case.difficulty
     limits = {"limits": {"max_batch_rollouts": limit}} if limit else {}
     if traits(backend).simulated:
         return {**limits, "problems": {"set": kind or "easy"}}
     placeholders = _PLACEHOLDERS[backend]
     problems = {**placeholders["problems"], **({"difficulty": kind} if kind else {})}
-    return {**limits, **placeholders, "problems": problems}
+    named = {"real": {"model": f"models/{Path(model).name}"}} if model and backend == "real" else {}
+    return {**limits, **placeholders, **named, "problems": problems}
 
 
 def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from isolaw import commands, metrics
@@ -214,6 +215,10 @@ def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
     except SpecError as error:
         return Path(name), None, error.issues
     stored, issues = _read_set(str(folder))
+    if not folder.is_dir():
+        issues = tuple(
+            replace(one, where="problems.set", message=f"{folder}: {one.message}") for one in issues
+        )
     return folder, stored, list(issues)
 
 

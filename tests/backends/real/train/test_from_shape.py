@@ -58,14 +58,15 @@ def test_what_is_unknown_is_an_error(text: str, message: str) -> None:
 def test_a_week_of_eight_gpus_needs_no_weights_and_no_torch() -> None:
     code = (
         "import sys, isolaw; a = isolaw.advise('1344gpuh', 'easy', cost='qwen2.5-7b@h100-80g:8');"
-        "print(sum(s.spent.gpu_hours.value for s in a.sweeps), a.case.model_size);"
+        "print(sum(s.spent.gpu_hours.value for s in a.sweeps), a.case.model_size,"
+        "a.sweeps[0].sections['real']['model']);"
         "print({'torch', 'transformers'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     numbers, loaded = done.stdout.splitlines()
-    hours, size = map(float, numbers.split())
-    assert 0 < hours < 0.8 * 1344
-    assert size == 7.6  # of the model that the cost names
+    hours, size, model = numbers.split()
+    assert 0 < float(hours) < 0.8 * 1344
+    assert (float(size), model) == (7.6, "models/qwen2.5-7b")  # which the cost names
     assert loaded == "set()"
 
 
@@ -106,7 +107,7 @@ def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert f"{model} has no weights here: isolaw can only plan with the model's sizes" in done.stderr
         hours.append(json.loads(done.stdout)["cost"]["gpu_hours"])
-        assert json.loads(done.stdout)["memory"]
+        assert json.loads(done.stdout)["memory"][0]["row_tokens"] < 1024 + 64  # the prompts are short
     assert hours[0] == hours[1] > 1
     done = sweep("models/Qwen2.5-8B", "--dry-run", "--machine", "h100-80g:8")
     assert (done.returncode, "no such folder; expected the folder of a model" in done.stderr) == (2, True)
