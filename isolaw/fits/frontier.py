@@ -201,12 +201,14 @@ def curve_rewards(
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
-def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:
+def between(configurations: list[Configuration], frontier: Frontier, first: float) -> tuple[Floats, Floats]:
     """Return the computes (X,) at which to search for crossovers, and the frontier's rewards there.
 
-    The rewards are interpolated in log C.
+    The rewards are interpolated in log C, so the search needs the frontier's computes and the ends of runs.
     """
-    compute = np.geomspace(min(first, frontier.compute[0]), frontier.compute[-1], _SEARCH)
+    low, high = min(first, frontier.compute[0]), frontier.compute[-1]
+    ends = [low, *(end for c in configurations for end in c.measured if low < end < high)]
+    compute = np.union1d(frontier.compute, ends)
     log, at = np.log(frontier.compute), np.log(compute)
     right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
     share = np.clip((at - log[right - 1]) / (log[right] - log[right - 1]), 0.0, 1.0)

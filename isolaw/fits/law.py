@@ -158,7 +158,7 @@ class Law(Shown, LawPosterior):
         if self.surface is None:
             return pd.DataFrame(columns=names)
         seen = self.surface.model.observations
-        fitted = self.surface.rewards(seen.log2_n, seen.log2_b, np.exp(seen.t))[0]
+        fitted = self.surface.means(seen.log2_n, seen.log2_b, np.exp(seen.t))
         counts = (np.round(np.exp2(axis)).astype(np.int64) for axis in (seen.log2_b, seen.log2_n))
         columns = (*counts, np.exp(seen.t), seen.reward, fitted, seen.reward - fitted)
         return pd.DataFrame(dict(zip(names, columns, strict=True)))

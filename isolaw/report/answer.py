@@ -33,7 +33,6 @@ from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
 from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
-from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -238,7 +237,11 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
     if path.is_file():
         return path if Law.is_file(path) else None
     law = path / "law.json"
-    if SweepStore(path).exists or not law.is_file() or not Law.is_file(law):
+    if not law.is_file() or not Law.is_file(law):
+        return None
+    from isolaw.store import SweepStore
+
+    if SweepStore(path).exists:
         return None
     try:
         search([path])

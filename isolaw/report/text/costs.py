@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.allocation import Cell
 from isolaw.evidence import columns, count, interval, number, share
-from isolaw.preview import gpu_hours
 from isolaw.report.document import Caution
 from isolaw.step_cost import CostOrigin
 
@@ -66,6 +65,8 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
     """Return the estimated cost of a sweep by (B_p, n), and its assumptions; empty without an estimate."""
     if not configurations:
         return []
+    from isolaw.preview import gpu_hours  # imported here, since answers do not need the backends
+
     rows = [["B_p", "n", "runs", "GPUs of a run", "s per step", "tokens/s per GPU", "GPU hours"]]
     for configuration in configurations:
         cost, shape = (

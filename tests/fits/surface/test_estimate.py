@@ -40,7 +40,8 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) ->
     runs = measured(SETTINGS[hold], hold=hold, noise=0.02, checkpoints=12)
     surface = unfitted(runs, draws=20_000, rng=1)
     u, v, compute = somewhere(surface)
-    mean, across, among = surface.model.predicted(surface.mode, surface.model.at(u, v, np.log(compute)))
+    places = surface.model.at(u, v, np.log(compute))
+    mean, across, among = surface.model.predicted(surface.mode, places, surface.model.among(places))
     covariance, left = surface.model.observed(surface.mode)
     inverse = np.linalg.inv(covariance)
     expected = mean + across @ inverse @ left
