@@ -15,7 +15,7 @@ from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, pairs
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder
+    from isolaw.backends.real.rollout.split import Draw, SplitFolder
 
 
 _SAMPLING = "how responses are sampled"
