@@ -4,8 +4,8 @@
 values for ``problems.difficulty``. If the difficulty is not set, isolaw derives it from the mean success
 probability before training. isolaw rejects settings that a simulator cannot represent.
 
-For each evaluation set, the metrics of a checkpoint are computed from the success probabilities p_i, which the
-simulator knows:
+For each evaluation set, the metrics of a checkpoint are computed from the success probabilities p_i, which
+the simulator knows:
 
 - ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as for a language
   model. With ``samples = 0`` they are exact (`isolaw.metrics.expected`).
