@@ -61,6 +61,13 @@ def test_a_budget_in_hours_is_a_budget_in_rollouts() -> None:
         advise("1344gpuh")
 
 
+def test_advice_in_python_names_no_option() -> None:
+    said, _, commands = repr(advise(1e6)).partition("To write the sweep files: ")
+    assert "You gave no model size" in said
+    assert "--" not in said
+    assert commands.startswith('advice.write("first")\n')
+
+
 @pytest.mark.parametrize("name", ["lr", "batch", "grid"])
 def test_the_cost_is_that_of_a_dry_run(
     isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -180,7 +180,7 @@ def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     advice = advice_for(**{**options, "cost": shared.cost_of(options)})
     unwritten = commands.unused("first")
     written = [] if folder is None else advice.write(folder)
-    again = None if written else str(commands.write_advised(ctx.obj, unwritten))
+    again = "" if written else str(commands.write_advised(ctx.obj, unwritten))
     print_document(document(advice, folder if folder and written else unwritten, again))
     if written:
         note(f"Sweep files: {', '.join(map(str, written))}")

@@ -42,10 +42,10 @@ _CAVEATS = {
 }
 
 
-def document(advice: Advice, folder: str = "first", again: str | None = None) -> Document:
+def document(advice: Advice, folder: str = "first", again: str = 'advice.write("first")') -> Document:
     """Return the document of an advice, which begins with where to start and what to run first.
 
-    ``folder`` has the files of the sweeps, or ``again`` is the command that writes them there.
+    ``folder`` has the files of the sweeps, or ``again`` writes them there; it is empty if they are written.
     """
     case = advice.case
     first: list[Stanza] = [
@@ -177,7 +177,7 @@ def _rollouts(sweep: FirstSweep, case: Case) -> str:
     return f"{number(sweep.rollouts)} rollouts, {share(sweep.rollouts / case.budget)} of the budget"
 
 
-def _commands(advice: Advice, folder: str, again: str | None) -> list[Stanza]:
+def _commands(advice: Advice, folder: str, again: str) -> list[Stanza]:
     """Return the commands that write and run the sweeps, in order."""
     if not advice.sweeps:
         return []
