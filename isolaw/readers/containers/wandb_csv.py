@@ -31,8 +31,8 @@ _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runt
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
 SAMPLED = (
-    "a W&B export is a sample of the run's history; the run's folder, or run.scan_history(), has the whole "
-    "history"
+    "a W&B export is a sample of the run's history; the run's folder, or wandb://ENTITY/PROJECT, has the "
+    "whole history"
 )
 CONFIG = "_config"
 _MOST_RUNS = 10_000
