@@ -69,7 +69,6 @@ class Law(Shown, LawPosterior):
         max_batch_rollouts: int | None = None,
         n_train_problems: int | None = None,
         cost: Cost | None = None,
-        price: float | None = None,
     ) -> Prediction:
         """Return the recommended allocation for a budget, with its predicted reward.
 
@@ -84,9 +83,8 @@ class Law(Shown, LawPosterior):
         n_train_problems
             D, the number of training problems, from which isolaw counts epochs.
         cost
-            cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU hours if known.
-        price
-            price of a GPU hour, or of an hour of a machine without GPUs.
+            cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU
+            hours and money if known.
 
         Raises
         ------
@@ -100,7 +98,7 @@ class Law(Shown, LawPosterior):
         >>> p.allocation.compute + p.unspent == 500_000
         True
         """
-        return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
+        return predict(self, compute, max_batch_rollouts, n_train_problems, cost)
 
     def rewards(self, *, n: Any, compute: Any, problems_per_batch: Any = None) -> NDArray[np.float64]:
         """Return the rewards of configurations at budgets: the estimate, followed by its draws.

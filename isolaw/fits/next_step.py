@@ -91,7 +91,6 @@ class Purse:
     budget: int
     unit: str
     cost: Cost | None
-    price: float | None
 
     def buys(
         self,
@@ -133,7 +132,7 @@ class Purse:
         if None in steps:
             return None
         seconds = sum((run.steps - run.start) * step for run, step in zip(runs, steps, strict=True) if step)
-        return Spent(self.cost.estimate(seconds), self.cost, self.price)
+        return Spent(self.cost.estimate(seconds), self.cost)
 
 
 def worth_running(

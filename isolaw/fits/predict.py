@@ -63,7 +63,7 @@ from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF
-from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, multiplied, parse_budget, parse_hours
+from isolaw.step_cost import LARGEST_BUDGET, Cost, multiplied, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
@@ -80,7 +80,6 @@ def predict(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
@@ -130,7 +129,7 @@ def predict(
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
     unit = "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit
-    purse = Purse(budget, unit, cost, checked_price(price))
+    purse = Purse(budget, unit, cost)
     step: NextStep | None = None
     if options:
         a = options[0].allocation
@@ -162,7 +161,6 @@ def predict(
         flags,
         asked,
         cost,
-        purse.price,
         (min(n), max(n)),
         (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
         rules,

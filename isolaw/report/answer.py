@@ -24,6 +24,7 @@ from isolaw.fits.next_step import NextStep
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Hold
+from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.registry import Shown
@@ -149,7 +150,6 @@ def answer(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Callable[[str, float], None] = lambda stage, share: None,
@@ -170,7 +170,7 @@ def answer(
         the hardware limit on B_p · n; by default the limit of the sweep that made the runs.
     metric, eval_set, where, draws, seed, reading
         as in `isolaw.fit`.
-    n_train_problems, cost, price
+    n_train_problems, cost
         as for `Law.predict`.
     progress
         called with the name of each stage of the work, and the share of the stage that is done.
@@ -206,7 +206,6 @@ def answer(
         raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
     limits: dict[str, Any] = {
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
-        "price": price,
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
@@ -232,7 +231,9 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
 
     >>> law_file("examples/data")
     """
-    path = Path(source)
+    if str(source).startswith("wandb://"):  # which has runs only
+        return None
+    path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
     law = path / "law.json"

@@ -122,7 +122,7 @@ def test_as_a_program(command: str, law: Path) -> None:
 
 def test_what_it_costs(isolaw: Call, law: Path) -> None:
     own = "12/s@8"
-    code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", own, "--price", "2.5")
+    code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", f"{own},2.5/h")
     assert (code, stderr) == (0, "")
     first, *_ = lines = stdout.splitlines()
     assert first.startswith("For 384gpuh: n = ")
@@ -146,7 +146,7 @@ def test_what_it_costs(isolaw: Call, law: Path) -> None:
     assert code == 0
     for wrong in (
         ["--budget", "1h"],
-        ["--compute", "1e5", "--price", "2"],
+        ["--compute", "1e5", "--cost", f"{own},0/h"],
         [],
         ["--compute", "1", "--budget", "1h"],
     ):

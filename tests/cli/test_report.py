@@ -54,7 +54,7 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
 
 def test_hours_are_on_the_page(isolaw: Call, table: Path, tmp_path: Path) -> None:
     """As isolaw answer states them: the page opens at the rollouts that the hours buy."""
-    page, cost = tmp_path / "report.html", ("--cost", "12/s@8")
+    page, cost = tmp_path / "report.html", ("--cost", "12/s@8,2.5/h")
     code, out, _ = isolaw("report", table, "-o", page, "--draws", 8, "--compute", "200gpuh", *cost)
     assert code == 0
     _, said, _ = isolaw("answer", table, "--draws", 8, "--compute", "200gpuh", *cost)

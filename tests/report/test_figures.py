@@ -106,7 +106,10 @@ def test_the_same_law_gives_the_same_files(study: FittedRuns, tmp_path: Path) ->
     with pytest.raises(DataError, match="taken: cannot write figures"):
         write_figures(study, tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
-    assert study.law.plot().axes[0].get_title("left") == law_figure(study.law).axes[0].get_title("left")
+    shown = study.law.plot()
+    assert shown.axes[0].get_title("left") == law_figure(study.law).axes[0].get_title("left")
+    image, size = shown._repr_png_()  # in a notebook that has not imported pyplot
+    assert (image[:4], size) == (b"\x89PNG", {"width": 690, "height": 360})
 
 
 def test_what_is_no_figure_of_ours_is_not_written_over(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def spent(cost_so_far: Spent | None, cost: Cost) -> str:
             parts.append(f"{number(cost_so_far.hours.value)} hours on {cost.gpus} GPUs")
     if cost_so_far.money is not None:
         parts.append(
-            f"{number(cost_so_far.money.value)} at {cost_so_far.price:g} per "
+            f"{number(cost_so_far.money.value)} at {cost.price:g} per "
             f"{'GPU ' * bool(cost_so_far.gpu_hours)}hour"
         )
     return f"Cost: {', '.join(parts)}, estimated from {origin(cost)}."

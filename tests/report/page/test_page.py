@@ -249,7 +249,7 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
             assert told or name == "n-star"  # n* may be unknown
     row = next(
         row
-        for row in law_charts.frontier_table(found.recommended, own.document).rows
+        for row in law_charts._frontier_table(found.recommended, own.document).rows
         if row[0].by == asked.compute
     )
     assert row[1].by == n
