@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, Union, cast
 
 from isolaw.errors import InputError, wrong_argument
 from isolaw.files import is_utf8
-from isolaw.step_cost import checked_price, parse_budget
+from isolaw.step_cost import parse_budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,7 @@ _LIMITS: dict[str, tuple[str, float, float]] = {
     "max_batch_rollouts": ("a number of rollouts, at least 1", 1, _LARGEST),
     "n_train_problems": ("a positive number of problems", 1, _LARGEST),
     "target": ("a finite number", -_LARGEST, _LARGEST),
+    "price": ("a positive price per hour", 1e-9, _LARGEST),
     "fit_below": ("a measured compute", 0, _LARGEST),
 }
 # For other names, what messages say is accepted if the annotation says too little.
@@ -46,7 +47,6 @@ _ACCEPTED = {
     "spec": "a SweepSpec, a mapping or a TOML file; to play recorded runs back: "
     'isolaw.sweep({"sweep": {"backend": "replay"}, "replay": {"source": runs}})',
     "cost": "the result of isolaw.read_cost",
-    "price": "a price per hour",
     "where": 'values of columns, e.g. {"B_p": 32}',
     "metric": "the name of a metric, e.g. avg@4",
     "eval_set": "the name of an evaluation set, e.g. validation",
@@ -55,7 +55,7 @@ _ACCEPTED = {
     "run_ids": "a list of run_ids",
 }
 # For other names, the function that raises `InputError` for a value of the right type.
-_CHECKS: dict[str, Callable[[Any], object]] = {"compute": parse_budget, "price": checked_price}
+_CHECKS: dict[str, Callable[[Any], object]] = {"compute": parse_budget}
 
 
 def checked(function: Checked) -> Checked:

@@ -29,7 +29,6 @@ from typing import Any, Literal
 from isolaw import commands
 from isolaw.allocation import Allocation
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.config.sections import Positive
 from isolaw.design.advice import LEAST_N, Case, StartingPoint, starting_point
 from isolaw.design.published import DifficultyKind
 from isolaw.documents.reading import toml_text
@@ -74,7 +73,6 @@ _HEADS: dict[SweepName, tuple[str, str]] = {
 
 class _Asked(Case):
     backend: BackendName
-    price: Positive | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class FirstSweep:
     name: SweepName
     sections: Mapping[str, Any]
     cost: Cost | None
-    price: float | None
 
     @cached_property
     def spec(self) -> SweepSpec:
@@ -106,7 +103,7 @@ class FirstSweep:
         """The hours, as ``isolaw sweep --dry-run`` computes them; None without a cost, or if not known."""
         if self.cost is None:
             return None
-        return left(None, self.runs, self.cost, self.price, share_of_grid(self.spec, self.runs))
+        return left(None, self.runs, self.cost, share_of_grid(self.spec, self.runs))
 
     @property
     def directory(self) -> str:
@@ -190,7 +187,6 @@ def advise(
     *,
     backend: BackendName = "real",
     cost: Any = None,
-    price: float | None = None,
 ) -> Advice:
     """Recommend a starting point for a budget from published results, and the sweeps to run first.
 
@@ -202,13 +198,13 @@ def advise(
     difficulty
         ``easy`` (0.3 to 0.6 of the base model's answers are correct) or ``hard`` (at most 0.0625).
     model_size
-        in billions of parameters.
+        in billions of parameters; by default that of the model in ``cost``.
     max_batch_rollouts, n_train_problems
         B_max, and the number of training problems D.
     backend
         what the sweeps run on; ``bandit`` rehearses them on the simulator.
-    cost, price
-        anything that `isolaw.read_cost` accepts, and the price of a GPU hour.
+    cost
+        anything that `isolaw.read_cost` accepts.
 
     Raises
     ------
@@ -226,8 +222,8 @@ def advise(
     known = None if cost is None else read_cost(cost)
     hours = isinstance(budget, str) and is_hours(budget)
     given: dict[str, Any] = {
-        "budget": 1e6 if hours else budget, "difficulty": difficulty, "model_size": model_size,
-        "price": price,
+        "budget": 1e6 if hours else budget, "difficulty": difficulty,
+        "model_size": known.billions if model_size is None and known else model_size,
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
     }  # fmt: skip
     asked = parse_section(_Asked, given)
@@ -241,7 +237,7 @@ def advise(
             raise InputError(f"cost: {known.where if known else ''} has timed steps of one size only")
         case = case.model_copy(update={"budget": max(int(seconds / step * shape[0] * shape[1]), 1)})
         point = starting_point(case)
-    first = _sweeps(point, backend, known, price)
+    first = _sweeps(point, backend, known)
     if sum(sweep.rollouts for sweep in first) > _MOST_SPENT * case.budget:
         first = ()
     return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, first)
@@ -254,16 +250,14 @@ def _shape(point: StartingPoint) -> tuple[int, int]:
     return point.start.allocation.problems_per_batch, point.start.allocation.rollouts_per_problem
 
 
-def _sweeps(
-    point: StartingPoint, backend: str, cost: Cost | None, price: float | None
-) -> tuple[FirstSweep, ...]:
+def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[FirstSweep, ...]:
     """Return the three sweeps, or nothing if the race or the search for the lr costs more than the budget."""
     case, b = point.case, point.least_batch
     compute, levels = _grid(point, b)
     smaller, n, short = _of_lr(case, b, levels, compute)
     if levels[0] < LEAST_N or _RUNS_OF_LR * short > case.budget:
         return ()
-    common = _common(case, backend)
+    common = _common(case, backend, cost.model if cost and cost.billions else "")
     lr = _base_lr(backend, common, (smaller, n))
     brief = {"backend": backend, "compute": short, "seeds": _SEEDS}
     at = {"problems_per_batch": [smaller]}
@@ -287,7 +281,7 @@ def _sweeps(
             "recipe": {"lr": lr},
         },
     }
-    return tuple(FirstSweep(name, {**file, **common}, cost, price) for name, file in files.items())
+    return tuple(FirstSweep(name, {**file, **common}, cost) for name, file in files.items())
 
 
 def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
@@ -299,15 +293,16 @@ def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int
     return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
 
 
-def _common(case: Case, backend: str) -> dict[str, Any]:
-    """Return the sections that all files share."""
+def _common(case: Case, backend: str, model: str) -> dict[str, Any]:
+    """Return the sections that all files share; ``model`` is known from the cost, or empty."""
     limit, kind = case.max_batch_rollouts, case.difficulty
     limits = {"limits": {"max_batch_rollouts": limit}} if limit else {}
     if traits(backend).simulated:
         return {**limits, "problems": {"set": kind or "easy"}}
     placeholders = _PLACEHOLDERS[backend]
     problems = {**placeholders["problems"], **({"difficulty": kind} if kind else {})}
-    return {**limits, **placeholders, "problems": problems}
+    named = {"real": {"model": f"models/{Path(model).name}"}} if model and backend == "real" else {}
+    return {**limits, **placeholders, **named, "problems": problems}
 
 
 def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +25,7 @@ from isolaw.step_cost import Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
 
 _T = TypeVar("_T")
+_PRICED = re.compile(r"(?P<source>.+),\s*(?P<price>[0-9]*\.?[0-9]+)/h", re.S)
 
 
 def share_of_grid(spec: SweepSpec, runs: Sequence[RunSpec]) -> float:
@@ -36,7 +39,6 @@ def left(
     directory: str | Path | None,
     runs: Iterable[RunSpec],
     cost: Cost,
-    price: float | None = None,
     share: float = 1.0,
 ) -> Spent | None:
     """Return the cost of the steps, evaluations and starts that ``runs`` still need from their last states.
@@ -62,7 +64,7 @@ def left(
         if rest is None:
             return None
         seconds += float(rest)
-    return Spent(cost.estimate(share * seconds), cost, price)
+    return Spent(cost.estimate(share * seconds), cost)
 
 
 class Remaining(NamedTuple):
@@ -96,7 +98,7 @@ def _by_configuration(
     out = []
     for shape, group in sorted(groups.items()):
         cost = cost_of(group[0])
-        spent = None if cost is None else left(directory, group, cost, share=share)
+        spent = None if cost is None else left(directory, group, cost, share)
         if spent is None:
             return []
         out.append(Remaining(*shape, len(group), spent))
@@ -133,13 +135,12 @@ def _estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
 class Preview:
     """A resolved sweep in its directory, and the needs of its execution.
 
-    ``cost`` is the user's cost of a step, None without one; ``price`` is the price of a GPU hour.
+    ``cost`` is the user's cost of a step, None without one.
     """
 
     resolved: ResolvedSweep
     directory: Path
     cost: Cost | None = None
-    price: float | None = None
 
     @cached_property
     def outlook(self) -> Outlook:
@@ -181,7 +182,7 @@ class Preview:
         if self.cost is None:
             return None
         runs, share = self.remaining
-        return left(self.directory, runs, self.cost, self.price, share)
+        return left(self.directory, runs, self.cost, share)
 
     @cached_property
     def estimates(self) -> list[Remaining]:
@@ -217,8 +218,8 @@ class Preview:
 
 
 @checked
-def read_cost(source: Any) -> Cost:
-    """Return the cost model of a source.
+def read_cost(source: Any, price: float | None = None) -> Cost:
+    """Return the cost model of a source, with the price of an hour.
 
     Parameters
     ----------
@@ -231,7 +232,11 @@ def read_cost(source: Any) -> Cost:
         - a sweep's directory;
         - step times: the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column ``step_s``;
         - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
-        - a `Cost`, which is returned unchanged.
+        - a `Cost`.
+
+        A text can end in the price: ``"runs/easy,2.5/h"``.
+    price
+        price of a GPU hour, or of an hour of a machine without GPUs.
 
     Raises
     ------
@@ -240,6 +245,11 @@ def read_cost(source: Any) -> Cost:
 
     >>> read_cost("12/s@8").gpu_hours(32, 64, 100).value
     37.9...
+    >>> read_cost("12/s@8,2.5/h").price
+    2.5
     """
+    if isinstance(source, str) and not os.path.lexists(source) and (match := _PRICED.fullmatch(source)):
+        return read_cost(match["source"], float(match["price"]))
     estimated = cost_of_shape(source) if isinstance(source, str) else None
-    return costs.read(source) if estimated is None else estimated
+    cost = costs.read(source) if estimated is None else estimated
+    return cost if price is None else replace(cost, price=price)

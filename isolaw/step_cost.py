@@ -41,7 +41,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from numbers import Real
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isolaw.errors import InputError, check_type, shown
@@ -117,6 +116,8 @@ class Cost:
     gpus: int | None = None  #: number of GPUs of a run; 0 for a machine without GPUs, None if not recorded
     gpu: str = ""  #: the kind of these GPUs
     model: str = ""  #: the language model, if known
+    billions: float | None = None  #: its parameters, if known
+    price: float | None = None  #: price of a GPU hour, or of an hour on a machine without GPUs
     evaluation_s: float | None = None  #: seconds of one evaluation of all evaluation sets
     start_s: float | None = None  #: mean seconds of a run before its first step
     batches: tuple[int, ...] = ()  #: the timed B_p · n in ascending order; empty if no step was timed
@@ -246,14 +247,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Spent:
-    """The cost of runs in hours, GPU hours and money.
-
-    ``price`` is the price of a GPU hour, or of an hour on a machine without GPUs.
-    """
+    """The cost of runs in hours, GPU hours and money."""
 
     seconds: Quantity
     cost: Cost
-    price: float | None = None
 
     @property
     def hours(self) -> Quantity:
@@ -268,7 +265,7 @@ class Spent:
     @property
     def money(self) -> Quantity | None:
         """The price of the GPU hours (or of the hours, on a machine without GPUs). None without a price."""
-        price = self.price
+        price = self.cost.price
         return None if price is None else (self.gpu_hours or self.hours).through(lambda hours: hours * price)
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,7 +274,7 @@ class Spent:
         return {
             "hours": self.hours.to_dict(),
             "gpu_hours": gpu_hours and gpu_hours.to_dict(),
-            "price": self.price,
+            "price": self.cost.price,
             "money": money and money.to_dict(),
         }
 
@@ -287,16 +284,6 @@ def student(freedom: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
-
-
-def checked_price(price: float | None) -> float | None:
-    """Return a price unchanged; raise `InputError` unless it is a positive number or None."""
-    check_type("price", price, (Real, NoneType), "a price per hour")
-    if price is not None and not 0 < price < math.inf:
-        raise InputError(
-            f"price: found {shown(price)}; expected a positive price per GPU hour (without GPUs: per hour)"
-        )
-    return price
 
 
 def parse_budget(budget: float | str) -> float | str:

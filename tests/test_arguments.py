@@ -36,7 +36,7 @@ def law(runs: Runs) -> Law:
         ),
         (lambda _, law: law.predict([1e5, 2e5]), r"compute: found \[100000.0, 200000.0\]; expected one"),
         (lambda _, law: law.predict(1e6, max_batch_rollouts="8k"), "max_batch_rollouts: found '8k'"),
-        (lambda _, law: law.predict(1e6, price="two"), "price: found 'two'; expected a price per hour"),
+        (lambda *_: isolaw.read_cost("12/s@8", price="two"), "price: found 'two'; expected a positive price"),
         (lambda runs, _: isolaw.fit(runs, draws="a"), "draws: found 'a'; expected 0 to 10000 draws"),
         (lambda *_: isolaw.read_cost(pd.DataFrame({"a": [1]})), "DataFrame"),
         (lambda *_: isolaw.read_cost(None), "None"),

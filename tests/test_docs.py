@@ -294,8 +294,13 @@ def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path)
 
     problems = tmp_path / file.stem.rpartition("-")[2]
     arithmetic.write(problems, ["add-100"], n_train=1000, n_validation=300)
+    spec = SweepSpec.read(file, [f"problems.set={problems}"])
+    if "tiny" not in file.name:  # isolaw plans with the sizes of a model that it knows
+        resolved = engine.resolve_sweep(spec, tmp_path / "out")
+        assert any("has no weights here" in note for note in resolved.notes)
+        return
     with pytest.raises(SpecError) as raised:
-        engine.resolve_sweep(SweepSpec.read(file, [f"problems.set={problems}"]), tmp_path / "out")
+        engine.resolve_sweep(spec, tmp_path / "out")
     assert {problem.where for problem in raised.value.issues} == {"real.model"}
 
 

@@ -61,6 +61,13 @@ def test_a_budget_in_hours_is_a_budget_in_rollouts() -> None:
         advise("1344gpuh")
 
 
+def test_advice_in_python_names_no_option() -> None:
+    said, _, commands = repr(advise(1e6)).partition("To write the sweep files: ")
+    assert "You gave no model size" in said
+    assert "--" not in said
+    assert commands.startswith('advice.write("first")\n')
+
+
 @pytest.mark.parametrize("name", ["lr", "batch", "grid"])
 def test_the_cost_is_that_of_a_dry_run(
     isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -70,7 +77,7 @@ def test_the_cost_is_that_of_a_dry_run(
     table = tmp_path / "steps.csv"
     table.write_text("problems_per_batch,rollouts_per_problem,step_s\n32,8,20\n32,16,25\n32,512,300\n")
     words = ["advise", "--compute", "1e6", "--difficulty", "easy", "--backend", "command", "--write", "first"]
-    costs = ["--cost", table, "--price", "2"]
+    costs = ["--cost", f"{table},2/h"]
     code, stdout, _ = isolaw(*words, *costs, "--json")
     assert code == 0
     advised = json.loads(stdout)["sweeps"][name]

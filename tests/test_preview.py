@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ COST = Cost(
 
 
 def seconds(plan: engine.ResolvedSweep, out: Path) -> float:
-    left = preview.left(out, [run for run in plan.runs if run.run_id in plan.todo], COST, 2.0)
+    left = preview.left(out, [run for run in plan.runs if run.run_id in plan.todo], replace(COST, price=2.0))
     assert left is not None
     assert left.gpu_hours is not None
     assert left.money is not None
@@ -93,9 +94,9 @@ def test_a_dry_run_says_what_is_left(
         "--out",
         tmp_path / "out",
         "--cost",
-        recorded,
+        f"{recorded},0.5/h",
     )
-    code, _, notes = isolaw(*command, "--dry-run", "--price", "0.5")
+    code, _, notes = isolaw(*command, "--dry-run")
     assert code == 0
     assert (
         "Cost: 0.572 hours of run time (95 % interval: 0.349–0.937), 0.286 at 0.5 per hour, estimated from"
@@ -104,6 +105,7 @@ def test_a_dry_run_says_what_is_left(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
     recorded = ROOT / "examples" / "data" / "real-arithmetic.parquet"
     chosen = ("--where", "problem_set=easy", "--where", "lr=1e-3", "--draws", "20")

@@ -15,5 +15,5 @@ source ~/isolaw/.venv/bin/activate
 
 isolaw doctor --gpu --out "${out%/}-gpu-report.json"
 
-isolaw sweep "$sweep" --out "$out" --executor ray --ray-address auto --set executor.nodes="$nodes" \
+isolaw sweep "$sweep" --out "$out" --executor ray --set executor.address=auto --set executor.nodes="$nodes" \
   --set executor.gpus="$gpus" --set real.processes="$((nodes * gpus))"

@@ -23,4 +23,4 @@ srun --overlap --kill-on-bad-exit=1 bash -c '
   exec ray start --address='"$address"' --num-cpus="$SLURM_CPUS_PER_TASK" --block' &
 until ray status --address="$address" >/dev/null 2>&1; do sleep 2; done
 
-isolaw sweep "$1" --out "$2" --executor ray --ray-address "$address"
+isolaw sweep "$1" --out "$2" --executor ray --set executor.address="$address"

@@ -18,7 +18,10 @@ from isolaw.cli.help import Commands
 
 _LONGEST = 1_000  # most characters to print of an error that is not isolaw's
 # Each command has the name of its module, or is in the module of a similar command.
-_HOMES = {"predict": "answer", "demo": "answer", "model_size": "fit", "export": "run_one"}
+_HOMES = {
+    "predict": "answer", "advise": "answer", "demo": "answer", "model_size": "fit", "export": "run_one",
+    "status": "sweep",
+}  # fmt: skip
 _SECTIONS = {
     "Answer": ["answer", "read", "fit", "predict", "report"],
     "Run": ["sweep", "status"],

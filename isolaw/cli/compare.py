@@ -38,7 +38,7 @@ def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> lis
 @click.argument("compared", nargs=-1, required=True, metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]")
 @click.option("--by", metavar="NAME", help="Compare the values of NAME in SOURCE, e.g. without or lr.")
 @click.option(
-    "--compute", "--budget", "compute", type=shared.BudgetOption(hours=True),
+    "--compute", "--budget", "compute", type=shared.BudgetOption(),
     help="Compare the rewards at this budget C, in rollouts. For two configurations, also in hours.",
 )  # fmt: skip
 @click.option(

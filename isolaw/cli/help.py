@@ -23,12 +23,9 @@ _REQUIRES, _EXCLUDES = "requires", "cannot be combined with"
 _COMBINATIONS = (
     ("doctor", "--device", _REQUIRES, "--gpu"),
     ("doctor", "--out", _REQUIRES, "--gpu"),
-    ("advise", "--price", _REQUIRES, "--cost"),
-    ("predict", "--price", _REQUIRES, "--cost"),
     ("problems", "--counts", _EXCLUDES, "--model"),
     ("problems", "--counts", _EXCLUDES, "--out"),
     ("problems", "--counts", _EXCLUDES, "--problems"),
-    ("sweep", "--price", _REQUIRES, "--cost"),
 )
 
 

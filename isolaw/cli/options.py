@@ -36,30 +36,26 @@ class Destination(click.Path):
 
 
 class BudgetOption(click.ParamType):  # type: ignore[type-arg]
-    """A budget in rollouts (``1e6``, ``1M``) or, if ``hours`` is true, in hours (``384gpuh``, ``48h``)."""
+    """A budget: in rollouts (``1e6``, ``1M``), in hours (``384gpuh``, ``48h``), or as a multiple (``4x``)."""
 
     name = "budget"
 
-    def __init__(self, hours: bool) -> None:
-        self.hours = hours
-
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return the placeholder for a budget in help texts."""
-        return "1M|4x|384gpuh" if self.hours else "1e6|1M"
+        return "1M|4x|384gpuh"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return a budget in rollouts as a number, or a budget in hours as text."""
+        """Return a budget in rollouts as a number, and any other as text."""
         from isolaw.errors import InputError
-        from isolaw.step_cost import parse_budget, parse_rollouts
+        from isolaw.step_cost import parse_budget
 
         try:
-            return parse_budget(value) if self.hours else parse_rollouts(value)
+            return parse_budget(value)
         except InputError as error:
             self.fail(str(error).removeprefix("budget: ").removeprefix("compute: "), param, ctx)
 
 
 POSITIVE = click.IntRange(min=1)
-ROLLOUTS = BudgetOption(hours=False)
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -95,7 +91,7 @@ def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -
     return full_names(numbers(ctx, option, values))
 
 
-def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+def _add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds options to a command in the given order."""
 
     def add(command: Decorated) -> Decorated:
@@ -131,7 +127,7 @@ def _table_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
 
 def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds the reading options, with ``kind`` passed to each `click.option`."""
-    return add_options(
+    return _add_options(
         click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
         *_table_options(kind),
         click.option(
@@ -151,14 +147,14 @@ def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
 
 _SECOND: dict[str, Any] = {"cls": Further, "group": READING}
 source_options = reading_options(_SECOND)
-table_options = add_options(*_table_options(_SECOND))
+table_options = _add_options(*_table_options(_SECOND))
 _OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
 
 batch_option = click.option(
     "--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."
 )
-budget_options = add_options(
+budget_options = _add_options(
     batch_option,
     click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D, to show epochs."),
 )
@@ -168,30 +164,19 @@ def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **kind,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
-        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times (docs/costs.md).",
+        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times. With the price of a GPU hour, "
+        "also print money: SOURCE,2.5/h (docs/costs.md).",
     )  # fmt: skip
 
 
-def _cost_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    price = click.option(
-        "--price", type=click.FloatRange(min=0, min_open=True), **kind,
-        help="Price of a GPU hour, or of an hour of run time without GPUs.",
-    )  # fmt: skip
-    return add_options(_cost_option(kind), price)
-
-
-cost_options = _cost_options({})
 cost_option = _cost_option({})
-_FURTHER: dict[str, Any] = {"cls": Further, "group": COSTS}  # listed only by --help-all
-further_cost_option, further_cost_options = _cost_option(_FURTHER), _cost_options(_FURTHER)
+further_cost_option = _cost_option({"cls": Further, "group": COSTS})  # listed only by --help-all
 
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
     from isolaw.preview import read_cost
-    from isolaw.step_cost import checked_price
 
-    checked_price(options.get("price"))
     if options["cost"] is None:
         return None
     cost = read_cost(options["cost"])
@@ -218,7 +203,7 @@ def recorded_cost(reading: Reading) -> Cost | None:
 
 
 # The question that answer, predict and report put to a law, in options with the same names as in Python.
-QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost", "price")
+QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost")
 
 
 def limits_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -235,12 +220,12 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[float | st
 
 
 compute_option = click.option(
-    "--compute", "--budget", "compute", type=BudgetOption(hours=True), multiple=True, callback=_once,
+    "--compute", "--budget", "compute", type=BudgetOption(), multiple=True, callback=_once,
     help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
     "hours of run time (48h).",
 )  # fmt: skip
-question_options = add_options(compute_option, budget_options, cost_options)
-answer_options = add_options(compute_option, batch_option, cost_options)  # D is of the runs
+question_options = _add_options(compute_option, budget_options, cost_option)
+answer_options = _add_options(compute_option, batch_option, cost_option)  # D is of the runs
 where_option = click.option(
     "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
@@ -251,7 +236,7 @@ eval_set_option = click.option(
 metric_option = click.option(
     "--metric", help="Reward metric.  [default: avg@4, else the only accuracy, else the only reward]"
 )
-law_options = add_options(metric_option, eval_set_option, where_option, draws_option)
+law_options = _add_options(metric_option, eval_set_option, where_option, draws_option)
 LAW_NAMES = ("metric", "eval_set", "where", "method", "draws", "hold")
 
 

@@ -15,7 +15,7 @@ from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, pairs
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder
+    from isolaw.backends.real.rollout.split import Draw, SplitFolder
 
 
 _SAMPLING = "how responses are sampled"
@@ -45,9 +45,10 @@ def _arguments(
 )  # fmt: skip
 @click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
 @click.option(
-    "--problems", "pool", type=click.Path(), help="Problem pool: a .jsonl or .parquet file, or hf:NAME."
+    "--problems", "pool", type=click.Path(),
+    help="Problem pool: a .jsonl or .parquet file, or a data set, e.g. hf://datasets/openai/gsm8k.",
 )  # fmt: skip
-@click.option("--part", help="Split of the data set hf:NAME, e.g. train or main/train.")
+@click.option("--part", help="Split of the data set, e.g. train or main/train.")
 @column_option
 @click.option("--out", type=Destination(), help="Directory of the sets; continued if it exists.")
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
@@ -91,8 +92,8 @@ def problems(
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
 
-    hf:NAME is a data set on this machine: a folder of .parquet and .jsonl files, or the name of a snapshot
-    in the Hub's cache (hf download). isolaw downloads nothing.
+    A data set is a folder of .parquet and .jsonl files, or hf://datasets/OWNER/NAME[@REVISION][/PATH], which
+    isolaw downloads once into the Hub's cache.
 
     --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong.
     FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.

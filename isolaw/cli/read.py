@@ -49,7 +49,8 @@ def read(
     """List the logs in a folder, and which of them can be fitted.
 
     A SOURCE is a log or a directory of logs (veRL, TRL, OpenRLHF and others; JSON lines, consoles,
-    TensorBoard, W&B, MLflow), a sweep's directory, or a table.
+    TensorBoard, W&B, MLflow), a sweep's directory, a table, or hf://datasets/OWNER/NAME[@REVISION][/PATH],
+    a data set on the Hugging Face Hub, or wandb://ENTITY/PROJECT[/RUN_ID].
 
     The exit code is 0 if all runs are ready, 3 if only some runs are ready because others lack a value, and 2
     if no run is ready. Supervised logs, runs without history and duplicates do not change the exit code.

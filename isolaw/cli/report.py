@@ -26,7 +26,7 @@ from isolaw.cli.options import Destination
     help="Also draw the figures of arXiv 2603.12151 from the runs, in FOLDER.",
 )  # fmt: skip
 @click.option(
-    "--compute", "--budget", "compute", type=shared.BudgetOption(hours=True),
+    "--compute", "--budget", "compute", type=shared.BudgetOption(),
     help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
 @shared.batch_option

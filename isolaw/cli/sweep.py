@@ -1,4 +1,4 @@
-"""The command ``isolaw sweep``: execute a grid of runs."""
+"""The commands ``sweep`` and ``status``: execute a grid of runs, and show its progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from isolaw.cli.common import (
     repeated,
 )
 from isolaw.cli.help import Further, ShortHelp
-from isolaw.cli.options import Destination, cost_of, further_cost_options
+from isolaw.cli.options import Destination, cost_of, further_cost_option
 from isolaw.registry import traits
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _PLACES = "other machines"
 # Options that set a key of the sweep file.
 _KEYS = {
     "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
-    "ray_address": "executor.address",
 }  # fmt: skip
 
 
@@ -61,10 +60,6 @@ _KEYS = {
     "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
 )
 @click.option(
-    "--ray-address", metavar="ADDRESS", cls=Further, group=_PLACES,
-    help="Address of an existing Ray cluster, or auto.",
-)  # fmt: skip
-@click.option(
     "--machine", metavar="GPU:COUNT", cls=Further, group=_PLACES,
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
 )  # fmt: skip
@@ -80,7 +75,7 @@ _KEYS = {
 @click.option(
     "--dry-run", is_flag=True, help="Print what the sweep would run, with SLURM scripts, and write nothing."
 )
-@further_cost_options
+@further_cost_option
 @json_option
 def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, **more: Any) -> int:
     """Execute a grid of runs.
@@ -102,7 +97,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     cards = _cards(more["machine"], spec, dry_run)
     try:
         resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
-        preview = Preview(resolved, Path(out), cost_of(more), more["price"])
+        preview = Preview(resolved, Path(out), cost_of(more))
         notes, place = preview.outlook.notes, preview.place if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
@@ -254,3 +249,15 @@ def _graceful(what: str) -> Iterator[threading.Event]:
 
     with handling(end, signal.SIGINT, signal.SIGTERM):
         yield stop
+
+
+@click.command(cls=ShortHelp)
+@click.argument("directory", type=click.Path())
+@json_option
+def status(directory: str) -> None:
+    """Show the progress of a sweep, which may still be running."""
+    from isolaw import engine
+    from isolaw.report.text.sweep import sweep_state
+
+    state = engine.status(directory)
+    print_result(state, sweep_state(state))

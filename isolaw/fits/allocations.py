@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
+
 from isolaw.allocation import AxisName, Cell, axis_of
 from isolaw.errors import InputError
 from isolaw.fits.document.schema import GridEntry, LawDocument
@@ -84,18 +86,25 @@ class CandidateAllocation(Cell):
     beyond: float = 0.0
 
 
-def in_reach(document: LawDocument, candidate: CandidateAllocation, budget: float) -> bool:
-    """Return whether the budget is at most `FAR` times the compute of the runs nearest to a candidate."""
-    away = [math.dist(candidate.place, entry.place) for entry in document.grid]
-    ends = [entry.end for entry, d in zip(document.grid, away, strict=True) if d <= min(away) + _ROUNDING]
-    return budget * candidate.rate <= FAR * max(ends) * (1 + _ROUNDING)
+def in_reach(
+    document: LawDocument, candidates: list[CandidateAllocation], budget: float
+) -> list[CandidateAllocation]:
+    """Return the candidates for which the budget is at most `FAR` times the compute of the nearest runs."""
+    if not candidates:
+        return []
+    places, measured = (np.array([cell.place for cell in cells]) for cells in (candidates, document.grid))
+    away = np.hypot(*(places.T[:, :, None] - measured.T[:, None]))
+    near = away <= away.min(axis=1, keepdims=True) + _ROUNDING
+    ends = np.where(near, [entry.end for entry in document.grid], 0.0).max(axis=1)
+    most = FAR * ends * (1 + _ROUNDING)
+    return [c for c, end in zip(candidates, most, strict=True) if budget * c.rate <= end]
 
 
 def within_reach(
     document: LawDocument, candidates: list[CandidateAllocation], budget: float, flags: list[Flag]
 ) -> list[CandidateAllocation]:
     """Return the candidates `in_reach` of their runs, or all if there are none, and flag the others."""
-    kept = [c for c in candidates if in_reach(document, c, budget)]
+    kept = in_reach(document, candidates, budget)
     if kept and (
         short := sorted(
             {c.level(document.axis) for c in candidates if c.measured}
@@ -223,14 +232,12 @@ def beyond(
             for key in _at(held, n, document.hold)
         ]
     there = {e.key for e in grid} | {c.key for c in healthy}
+    measured = np.log([e.key for e in grid])
     out: list[CandidateAllocation] = []
     for b, n in places:
         if (b, n) in there or past_divergence(document, b, n):
             continue
-        near = min(
-            grid,
-            key=lambda e: abs(math.log(e.problems_per_batch / b)) + abs(math.log(e.rollouts_per_problem / n)),
-        )
+        near = grid[int(np.abs(measured - np.log([b, n])).sum(axis=1).round(9).argmin())]
         times = b * n / near.batch_rollouts
         if near.step_cost * times * LEAST_STEPS <= budget and (cap is None or b * n <= cap):
             past = _past(n, n_of) + (0.0 if held_b else _past(b, [e.problems_per_batch for e in grid]))
@@ -241,6 +248,8 @@ def beyond(
 def past_divergence(document: LawDocument, b: int, n: int) -> bool:
     """Return whether the runs diverged at (B_p, n), or at the end of the measured ones on its way there."""
     lost = {cell.key for cell in document.diverged}
+    if not lost:
+        return False
     cells = [*document.grid, *document.diverged]
     axes: tuple[AxisName, AxisName] = ("problems_per_batch", "rollouts_per_problem")
     for (axis, other), (value, held) in zip((axes, axes[::-1]), ((b, n), (n, b)), strict=True):

@@ -69,7 +69,6 @@ class Law(Shown, LawPosterior):
         max_batch_rollouts: int | None = None,
         n_train_problems: int | None = None,
         cost: Cost | None = None,
-        price: float | None = None,
     ) -> Prediction:
         """Return the recommended allocation for a budget, with its predicted reward.
 
@@ -84,9 +83,8 @@ class Law(Shown, LawPosterior):
         n_train_problems
             D, the number of training problems, from which isolaw counts epochs.
         cost
-            cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU hours if known.
-        price
-            price of a GPU hour, or of an hour of a machine without GPUs.
+            cost of steps (`isolaw.read_cost`). The prediction then includes hours, and GPU
+            hours and money if known.
 
         Raises
         ------
@@ -100,7 +98,7 @@ class Law(Shown, LawPosterior):
         >>> p.allocation.compute + p.unspent == 500_000
         True
         """
-        return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
+        return predict(self, compute, max_batch_rollouts, n_train_problems, cost)
 
     def rewards(self, *, n: Any, compute: Any, problems_per_batch: Any = None) -> NDArray[np.float64]:
         """Return the rewards of configurations at budgets: the estimate, followed by its draws.
@@ -160,7 +158,7 @@ class Law(Shown, LawPosterior):
         if self.surface is None:
             return pd.DataFrame(columns=names)
         seen = self.surface.model.observations
-        fitted = self.surface.rewards(seen.log2_n, seen.log2_b, np.exp(seen.t))[0]
+        fitted = self.surface.means(seen.log2_n, seen.log2_b, np.exp(seen.t))
         counts = (np.round(np.exp2(axis)).astype(np.int64) for axis in (seen.log2_b, seen.log2_n))
         columns = (*counts, np.exp(seen.t), seen.reward, fitted, seen.reward - fitted)
         return pd.DataFrame(dict(zip(names, columns, strict=True)))

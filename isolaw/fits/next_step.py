@@ -17,14 +17,15 @@ tenth of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from isolaw import commands
-from isolaw.allocation import Allocation, Cell
+from isolaw.allocation import Allocation, BatchShape, Cell
 from isolaw.errors import StoreError
 from isolaw.evidence import amount, number
 from isolaw.fits.allocations import FAR, CandidateAllocation, reached
@@ -35,7 +36,6 @@ from isolaw.fits.surface.slices import Slices
 from isolaw.registry import traits
 from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import Cost, Spent
-from isolaw.store import SweepStore
 
 SHARE = 0.25  # of the budget that one step may take
 _LEAST_STEPS = 4  # fewest steps of a run that shows anything
@@ -91,7 +91,6 @@ class Purse:
     budget: int
     unit: str
     cost: Cost | None
-    price: float | None
 
     def buys(
         self,
@@ -133,7 +132,7 @@ class Purse:
         if None in steps:
             return None
         seconds = sum((run.steps - run.start) * step for run, step in zip(runs, steps, strict=True) if step)
-        return Spent(self.cost.estimate(seconds), self.cost, self.price)
+        return Spent(self.cost.estimate(seconds), self.cost)
 
 
 def worth_running(
@@ -161,9 +160,11 @@ def worth_running(
     second = int(mean.argmax())
     gain[at] = gain[second] * (not candidates[at].measured)  # its own run would show what it is worth
     best: tuple[float, int, list[RunsToTrain]] | None = None
-    for k, candidate in enumerate(candidates):
-        runs = _runs(candidate, candidates[at], document, purse.budget)
-        price = sum((run.steps - run.start) * _cost(run, candidates) for run in runs)
+    grid, per_step = {e.key: e for e in document.grid}, {c.key: c.step_cost for c in candidates}
+    reach = reached(document.grid)
+    for k in np.flatnonzero(gain > 0).tolist():
+        runs = _runs(candidates[k], candidates[at], grid, reach, purse.budget)
+        price = sum((run.steps - run.start) * per_step[run.key] for run in runs)
         share = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
         if runs and gain[k] > max(share * fall, 0.0) and (best is None or gain[k] / price > best[0]):
             best = gain[k] / price, k, runs
@@ -182,24 +183,23 @@ def worth_running(
     return replace(step, why=f"{why} The remaining {left} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
 
 
-def _cost(run: Cell, candidates: Sequence[CandidateAllocation]) -> float:
-    return next(c.step_cost for c in candidates if c.key == run.key)
-
-
 def _runs(
-    k: CandidateAllocation, chosen: CandidateAllocation, document: LawDocument, budget: int
+    k: CandidateAllocation,
+    chosen: CandidateAllocation,
+    grid: Mapping[BatchShape, GridEntry],
+    reach: float,
+    budget: int,
 ) -> list[RunsToTrain]:
     """Return the cheapest runs that compare ``k`` with the chosen configuration; empty if none fits.
 
-    It is a new run to the compute that three n reached, or two longer runs if the budget is far beyond it, or
-    one more seed.
+    It is a new run to the compute that three n reached, which is ``reach``, or two longer runs if the budget
+    is far beyond it, or one more seed.
     """
-    grid = {entry.key: entry for entry in document.grid}
     entry, other = grid.get(k.key), grid.get(chosen.key)
     most = SHARE * budget  # in the unit of the budget
 
     def steps(cell: CandidateAllocation, share: float) -> int:
-        return int(min(share * most, reached(document.grid) / cell.rate) / cell.step_cost + 1e-9)
+        return int(min(share * most, reach / cell.rate) / cell.step_cost + 1e-9)
 
     if entry is None:
         return _if_any([_run(k, 0, steps(k, 1.0))])
@@ -265,6 +265,8 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
     n = sorted({run.rollouts_per_problem for run in step.runs})
     if not sweep or not step.runs or len(batches) * len(n) != len(step.runs):
         return step
+    from isolaw.store import SweepStore
+
     spec = SweepStore(sweep).read_spec()
     seed = max(spec.sweep.seeds) + 1 if step.runs[0].another_seed else spec.sweep.seeds[0]
     keys: dict[str, Any] = {
@@ -280,9 +282,11 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
 def sweep_of(document: LawDocument) -> str:
     """Return the directory of the sweep that made the runs, if it can continue; otherwise empty."""
     source = document.sources[0] if len(document.sources) == 1 else ""
+    if not source or not os.path.lexists(os.path.join(source, "sweep.json")):
+        return ""
+    from isolaw.store import SweepStore  # imported here, since most logs are of no sweep
+
     try:
-        if not source or not SweepStore(source).exists:
-            return ""
         return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
     except (StoreError, OSError):
         return ""
@@ -290,6 +294,8 @@ def sweep_of(document: LawDocument) -> str:
 
 def failed_runs(sweep: str) -> list[Cell]:
     """Return the configurations of the runs of a sweep that failed."""
+    from isolaw.store import SweepStore
+
     store = SweepStore(sweep)
     specs, _ = store.specs()
     return [

@@ -60,9 +60,10 @@ from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer, worth_ru
 from isolaw.fits.optimum import law_n, may_be_outside, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.selection import Floats
+from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF
-from isolaw.step_cost import LARGEST_BUDGET, Cost, checked_price, multiplied, parse_budget, parse_hours
+from isolaw.step_cost import LARGEST_BUDGET, Cost, multiplied, parse_budget, parse_hours
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
@@ -79,7 +80,6 @@ def predict(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
@@ -102,7 +102,7 @@ def predict(
     measured = candidates
     if law.surface is not None:
         candidates = within_reach(document, candidates, budget, flags)
-        outer = [c for c in outer if in_reach(document, c, budget)]
+        outer = in_reach(document, outer, budget)
     farthest = int(max(budget * c.rate for c in candidates))
     factor = times_beyond(farthest, document.grid)
     surface = law.surface and law.surface.drawn()
@@ -129,7 +129,7 @@ def predict(
     n = [c.level(document.axis) for c in candidates]
     b = [c.problems_per_batch for c in candidates]
     unit = "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit
-    purse = Purse(budget, unit, cost, checked_price(price))
+    purse = Purse(budget, unit, cost)
     step: NextStep | None = None
     if options:
         a = options[0].allocation
@@ -161,7 +161,6 @@ def predict(
         flags,
         asked,
         cost,
-        purse.price,
         (min(n), max(n)),
         (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
         rules,
@@ -258,27 +257,28 @@ def _options_of(
     reward = cut.reward[:, 0]
     loss = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
     drawn = loss[1:] if len(loss) > 1 else loss
-    out = [
+    expected = drawn.mean(axis=0)
+
+    def order(k: int) -> tuple[float, int, int]:
+        # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
+        c = candidates[k]
+        risk = _RISK * c.beyond + _UNMEASURED * (not c.measured)
+        return round(expected[k] / unit + risk, 12), c.rollouts_per_problem, c.problems_per_batch
+
+    best, *others = sorted(range(len(candidates)), key=order)
+    kept = [best, *(k for k in others if expected[k] <= most)]
+    return [
         Option(
             Allocation(*e.key, int(budget // e.step_cost)),
-            estimated(reward[:, at], "not_identified" if unsure else "ok"),
-            float(lost.mean()),
-            float(np.mean(lost <= TOLERANCE * unit)) if len(loss) > 1 else None,
+            estimated(reward[:, cut.place[k]], "not_identified" if unsure else "ok"),
+            float(expected[k]),
+            float(np.mean(drawn[:, k] <= TOLERANCE * unit)) if len(loss) > 1 else None,
             e.step_cost,
             e.measured,
             e.beyond,
         )
-        for e, lost, at in zip(candidates, drawn.T, cut.place, strict=True)
+        for k, e in ((k, candidates[k]) for k in kept)
     ]
-
-    def order(o: Option) -> tuple[float, int, int]:
-        # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
-        a = o.allocation
-        loss = round(o.expected_loss / unit + _RISK * o.beyond + _UNMEASURED * (not o.measured), 12)
-        return loss, a.rollouts_per_problem, a.problems_per_batch
-
-    out.sort(key=order)
-    return [o for i, o in enumerate(out) if i == 0 or o.expected_loss <= most]
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
@@ -306,7 +306,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
 
 
 def _falls(
-    surface: RewardModel,
+    surface: Surface,
     document: LawDocument,
     budget: int,
     candidates: Sequence[CandidateAllocation],
@@ -319,7 +319,7 @@ def _falls(
     places = np.array([c.place for c in candidates])
     earlier = np.geomspace(reach, budget, _EARLIER + 1)[:-1]
     u, v = (np.tile(axis, earlier.size) for axis in places.T)
-    mean = surface.rewards(u, v, np.repeat(earlier, len(places)))[0].reshape(earlier.size, -1).max(axis=1)
+    mean = surface.means(u, v, np.repeat(earlier, len(places))).reshape(earlier.size, -1).max(axis=1)
     at = int(mean.argmax())
     if mean[at] <= now + document.tolerance / 10:
         return []

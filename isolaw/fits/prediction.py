@@ -74,7 +74,6 @@ class Prediction(Shown):
     flags: list[Flag]  #: reasons for care
     asked: str = ""  #: a budget in hours as the user gave it; ``compute`` is then in seconds
     cost: Cost | None = None  #: cost of a step
-    price: float | None = None  #: price of a GPU hour, or of an hour of a machine without GPUs
     compared: tuple[int, int] | None = None  #: the smallest and the largest n that competed
     #: The smallest and the largest B_p that competed; None unless B_p varied independently of n.
     compared_batches: tuple[int, int] | None = None
@@ -138,7 +137,7 @@ class Prediction(Shown):
         """Return the cost of an option's steps, or None if the cost is unknown."""
         a = option.allocation
         known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
-        return Spent(known, self.cost, self.price) if known and self.cost else None
+        return Spent(known, self.cost) if known and self.cost else None
 
     @cached_property
     def next(self) -> NextStep:

@@ -314,18 +314,24 @@ def configurations_of(
     Configurations with fewer than ``least`` checkpoints are left out and flagged.
     """
     out = []
-    by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
+    points = points.sort_values(["run_id", "compute"])
+    names, starts = np.unique(points["run_id"].to_numpy(str), return_index=True)
+    columns = {name: points[name].to_numpy(np.float64) for name in ("compute", "value", "step")}
+    ends = [*starts[1:].tolist(), len(points)]
+    by_run = {
+        run_id: {name: values[start:end] for name, values in columns.items()}
+        for run_id, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
+    }
+    table = table.sort_values("seed", kind="stable")
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
-        members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", flags)
+        members = _without_copies(members, by_run, f"n = {n}", flags)
         curves = [by_run[run_id] for run_id in members.index]
         cost = float(b * n)  # does not depend on how steps are numbered
         if x != "compute":
-            spent, steps = (sum(c[name].iloc[-1] for c in curves) for name in ("compute", "step"))
+            spent, steps = (sum(c[name][-1] for c in curves) for name in ("compute", "step"))
             cost = float(spent / max(steps, 1))
-        compute, reward = (
-            np.concatenate([c[name].to_numpy(np.float64) for c in curves]) for name in ("compute", "value")
-        )
-        run = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
+        compute, reward = (np.concatenate([c[name] for c in curves]) for name in ("compute", "value"))
+        run = np.repeat(np.arange(len(curves)), [c["value"].size for c in curves])
         seeds = tuple(int(seed) for seed in members["seed"])
         configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
         if (checkpoints := configuration.checkpoints.size) < least:
@@ -337,16 +343,17 @@ def configurations_of(
 
 
 def _without_copies(
-    members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
+    members: pd.DataFrame, by_run: Mapping[str, Mapping[str, Floats]], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
     """Drop exact copies of runs, since one log under two seeds would show no variation between runs."""
     seen: dict[bytes, str] = {}
     for run_id in members.index:
-        rows = by_run[run_id]
-        seen.setdefault(rows["compute"].to_numpy().tobytes() + rows["value"].to_numpy().tobytes(), run_id)
-    if len(seen) < len(members):
-        text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
-        flags.append(Flag(Code.COPIES, text))
+        curve = by_run[run_id]
+        seen.setdefault(curve["compute"].tobytes() + curve["value"].tobytes(), run_id)
+    if len(seen) == len(members):
+        return members
+    text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
+    flags.append(Flag(Code.COPIES, text))
     return members.loc[list(seen.values())]
 
 

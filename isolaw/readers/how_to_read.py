@@ -64,6 +64,7 @@ from isolaw.errors import InputError, Issue, SpecError, Spelled, nearest, shown
 from isolaw.files import leads_out
 from isolaw.metrics import is_accuracy
 from isolaw.readers.containers import CONTAINERS
+from isolaw.readers.hub import ELSEWHERE
 from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.names import ALIASES, NAME_PATTERN, SYMBOL, settable, value_of
 from isolaw.runs import full_names
@@ -460,6 +461,8 @@ def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
     (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
     """
     paths = [Path(source) for source in sources]
+    if any(source.startswith(ELSEWHERE) for source in sources):
+        return None
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0] / READING_FILE, []
     folders = {_folder_of(path) for path in paths}

@@ -20,6 +20,7 @@ from isolaw.readers.assemble import assemble, one_identity
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
+from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
@@ -47,10 +48,10 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
         raise InputError("found no source; expected a directory, a log or a table")
     for source in sources:
         check_path("source", source)
-    how = how or HowToRead()
-    beside, links = next_to(sources)
+    how, paths = how or HowToRead(), [local(source) for source in sources]
+    beside, links = next_to(paths)
     files = [file.under(how) for file in beside]
-    there = search(sources, [_searched(source, how, files) for source in sources])
+    there = search(paths, [_searched(path, how, files) for path in paths])
     collector = _Collector(how, files, len(there.places) > 1)
     for place in there.places:
         if not any(way.excludes(place.path) for way in collector.ways):
@@ -63,7 +64,12 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     if not reading.candidates:
         raise DataError(f"no log matches; found: {read}")
     reading.read_as = [file.note(how) for file in beside]
-    reading.notes = [*reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
+    fetched = [
+        f"{name}: isolaw read it from {path}"
+        for name, path in zip(sources, paths, strict=True)
+        if name != path
+    ]
+    reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
         for path in links

@@ -24,6 +24,7 @@ from isolaw.fits.next_step import NextStep
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Hold
+from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
 from isolaw.readers.sources import search
 from isolaw.registry import Shown
@@ -32,7 +33,6 @@ from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
 from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
-from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +150,6 @@ def answer(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Callable[[str, float], None] = lambda stage, share: None,
@@ -171,7 +170,7 @@ def answer(
         the hardware limit on B_p · n; by default the limit of the sweep that made the runs.
     metric, eval_set, where, draws, seed, reading
         as in `isolaw.fit`.
-    n_train_problems, cost, price
+    n_train_problems, cost
         as for `Law.predict`.
     progress
         called with the name of each stage of the work, and the share of the stage that is done.
@@ -207,7 +206,6 @@ def answer(
         raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
     limits: dict[str, Any] = {
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
-        "price": price,
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
@@ -233,11 +231,17 @@ def law_file(source: str | os.PathLike[str]) -> Path | None:
 
     >>> law_file("examples/data")
     """
-    path = Path(source)
+    if str(source).startswith("wandb://"):  # which has runs only
+        return None
+    path = Path(local(source if isinstance(source, str) else Path(source)))
     if path.is_file():
         return path if Law.is_file(path) else None
     law = path / "law.json"
-    if SweepStore(path).exists or not law.is_file() or not Law.is_file(law):
+    if not law.is_file() or not Law.is_file(law):
+        return None
+    from isolaw.store import SweepStore
+
+    if SweepStore(path).exists:
         return None
     try:
         search([path])

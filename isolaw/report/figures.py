@@ -7,6 +7,7 @@ display and change no global state. Without dates, the same figure always gives 
 from __future__ import annotations
 
 import html
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -106,7 +107,7 @@ def law_figure(law: Law) -> Figure:
 def drawn(chart: Chart, levels: int, simulated: Simulated) -> Figure:
     """Draw a chart of the page, in the light palette for ``levels`` distinct n."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=_SIZE, layout="constrained")
+        figure = _Figure(figsize=_SIZE, layout="constrained")
         axes, colours = figure.add_subplot(), _Colours(levels)
         before: dict[str, Any] = {}
         for trace in chart.data:
@@ -123,6 +124,15 @@ def drawn(chart: Chart, levels: int, simulated: Simulated) -> Figure:
         if entries := len(axes.get_legend_handles_labels()[0]):
             figure.legend(loc="outside lower center", ncols=min(entries, 7), frameon=False)
     return figure
+
+
+class _Figure(Figure):
+    """A figure that a notebook shows, also one that has not imported pyplot."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        image = io.BytesIO()
+        self.savefig(image, dpi=2 * self.dpi)  # for screens of high resolution, at the usual size
+        return image.getvalue(), dict(zip(("width", "height"), self.canvas.get_width_height(), strict=True))
 
 
 class _Colours:

@@ -58,7 +58,6 @@ def test_a_command_has_sixteen_options_at_most(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["predict", "law.json", "--compute", "1e6", "--price", "2"], "--price requires --cost"),
         (["doctor", "--device", "cpu"], "--device requires --gpu"),
         (["problems", "--counts", "c.csv", "--model", "m"], "--counts cannot be combined with --model"),
     ],

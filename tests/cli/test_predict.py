@@ -109,6 +109,7 @@ def test_no_such_law(isolaw: Call, tmp_path: Path) -> None:
     assert "No such file" in stderr
 
 
+@pytest.mark.slow
 def test_as_a_program(command: str, law: Path) -> None:
     def script(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -122,7 +123,7 @@ def test_as_a_program(command: str, law: Path) -> None:
 
 def test_what_it_costs(isolaw: Call, law: Path) -> None:
     own = "12/s@8"
-    code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", own, "--price", "2.5")
+    code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", f"{own},2.5/h")
     assert (code, stderr) == (0, "")
     first, *_ = lines = stdout.splitlines()
     assert first.startswith("For 384gpuh: n = ")
@@ -146,7 +147,7 @@ def test_what_it_costs(isolaw: Call, law: Path) -> None:
     assert code == 0
     for wrong in (
         ["--budget", "1h"],
-        ["--compute", "1e5", "--price", "2"],
+        ["--compute", "1e5", "--cost", f"{own},0/h"],
         [],
         ["--compute", "1", "--budget", "1h"],
     ):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +131,67 @@ def whole() -> Callable[[Path], None]:
         assert table["value"].tolist() == pytest.approx([step / 100 for step in range(1, 21)])
 
     return check
+
+
+ROOT = Path(__file__).parents[2]
+TRL = Path(sys.prefix) / "trainers/trl"
+
+
+@dataclass(frozen=True)
+class TRLOverTwo:
+    """Four runs of TRL on the tiny model, with a process on each of two machines."""
+
+    base: Path
+    compute: int = 96
+
+    def spec(self, launcher: list[str], rank: str, port: int, executor: dict[str, Any]) -> SweepSpec:
+        """Return the sweep. ``launcher`` starts a shell on each machine, whose number is in ``rank``."""
+        group = (
+            f"RANK=${rank} WORLD_SIZE={{nodes}} LOCAL_RANK=0 MASTER_ADDR={{head_address}} MASTER_PORT={port}"
+        )
+        words = [*launcher, "bash", "-c", f'{group} PYTHONPATH={TRL} exec "$@"', "trl", sys.executable,
+                 str(ROOT / "examples/trl_grpo.py"), "--model", str(self.base / "model"), "--problems",
+                 str(self.base / "easy"), "--use_cpu", "true", "--bf16", "false", "--report_to", "none",
+                 "--ddp_backend", "gloo"]  # fmt: skip
+        return SweepSpec.parse(
+            {
+                "sweep": {"backend": "command", "compute": self.compute, "seeds": 2},
+                "grid": {"problems_per_batch": [4], "rollouts_per_problem": [2, 4]},
+                "recipe": {"lr": 1e-2, "max_response_tokens": 6},
+                "problems": {"set": "easy"},
+                "evaluation": {"points": 4},
+                "command": {"run": words, "framework": "trl"},
+                "executor": {**executor, "nodes": 2, "cpus": 1},
+            }
+        )
+
+    def check(self, out: Path) -> None:
+        """Assert that each run's C, steps and rewards are those of TRL's own state, and that one resumed."""
+        store, resumed = SweepStore(out), 0
+        table = store.collect().points
+        table = table[(table["metric"] == "reward") & (table["eval_set"] == "train")]
+        assert len(store.run_ids()) == table["run_id"].nunique() == 4
+        for run_id, points in table.groupby("run_id"):
+            folder = out / "runs" / run_id
+            n = json.loads((folder / "spec.json").read_text())["rollouts_per_problem"]
+            newest = max(
+                folder.glob("out/*/checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2])
+            )
+            state = json.loads((newest / "trainer_state.json").read_text())
+            rewards = {line["step"]: line["reward"] for line in state["log_history"] if "reward" in line}
+            assert dict(zip(points["step"], points["value"], strict=True)) == rewards
+            assert points["compute"].tolist() == [4 * n * step for step in range(1, state["max_steps"] + 1)]
+            assert state["global_step"] == state["max_steps"] == self.compute // (4 * n)
+            resumed += "--resume_from_checkpoint" in "".join(
+                p.read_text() for p in folder.glob("out/*/command.sh")
+            )
+        assert resumed == 1
+
+
+@pytest.fixture(scope="session")
+def trl(tmp_path_factory: pytest.TempPathFactory) -> TRLOverTwo:
+    if not TRL.is_dir():
+        pytest.skip("needs TRL (make trainers)")
+    base = tmp_path_factory.mktemp("trl") / "base"
+    subprocess.run([sys.executable, str(ROOT / "examples/tiny_model.py"), str(base)], check=True)
+    return TRLOverTwo(base)

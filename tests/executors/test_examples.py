@@ -12,7 +12,6 @@ import arithmetic
 import pytest
 
 from isolaw import SweepSpec, engine
-from isolaw.errors import SpecError
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "cluster"
@@ -30,12 +29,12 @@ def test_sweeps_lack_at_most_the_model(file: Path, tmp_path: Path) -> None:
     """Also on a machine that has none of the GPUs that they ask for."""
     arithmetic.write(tmp_path / "easy", ["add-100"], n_train=1000, n_validation=300)
     spec = SweepSpec.read(file)
-    if spec.sweep.backend != "real":
-        assert engine.resolve_sweep(spec, tmp_path / "out").todo
-        return
-    with pytest.raises(SpecError) as raised:
-        engine.resolve_sweep(SweepSpec.read(file, [f"problems.set={tmp_path / 'easy'}"]), tmp_path / "out")
-    assert {problem.where for problem in raised.value.issues} == {"real.model"}
+    if spec.sweep.backend == "real":
+        spec = SweepSpec.read(file, [f"problems.set={tmp_path / 'easy'}"])
+    resolved = engine.resolve_sweep(spec, tmp_path / "out")
+    assert resolved.todo
+    without = [note for note in resolved.notes if "has no weights here" in note]
+    assert len(without) == (spec.sweep.backend == "real")
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=lambda path: path.stem)

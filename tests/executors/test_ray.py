@@ -167,35 +167,56 @@ def test_isolaw_waits_as_long_as_ray_takes_to_notice_a_dead_machine() -> None:
     assert Config.health_check_failure_threshold() * each / 1000 <= ray_tasks._NOTICED_S
 
 
+ON_RAY = [sys.executable, str(Path(__file__).parents[2] / "examples" / "cluster" / "on_ray.py")]
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        return free.getsockname()[1]
+
+
+def one_dies(cluster: Any, spec: SweepSpec, out: Path, checkpoint: str) -> list[Event]:
+    """Make a sweep, and remove the second machine once a run has the checkpoint; another one comes."""
+    events, died = [], False
+    for event in events_of(spec, out):
+        events.append(event)
+        if not died and list(out.glob(f"runs/*/out/0/{checkpoint}")):
+            died = True
+            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    assert died
+    return events
+
+
 @pytest.mark.nightly
 def test_a_command_over_two_machines_one_of_which_dies(
     cluster: Any, on_ray, pair: Path, whole, tmp_path: Path
 ) -> None:
     """A script starts its second process in the bundle that isolaw has reserved there."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    launcher = Path(__file__).parents[2] / "examples" / "cluster" / "on_ray.py"
-    out, died = tmp_path / "out", []
+    out = tmp_path / "out"
     spec = SweepSpec.parse(
         {
             "sweep": {"backend": "command", "compute": 160, "seeds": 1},
             "grid": {"problems_per_batch": [2], "rollouts_per_problem": [4]},
             "command": {
-                "run": [sys.executable, str(launcher), sys.executable, str(pair), str(port)],
+                "run": [*ON_RAY, sys.executable, str(pair), str(free_port())],
                 "log": "{out}/metrics.jsonl", "checkpoints": "step-{step}",
             },
             "executor": on_ray(nodes=2, cpus=1),
         }
     )  # fmt: skip
-    events = []
-    for event in events_of(spec, out):
-        events.append(event)
-        if not died and list(out.glob("runs/*/out/0/step-5")):
-            died.append(True)
-            cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
-            cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    assert died
+    events = one_dies(cluster, spec, out, "step-5")
     assert events[-1].kind == "done", events[-1].cause
     (commands,) = out.glob("runs/*/out/0/command.sh")
     assert commands.read_text().count("on_ray.py") == 2
     whole(out)
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+def test_trl_over_two_machines_one_of_which_dies(cluster: Any, on_ray, trl, tmp_path: Path) -> None:
+    spec = trl.spec(ON_RAY, "NODE_RANK", free_port(), on_ray())
+    events = one_dies(cluster, spec, tmp_path, "checkpoint-*/trainer_state.json")
+    ends = [e for e in events if e.kind not in ("checkpoint", "warning")]
+    assert [e.kind for e in ends] == ["done"] * 4, [e.cause for e in events if e.cause]
+    trl.check(tmp_path)

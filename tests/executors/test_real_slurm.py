@@ -373,9 +373,27 @@ def test_what_no_machine_has_room_for_says_why_it_waits(long, tmp_path: Path) ->
     assert re.fullmatch(r"SLURM job \d+ waits: PartitionConfig", cause)
 
 
+def dies(out: Path, checkpoint: str) -> Callable[[Event], None]:
+    """Kill what runs on the second machine once a run has the checkpoint."""
+    died: list[bool] = []
+
+    def die(_: Event) -> None:
+        if died or not list(out.glob(f"runs/*/out/0/{checkpoint}")):
+            return
+        died.append(True)
+        said("scontrol", "update", "NodeName=two", "State=DOWN", "Reason=dead")
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("SLURMD_NODENAME") == "two":
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        said("scontrol", "update", "NodeName=two", "State=RESUME")
+
+    return die
+
+
 def test_a_command_over_two_machines_one_of_which_dies(make, pair: Path, whole, tmp_path: Path) -> None:
     """It starts once, with the names of its machines; after the death it continues from its checkpoint."""
-    (port,), out, died = free_ports(1), tmp_path / "out", []
+    (port,), out = free_ports(1), tmp_path / "out"
     spec = SweepSpec.parse(
         {
             "sweep": {"backend": "command", "compute": 160, "seeds": 1},
@@ -389,25 +407,24 @@ def test_a_command_over_two_machines_one_of_which_dies(make, pair: Path, whole, 
         }
     )  # fmt: skip
 
-    def die(_: Event) -> None:
-        if died or not list(out.glob("runs/*/out/0/step-5")):
-            return
-        died.append(True)
-        said("scontrol", "update", "NodeName=two", "State=DOWN", "Reason=dead")
-        for process in psutil.process_iter(["environ"]):
-            if (process.info["environ"] or {}).get("SLURMD_NODENAME") == "two":
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-        said("scontrol", "update", "NodeName=two", "State=RESUME")
-
-    events = make(spec, out, die)
+    events = make(spec, out, dies(out, "step-5"))
     assert [e.kind for e in events if e.kind not in ("checkpoint", "warning")] == ["done"]
-    assert died
     assert "--nodes=2" in next((out / "slurm").glob("*_submission.sh")).read_text()
     (commands,) = out.glob("runs/*/out/0/command.sh")
     assert commands.read_text().count("srun --overlap --nodes=2") == 2
     assert "ISOLAW_NODE_LIST=one,two" in commands.read_text()
     whole(out)
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+def test_trl_over_two_machines_one_of_which_dies(make, trl, tmp_path: Path) -> None:
+    (port,), out = free_ports(1), tmp_path / "out"
+    launcher = ["srun", "--overlap", "--nodes={nodes}", "--ntasks-per-node=1"]
+    spec = trl.spec(launcher, "SLURM_PROCID", port, {"kind": "slurm"})
+    events = make(spec, out, dies(out, "checkpoint-*/trainer_state.json"))
+    assert [e.kind for e in events if e.kind not in ("checkpoint", "warning")] == ["done"] * 4, told(events)
+    trl.check(out)
 
 
 # What ray-in-job.sh starts: it asks every machine of its Ray for a number, in every step.

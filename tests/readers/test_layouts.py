@@ -53,6 +53,7 @@ def printed(capsys: pytest.CaptureFixture[str], before: str) -> list[str]:
     return shlex.split(command.replace("B_p=<number>", "B_p=8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_one_pattern_settles_a_layout_and_its_runs_fit(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

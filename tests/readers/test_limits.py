@@ -172,6 +172,7 @@ def test_a_hole_of_100_gb(tmp_path: Path, name: str, head: bytes) -> None:
     assert time.process_time() - began < SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.jsonl", "train.log"])
 def test_a_line_that_does_not_end(tmp_path: Path, name: str) -> None:
     head = STEP if name == "run.jsonl" else CONSOLE * 800
@@ -199,6 +200,7 @@ def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert file.read(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [

@@ -3,6 +3,23 @@
 ``bandit.model`` names the simulator. The defaults of the recipe's lr (η) and KL weight (β) are the preset's
 values for ``problems.difficulty``. If the difficulty is not set, isolaw derives it from the mean success
 probability before training. isolaw rejects settings that a simulator cannot represent.
+
+For each evaluation set, the metrics of a checkpoint are computed from the success probabilities p_i, which
+the simulator knows:
+
+- ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as for a language
+  model. With ``samples = 0`` they are exact (`isolaw.metrics.expected`).
+- ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact.
+- ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
+
+For the whole run, metrics of the set ``train`` include ``drift``, the squared distance of the policy's
+parameters from their initial values. Optional metrics are ``interference`` and ``spillover``, which measure
+how a step on some problems changes the other problems. To measure them, the simulator makes an additional
+step on a set S of B_p training problems with separate rollouts, and then undoes it. Let Δ_i be the change of
+p_i for each training problem outside S. Then ::
+
+    spillover    = mean |Δ_i|                      the size of the change in other problems
+    interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of this change that is a loss; 0: pure transfer
 """
 
 from __future__ import annotations
@@ -10,7 +27,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +35,88 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw import metrics
-from isolaw.backend import Backend, Checkpoint, RunContext, UnreadableState, sampling_issues
+from isolaw.backend import Backend, Checkpoint, Measurement, RunContext, UnreadableState, sampling_issues
 from isolaw.backends.bandit import options
-from isolaw.backends.bandit.evaluation import EVAL_SETS, EXTRA, Evaluation
 from isolaw.backends.bandit.options import difficulty_of, simulator
 from isolaw.config import RunSpec
 from isolaw.config.run import REFERENCE_BATCH
-from isolaw.errors import Issue, SpecError, nearest
-from isolaw.simulators.draws import permutations
-from isolaw.simulators.model import ADVANTAGES, Model, Update
+from isolaw.errors import Issue, RunError, SpecError, nearest
+from isolaw.simulators.draws import binomial, permutations
+from isolaw.simulators.model import ADVANTAGES, Floats, Model, Update
 from isolaw.simulators.presets import shipped
 from isolaw.simulators.problems import NAMED, ORDER
 
+_EVAL_SETS = ("validation", "train")
+_EXTRA = ("histogram", "interference")
+_PROBE = len(_EVAL_SETS)
+_BINS = 20
 _ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
 _MOST_GIGABYTES = 4.0
 _REPRESENTED = {
     "algorithm", "lr", "lr_scaling", "advantage", "gradient_rollouts", "zero_variance_filter", "replacement",
     "kl", "entropy", "staleness",
 }  # fmt: skip
+
+
+class _Evaluation:
+    """Computes the metrics of the simulated model of a run.
+
+    ``stream(part, step)`` returns the random stream of one measurement. Streams depend on the step, so
+    results do not depend on the number of evaluations.
+    """
+
+    def __init__(
+        self, spec: RunSpec, update: Update, stream: Callable[[int, int], np.random.Generator]
+    ) -> None:
+        self.spec, self.stream = spec, stream
+        self.probe = replace(update, staleness=0)
+        names = spec.evaluation.metrics
+        self.accuracies = [name for name in names if name not in _EXTRA]
+        self.histogram, self.interference = ("histogram" in names, "interference" in names)
+
+    def rows(self, model: Model, step: int) -> list[Measurement]:
+        """Return all measurements after ``step`` steps; raise `RunError` if the run has diverged."""
+        rows: list[Measurement] = []
+        success = {s: model.success(train=s == "train") for s in _EVAL_SETS if s in self.spec.evaluation.sets}
+        finite = all(np.isfinite(p).all() for p in success.values())
+        if not finite or not math.isfinite(drift := model.drift()):
+            raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
+        for name, p in success.items():
+            rows += self._accuracies(name, p, _EVAL_SETS.index(name), step)
+            rows += self._landscape(name, p)
+        rows.append(Measurement("train", "drift", drift))
+        if self.interference:
+            rows += self._interference(model, step)
+        return rows
+
+    def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Measurement]:
+        samples = self.spec.evaluation.samples
+        correct: Any = binomial(self.stream(index, step), samples, p) if samples else None
+        for name in self.accuracies:
+            value = metrics.evaluate(name, correct, samples) if samples else metrics.expected(name, p)
+            yield Measurement(eval_set, name, value, p.size, samples or None)
+
+    def _landscape(self, eval_set: str, p: Floats) -> Iterator[Measurement]:
+        shape = metrics.landscape(p, bins=_BINS)
+        yield Measurement(eval_set, "zero_fraction", shape.zero_fraction, p.size)
+        yield Measurement(eval_set, "gini", shape.gini, p.size)
+        if self.histogram:
+            for i, count in enumerate(shape.histogram):
+                end = "]" if i == _BINS - 1 else ")"
+                name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
+                yield Measurement(eval_set, name, count / p.size, p.size)
+
+    def _interference(self, model: Model, step: int) -> Iterator[Measurement]:
+        rng = self.stream(_PROBE, step)
+        before, p = model.arrays(), model.success(train=True)
+        batch = rng.choice(p.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
+        model.advance(batch[None, :].astype(np.int64), self.probe, rng)
+        change = np.delete(model.success(train=True) - p, batch)
+        model.restore(before)
+        total = float(np.abs(change).sum())
+        if total > 0:
+            yield Measurement("train", "interference", float(-change[change < 0].sum()) / total, change.size)
+            yield Measurement("train", "spillover", total / change.size, change.size)
 
 
 def _issues_of(spec: RunSpec) -> list[Issue]:
@@ -131,16 +212,16 @@ def _grid(spec: RunSpec) -> Iterator[Issue]:
 def _evaluation(spec: RunSpec) -> Iterator[Issue]:
     samples = spec.evaluation.samples
     for name in spec.evaluation.sets:
-        if name not in EVAL_SETS:
-            accepted, close = ", ".join(EVAL_SETS), nearest(name, EVAL_SETS)
+        if name not in _EVAL_SETS:
+            accepted, close = ", ".join(_EVAL_SETS), nearest(name, _EVAL_SETS)
             yield Issue("evaluation.sets", found=name, accepted=accepted, nearest=close)
     yield from sampling_issues(spec, "the simulator does not model it")
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
-        if name not in EXTRA and (parsed is None or (samples and parsed[1] > samples)):
+        if name not in _EXTRA and (parsed is None or (samples and parsed[1] > samples)):
             limit = f" with k ≤ {samples} (or evaluation.samples = 0, exact)" if samples else ""
-            accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(EXTRA)}"
-            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, EXTRA))
+            accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(_EXTRA)}"
+            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, _EXTRA))
 
 
 # The simulators' η is the lr at B = 1 with square-root scaling.
@@ -221,7 +302,7 @@ class _Bandit(Backend):
                 done = _restore(ctx.state, model, rollouts, batches)
             except Exception as error:
                 raise UnreadableState(ctx.state, error) from error
-        evaluation = Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
+        evaluation = _Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
         for step in spec.schedule():
             if step <= done:
                 continue

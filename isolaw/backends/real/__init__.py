@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from isolaw import commands, metrics
@@ -56,7 +57,7 @@ class _Real(Backend):
         named, modules = spec.options.get("reward"), spec.options.get("modules")
         place = os.path.abspath(modules) if isinstance(modules, str) else None
         if isinstance(name := spec.options.get("model"), str) and "real.model" not in wrong:
-            issues += models.check(name)
+            issues += models.check(name, weights=False)
         for value in named if isinstance(named, list | tuple) else [named]:
             if isinstance(value, str) and "real.reward" not in wrong:
                 issues += rewards.check(value, folder=place)
@@ -101,6 +102,8 @@ class _Real(Backend):
             for name in options.rewards
             if (file := rewards.file_of(name, options.modules))
         ]
+        if not models.has_weights(options.model):
+            code.append(f"{options.model} has no weights here: isolaw can only plan with the model's sizes")
         code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
         return [*code, *presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
@@ -113,7 +116,6 @@ class _Real(Backend):
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
         unplannable = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
         return [
-            *_missing_packages(options),
             *_recipe_issues(spec),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
@@ -126,8 +128,11 @@ class _Real(Backend):
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
-        """Import the modules of the reward functions, and return the functions' issues."""
+        """Return the issues that a dry run does not have: of packages, weights and reward functions."""
         options = RealOptions.of(spec)
+        packages = [*_missing_packages(options), *lora.missing(spec.recipe)]
+        if wrong := [*packages, *models.check(options.model)]:
+            return wrong
         named = (rewards.check_code(name, folder=options.modules) for name in options.rewards)
         return [issue for issues in named for issue in issues]
 
@@ -147,12 +152,13 @@ class _Real(Backend):
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
-        state = _STATE_BYTES * (adapters.numbers(folder) if adapters else models.parameters(folder))
+        decoder = Decoder.read(folder)
+        whole = models.parameters(folder) or (decoder.parameters if decoder else 0)
+        state = _STATE_BYTES * (adapters.numbers(folder) if adapters else whole)
         if spec.recipe.algorithm == "ppo" and adapters:
             state *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic
-            decoder = Decoder.read(folder)
-            state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
+            state += _STATE_BYTES * (decoder.critic.parameters if decoder else whole)
         shared = math.gcd(options.processes, options.streaming)
         return Needs(options.cores, options.cores if environment.gpus() else 0, state, shared)
 
@@ -209,6 +215,10 @@ def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
     except SpecError as error:
         return Path(name), None, error.issues
     stored, issues = _read_set(str(folder))
+    if not folder.is_dir():
+        issues = tuple(
+            replace(one, where="problems.set", message=f"{folder}: {one.message}") for one in issues
+        )
     return folder, stored, list(issues)
 
 
@@ -367,7 +377,7 @@ def _prompt_issues(
     folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
 ) -> tuple[Issue, ...]:
     """Return issues of the prompts or the interruption phrase, given responses of ``longest`` tokens."""
-    if not environment.installed("transformers"):
+    if not environment.installed("transformers") or not models.has_weights(model):
         return ()
     try:
         tokenizer = models.tokenizer(model)

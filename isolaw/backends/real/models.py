@@ -1,4 +1,8 @@
-"""Check the folder of a language model in Hugging Face format, and read facts without loading the model."""
+"""Check the folder of a language model in Hugging Face format, and read facts without loading the model.
+
+A dry run needs the sizes of the model only: a folder with ``config.json`` or, where there is no such folder,
+its name, if isolaw knows a model of this name.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from isolaw.backends.real import environment
-from isolaw.errors import DataError, Issue, SpecError
+from isolaw.errors import DataError, InputError, Issue, SpecError, nearest, shown
 from isolaw.files import open_file
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
@@ -27,6 +32,30 @@ _REFUSED = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
     "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
 }  # fmt: skip
+# From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
+# num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, tie_word_embeddings.
+_KNOWN = {
+    "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151_936, True),
+    "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151_936, True),
+    "qwen2.5-3b": ("qwen2", 2048, 11_008, 36, 16, 2, 128, 151_936, True),
+    "qwen2.5-7b": ("qwen2", 3584, 18_944, 28, 28, 4, 128, 152_064, False),
+    "qwen2.5-14b": ("qwen2", 5120, 13_824, 48, 40, 8, 128, 152_064, False),
+    "qwen2.5-32b": ("qwen2", 5120, 27_648, 64, 40, 8, 128, 152_064, False),
+    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151_936, True),
+    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151_936, True),
+    "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151_936, True),
+    "qwen3-8b": ("qwen3", 4096, 12_288, 36, 32, 8, 128, 151_936, False),
+    "qwen3-14b": ("qwen3", 5120, 17_408, 40, 40, 8, 128, 151_936, False),
+    "qwen3-32b": ("qwen3", 5120, 25_600, 64, 64, 8, 128, 151_936, False),
+    "llama-3.2-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128_256, True),
+    "llama-3.2-3b": ("llama", 3072, 8192, 28, 24, 8, 128, 128_256, True),
+    "llama-3.1-8b": ("llama", 4096, 14_336, 32, 32, 8, 128, 128_256, False),
+}
+_KEYS = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
+_CONTEXT = 32_768  # tokens that all of them accept
 _EXPERTS = re.compile(r"(?:num|n|moe_num|num_local|n_routed|num_moe|n_shared)_experts|moe_intermediate_size")
 
 
@@ -59,25 +88,29 @@ def _stamp(folder: Path) -> str:
     return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 
 
-def check(model: str | Path, where: str = "real.model") -> list[Issue]:
-    """Return the issues of a model's folder."""
+def check(model: str | Path, where: str = "real.model", weights: bool = True) -> list[Issue]:
+    """Return the issues of a model's folder; without ``weights``, only those of its sizes."""
     try:
         model = folder(str(model), where)
     except SpecError as error:
         return error.issues
+    if not weights and not model.exists() and _known(model):
+        return []
     if not (model / "config.json").is_file():
         reason = "the folder has no config.json" if model.exists() else "no such folder"
         accepted = "the folder of a model in Hugging Face format"
-        return [Issue(where, f"{model}: {reason}", accepted=accepted)]
+        close = nearest(model.name.lower(), _KNOWN) if not weights else ""
+        accepted += f", or for a dry run a known model: {', '.join(_KNOWN)}" * (not weights)
+        return [Issue(where, f"{model}: {reason}", accepted=accepted, nearest=close)]
     # Libraries that load the model would wait for a pipe, or read a device forever.
     if special := [
         path for path in model.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
     ]:
         return [Issue(where, f"{min(special)}: found a special file; expected a file")]
-    weights = sorted(model.glob("*.safetensors"))
-    if not weights:
+    files = sorted(model.glob("*.safetensors"))
+    if weights and not files:
         return [Issue(where, f"{model}: the folder has no *.safetensors", accepted="weights as safetensors")]
-    faults = [f"{path}: incomplete safetensors file" for path in weights if not _is_whole(path)]
+    faults = [f"{path}: incomplete safetensors file" for path in files if not _is_whole(path)]
     faults += [f"{model / 'config.json'}: {fault}" for fault in _config_faults(model)]
     return [Issue(where, fault) for fault in faults]
 
@@ -89,15 +122,37 @@ def folder(name: str, where: str) -> Path:
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # name too long, loop of links, null byte
         why = getattr(error, "strerror", None) or str(error)
-        shown = f"{name[:80]}…" if len(name) > 80 else name
-        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", shown)]) from None
+        raise SpecError(
+            [Issue(where, f"not a folder's name: {why[:200]}", f"{name[:80]}…" if len(name) > 80 else name)]
+        ) from None
     return path
 
 
 def config(model: str | Path) -> Any:
-    """Return the content of a model's ``config.json``."""
-    with open_file(Path(model) / "config.json") as file:
+    """Return the content of a model's ``config.json``, of this file itself, or of a known model.
+
+    Raise `InputError` if there is neither such a folder nor such a file, and no known model has this name.
+    """
+    path = Path(model)
+    if not os.path.exists(path):  # also for a name that no file can have
+        if known := _known(path):
+            return known
+        close = f" (did you mean {near}?)" if (near := nearest(path.name.lower(), _KNOWN)) else ""
+        accepted = f"a config.json, its folder, or a known model: {', '.join(_KNOWN)}"
+        raise InputError(f"found {shown(str(model))}; expected {accepted}{close}")
+    with open_file(path / "config.json" if path.is_dir() else path) as file:
         return json.load(file)
+
+
+def _known(model: Path) -> dict[str, Any]:
+    """Return the configuration of a model that isolaw knows by name, or an empty dictionary."""
+    sizes = _KNOWN.get(model.name.lower().removesuffix("-instruct"))
+    return {**dict(zip(_KEYS, sizes, strict=True)), "max_position_embeddings": _CONTEXT} if sizes else {}
+
+
+def has_weights(model: str | Path) -> bool:
+    """Return whether a folder has weights; without them, isolaw only plans."""
+    return os.path.isdir(model) and any(Path(model).glob("*.safetensors"))
 
 
 def _config_faults(model: Path) -> list[str]:
@@ -197,7 +252,7 @@ def ends(model: str | Path) -> set[int]:
 def digest(model: str | Path) -> str:
     """Return the SHA-256 of a model's JSON files, weights and tokenizer files, in order of their names."""
     checksum = hashlib.sha256()
-    for path in sorted(Path(model).iterdir()):
+    for path in sorted(Path(model).glob("*")):
         if path.suffix in _PARTS and path.is_file():
             checksum.update(path.name.encode())
             with path.open("rb") as file:
@@ -208,6 +263,8 @@ def digest(model: str | Path) -> str:
 
 def tokenizer(model: str | Path) -> Any:
     """Load a model's tokenizer (`transformers`); raise `DataError` if that fails."""
+    if not Path(model).is_dir():  # transformers would take it for a name on the Hub
+        raise DataError(f"{model}: no such folder")
     with environment.importing():
         from transformers import AutoTokenizer
 

@@ -59,7 +59,8 @@ class RealOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
+    # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer). A dry
+    # run needs its config.json, or a known name.
     model: Annotated[str, Field(min_length=1)]
     # exact, math, package.module:function, or a list of these. The first reward decides which responses are
     # correct.
@@ -139,7 +140,9 @@ class RealOptions(BaseModel):
         if len(set(section.rewards)) < len(section.rewards) or not section.rewards:
             raise SpecError([Issue("real.reward", found=list(section.rewards), accepted="distinct rewards")])
         dtype = section.dtype or ("bfloat16" if environment.gpus() else "float32")
-        sampler = section.sampler or ("vllm" if environment.installed("vllm") else "transformers")
+        elsewhere = environment.gpus() > 0 and not environment.host_memory()  # has what this machine may lack
+        with_vllm = elsewhere or environment.installed("vllm")
+        sampler = section.sampler or ("vllm" if with_vllm else "transformers")
         tolerance = section.logprob_tolerance or TOLERANCE[dtype]
         return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
 

@@ -91,7 +91,6 @@ def to_target(
     eval_set: str | None = None,
     where: Mapping[str, Any] | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
     **reading: Unpack[ReadKeywords],
 ) -> TargetStudy:
     """Return the rollouts and steps to target rewards, the critical batches, and the law of the best lr.
@@ -105,8 +104,8 @@ def to_target(
         target rewards; by default five, from 50 % to 90 % of the rise that half of the configurations reach.
     metric, eval_set, where
         the same as in `isolaw.fit`.
-    cost, price
-        cost of a step (`isolaw.read_cost`), and price of an hour.
+    cost
+        cost of a step (`isolaw.read_cost`).
 
     Raises
     ------
@@ -148,7 +147,7 @@ def to_target(
     data = _data(levels, reached_at, (begun, ends), table, recipes)
     critical = critical_batches(data, flags)
     law = rule_of_lr(data)
-    rows = _rows(data, table, recipes, cost, price)
+    rows = _rows(data, table, recipes, cost)
     flags[:0] = flags_of_simulated(runs.select(table.index).simulated)
     return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
 
@@ -295,7 +294,6 @@ def _rows(
     table: pd.DataFrame,
     recipes: list[str],
     cost: Cost | None,
-    price: float | None,
 ) -> tuple[TargetRow, ...]:
     """Return a row for each configuration and target, with the runs of a configuration pooled."""
     keys = ["problems_per_batch", "rollouts_per_problem", "lr", *recipes]
@@ -317,7 +315,7 @@ def _rows(
                 rollouts = Quantity(value, (value / width, value * width))
             steps = rollouts / (b * n)
             seconds = cost and cost.seconds(b, n, max(round(value / (b * n)), 1))
-            spent = Spent(seconds, cost, price) if cost and seconds else None
+            spent = Spent(seconds, cost) if cost and seconds else None
             recipe = {name: plain(first[name]) for name in recipes}
             counts = (float(target), int(at.sum()), int(reached.sum()))
             out.append(TargetRow(b, n, lr, recipe, *counts, rollouts, steps, spent))

@@ -19,7 +19,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.model import Places, StructuralModel, model_of
+from isolaw.fits.surface.model import Kernels, Places, StructuralModel, model_of
 
 _STARTS = ((-1.0, 0.0), (0.7, 0.0), (-0.5, -1.0), (-0.5, 1.0))  # τ and c, in deviations of the prior
 _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the prior
@@ -75,28 +75,43 @@ class Surface:
         Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
         """
         at, draws = self.model.at(log2_n, log2_b, np.log(compute)), self.of_draw.size
+        if not draws:
+            return self.means(log2_n, log2_b, compute)[None]
+        among, used = self.model.among(at), np.unique(self.of_draw)
         z = np.random.default_rng(self.seed).standard_normal((draws, log2_n.size))
         out = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():
-            used = np.unique(self.of_draw) if draws else np.arange(1)
-            given = each(lambda h: self._given(int(h), at), used, max(log2_n.size, self.model.y.size))
+            given = each(lambda h: self._given(int(h), at, among), used, max(log2_n.size, self.model.y.size))
             for h, (mean, root) in zip(used, given, strict=True):
                 rows = np.flatnonzero(self.of_draw == h)
                 out[1 + rows] = mean + z[rows] @ root.T
-                out[0] += mean * (rows.size / draws if draws else 1.0)
+                out[0] += mean * (rows.size / draws)
         return self.model.link.rewards(self.model.centre + self.model.scale * out)
 
-    def _given(self, h: int, at: Places) -> tuple[Floats, Floats]:
-        """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
+    def means(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return the mean rewards at Q points (Q,), row 0 of `rewards`, in much less time."""
+        at = self.model.at(log2_n, log2_b, np.log(compute))
+        used, counts = np.unique(self.of_draw, return_counts=True) if self.of_draw.size else ([0], [1])
+        with one_blas_thread():
+            of_theta = [self.model.posterior_mean(self.theta[h], at, self._solved(int(h))[1]) for h in used]
+        mean = np.average(of_theta, axis=0, weights=counts)
+        return self.model.link.rewards(self.model.centre + self.model.scale * mean)
+
+    def _solved(self, h: int) -> tuple[Floats, Floats]:
+        """Return the root of the observations' covariance K given θ_h, and K⁻¹ y."""
         if h not in self._known:
             covariance, left = self.model.observed(self.theta[h])
             covariance[np.diag_indices_from(covariance)] += 1e-9 * covariance.max()
             root = np.linalg.cholesky(covariance)
             self._known[h] = np.asarray(root), np.asarray(cho_solve((root, True), left))
-        root, alpha = self._known[h]
-        mean, across, among = self.model.predicted(self.theta[h], at)
-        half = solve_triangular(root, across.T, lower=True)
-        covariance = among - half.T @ half
+        return self._known[h]
+
+    def _given(self, h: int, at: Places, among: Kernels) -> tuple[Floats, Floats]:
+        """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
+        root, alpha = self._solved(h)
+        mean, across, covariance = self.model.predicted(self.theta[h], at, among)
+        half = solve_triangular(root, across.T, lower=True, check_finite=False)
+        covariance -= half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
         try:
             return mean + across @ alpha, np.linalg.cholesky(covariance)

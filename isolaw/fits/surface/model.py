@@ -35,8 +35,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.special import expit, polygamma
 
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
@@ -71,6 +70,7 @@ _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
 _FAR = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
+_NOISE = ("seed", "run", "drift", "noise")
 
 
 def matern(distance: Floats) -> Floats:
@@ -132,7 +132,7 @@ class _Points(NamedTuple):
     terms: Floats
 
 
-class _Kernels(NamedTuple):
+class Kernels(NamedTuple):
     """The parts of the covariance of two sets of points that do not depend on θ, of shape (Q, Q')."""
 
     common: Floats
@@ -141,8 +141,8 @@ class _Kernels(NamedTuple):
     slopes: Floats
 
 
-# Q points, and the parts of their covariance with the observations and with each other.
-Places = tuple[_Points, _Kernels, _Kernels]
+# Q points, and the parts of their covariance with the observations.
+Places = tuple[_Points, Kernels]
 
 
 @dataclass(frozen=True)
@@ -210,33 +210,28 @@ class StructuralModel:
         terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.plane else [])]
         return _Points(u, v, t, np.maximum(t - self.end, 0.0), np.stack(terms, axis=1))
 
-    def _kernels(self, a: _Points, b: _Points) -> _Kernels:
+    def _kernels(self, a: _Points, b: _Points) -> Kernels:
         du = np.abs(a.u[:, None] - b.u)
         dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
         near = np.exp(-np.hypot(du, dv) / _ALIKE)
         walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
         slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
-        return _Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
+        return Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
 
     def named(self, theta: Floats) -> dict[str, float]:
         """Return θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
         centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
         return centres | dict(zip(self.names, theta.tolist(), strict=True))
 
-    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, dict[str, Floats]]:
-        """Return log x at Q points, and its derivatives. τ is relative to the middle of the grid."""
+    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return log x at Q points, and b, ũ and log(1 + 2^(ũ − c)), of which it consists.
+
+        τ is relative to the middle of the grid.
+        """
         across, c, b = a.u + p["across"] * a.v, p["critical"], np.exp(p["b"] + p["b_u"] * a.u)
         past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
         log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        log_x, beyond = b * (a.t - log_tau), expit(_LN2 * (across - c))  # τ grows with the batch beyond c
-        return log_x, {
-            "tau": -b,
-            "kappa": -b * (_LN2 * across - past),
-            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
-            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
-            "b": log_x,
-            "b_u": log_x * a.u,
-        }
+        return b * (a.t - log_tau), b, across, past
 
     def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
         """Return F at Q points."""
@@ -245,7 +240,17 @@ class StructuralModel:
 
     def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
         """Return the derivatives of F at Q points with respect to its parameters."""
-        log_x, slopes = self._log_x(p, a)
+        log_x, b, across, past = self._log_x(p, a)
+        c = p["critical"]
+        beyond = expit(_LN2 * (across - c))  # τ grows with the batch beyond c
+        slopes = {
+            "tau": -b,
+            "kappa": -b * (_LN2 * across - past),
+            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
+            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "b": log_x,
+            "b_u": log_x * a.u,
+        }
         x, w = np.exp(np.clip(log_x, -_FAR, _FAR)), np.exp(p["w"])
         left = np.exp(-np.log1p(w * x) / w)  # 1 − F
         of_log_x = np.where(np.abs(log_x) < _FAR, left * x / (1 + w * x), 0.0)
@@ -263,25 +268,28 @@ class StructuralModel:
         out[2:-1] *= np.exp(2 * p["ceilings"])
         return out
 
-    def _discrepancy(self, p: dict[str, float], k: _Kernels) -> tuple[Floats, Floats]:
+    def _discrepancy(self, p: dict[str, float], k: Kernels) -> tuple[Floats, Floats]:
         """Return the covariance of δ0 with the slopes, and that of δ1 + δ2."""
         common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
-        return common * k.common + k.slopes, smooth * k.smooth + walk * k.walk
+        plain, across = common * k.common, smooth * k.smooth
+        plain += k.slopes
+        across += walk * k.walk
+        return plain, across
 
     @cached_property
-    def _noise(self) -> dict[str, Floats]:
-        """Return the covariance of each kind of noise per unit of its size, of shape (O, O)."""
+    def _noise(self) -> Floats:
+        """Return the covariance of each kind of noise per unit of its size, of shape (4, O, O)."""
         o = self.observations
         apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
         of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
         looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
-        return {
-            "seed": o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
-            "run": of_runs,
-            "drift": of_runs * np.exp(-apart / _DRIFT),
-            "noise": scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
-        }
+        return np.array([
+            o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
+            of_runs,
+            of_runs * np.exp(-apart / _DRIFT),
+            scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
+        ])  # fmt: skip
 
     def observed(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return the covariance of the observations given θ, and their distance from the prior mean.
@@ -290,33 +298,59 @@ class StructuralModel:
         """
         p = self.named(theta)
         learnt = self._learnt(p, self.points)
-        design = self._design(learnt, self.points)
-        out, across = self._discrepancy(p, self.kernels)
-        out = out + (design * self._variance(p)) @ design.T + learnt[:, None] * learnt * across
-        for name, part in self._noise.items():
-            out += np.exp(2 * p[name]) * part
-        out[np.diag_indices_from(out)] += _JITTER
+        return self._observed(
+            p, learnt, self._design(learnt, self.points), *self._discrepancy(p, self.kernels)
+        )
+
+    def _observed(
+        self, p: dict[str, float], learnt: Floats, design: Floats, plain: Floats, across: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return what `observed` returns, given F, the coefficients, and the covariances of δ."""
+        out = np.tensordot([np.exp(2 * p[name]) for name in _NOISE], self._noise, 1)
+        out += plain
+        out += (design * self._variance(p)) @ design.T
+        out += learnt[:, None] * learnt * across
+        np.einsum("oo->o", out)[:] += _JITTER
         return out, self.y - design @ self.mean
 
     def at(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
         """Return Q points as `predicted` takes them, with all that does not depend on θ."""
         points = self._points(log2_n, log2_b, t)
-        return points, self._kernels(points, self.points), self._kernels(points, points)
+        return points, self._kernels(points, self.points)
 
-    def predicted(self, theta: Floats, places: Places) -> tuple[Floats, Floats, Floats]:
+    def among(self, places: Places) -> Kernels:
+        """Return the parts of the covariance of Q points with each other."""
+        return self._kernels(places[0], places[0])
+
+    def posterior_mean(self, theta: Floats, places: Places, alpha: Floats) -> Floats:
+        """Return the mean of z (Q,) given θ and the observations, in units of ``scale``.
+
+        ``alpha`` is K⁻¹ times the observations' distance from the prior mean (see `observed`).
+        """
+        p, (at, k) = self.named(theta), places
+        learnt, of_data = self._learnt(p, at), self._learnt(p, self.points)
+        linear = self.mean + self._variance(p) * (self._design(of_data, self.points).T @ alpha)
+        common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
+        along = smooth * (k.smooth @ (of_data * alpha)) + walk * (k.walk @ (of_data * alpha))
+        alone = common * (k.common @ alpha) + k.slopes @ alpha
+        return np.asarray(self._design(learnt, at) @ linear + alone + learnt * along)
+
+    def predicted(self, theta: Floats, places: Places, among: Kernels) -> tuple[Floats, Floats, Floats]:
         """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
-        p, (at, *kernels) = self.named(theta), places
+        p, (at, with_data) = self.named(theta), places
         learnt = self._learnt(p, at)
         design = self._design(learnt, at)
         out = []
-        for other, k in zip((self.points, at), kernels, strict=True):
+        for other, k in ((self.points, with_data), (at, among)):
             share = learnt if other is at else self._learnt(p, other)
-            plain, across = self._discrepancy(p, k)
-            linear = (design * self._variance(p)) @ self._design(share, other).T
-            out.append(plain + linear + learnt[:, None] * share * across)
+            covariance, across = self._discrepancy(p, k)
+            covariance += (design * self._variance(p)) @ self._design(share, other).T
+            across *= learnt[:, None] * share
+            covariance += across
+            out.append(covariance)
         return design @ self.mean, out[0], out[1]
 
     def loss(self, theta: Floats) -> float:
@@ -326,8 +360,8 @@ class StructuralModel:
         if failed:
             return 1e10
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
-        value = 0.5 * left @ cho_solve((root, True), left) + np.log(np.diag(root)).sum() + 0.5 * away @ away
-        return float(value + self._of_residuals(self.named(theta))[0])
+        value = 0.5 * left @ dpotrs(root, left, lower=True)[0] + np.log(np.diag(root)).sum()
+        return float(value + 0.5 * away @ away + self._of_residuals(self.named(theta))[0])
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
@@ -336,13 +370,13 @@ class StructuralModel:
         rule needs ∂/∂F once, and the derivatives of F itself.
         """
         p, a, k = self.named(theta), self.points, self.kernels
-        learnt = self._learnt(p, a)
-        design, across, variance = self._design(learnt, a), self._discrepancy(p, k)[1], self._variance(p)
-        covariance, left = self.observed(theta)
+        learnt, variance = self._learnt(p, a), self._variance(p)
+        design, (plain, across) = self._design(learnt, a), self._discrepancy(p, k)
+        covariance, left = self._observed(p, learnt, design, plain, across)
         root, failed = dpotrf(covariance, lower=True, clean=False)
         if failed:
             return 1e10, np.zeros_like(theta)
-        alpha = cho_solve((root, True), left)
+        alpha = dpotrs(root, left, lower=True)[0]
         value = 0.5 * left @ alpha + np.log(np.diag(root)).sum()
         inverse = np.tril(dpotri(root, lower=True)[0])
         inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
@@ -352,8 +386,9 @@ class StructuralModel:
             "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
             "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
             "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
-            **{name: np.exp(2 * p[name]) * np.vdot(inward, part) for name, part in self._noise.items()},
         }
+        for name, along in zip(_NOISE, np.tensordot(self._noise, inward, 2), strict=True):
+            slope[name] = np.exp(2 * p[name]) * along
         change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
         of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
             change @ self.mean
@@ -365,27 +400,26 @@ class StructuralModel:
         return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
 
     @cached_property
-    def _patterns(self) -> list[tuple[int, Floats, Floats, Floats]]:
-        """The runs' residuals, grouped by runs with equal numbers of checkpoints in each bin.
+    def _patterns(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """The runs' residuals, in G groups of runs with equal numbers of checkpoints in each of K bins.
 
-        Each group of r runs is a tuple: r, the correlation of drift between bins (k, k), numbers of
-        checkpoints (k,), and the sum of squares of residuals over ``scale`` (k, k).
+        Returns the numbers of runs (G,), which bins have checkpoints (G, K), the numbers of checkpoints
+        (G, K), infinite where there are none, the correlation of drift between bins (K, K), and the sums of
+        squares of residuals over ``scale`` (G, K, K).
         """
         o = self.observations
         known = ~np.isnan(o.residuals)
-        alike: dict[bytes, list[int]] = {}
-        for run, counts in enumerate(np.where(known, o.counts, 0.0) if o.freedom else ()):
-            alike.setdefault(counts.tobytes(), []).append(run)
+        counts, group = np.unique(np.where(known, o.counts, 0.0), axis=0, return_inverse=True)
+        group = group.ravel()  # NumPy 2.0 returns a column
         slope = np.zeros((len(o.places), o.counts.shape[1]))
         slope[o.place, o.bin] = self.slope
-        out = []
-        for runs in alike.values():
-            bins = np.flatnonzero(known[runs[0]])
-            at = np.array([o.t[o.bin == k].mean() for k in bins])
-            left = o.residuals[runs][:, bins] * slope[o.run_place[runs]][:, bins]
-            drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
-            out.append((len(runs), drift, o.counts[runs[0], bins], left.T @ left))
-        return out
+        left = np.where(known, o.residuals, 0.0) * slope[o.run_place]
+        squares = np.array([left[group == g].T @ left[group == g] for g in range(len(counts))])
+        size = np.bincount(o.bin, minlength=counts.shape[1])
+        at = np.bincount(o.bin, o.t, counts.shape[1]) / np.maximum(size, 1)
+        drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
+        looks = np.where(counts > 0, counts, np.inf)
+        return np.bincount(group).astype(np.float64), (counts > 0).astype(np.float64), looks, drift, squares
 
     def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the negative log likelihood of the runs' residuals and its derivatives.
@@ -394,20 +428,24 @@ class StructuralModel:
         Each residual therefore counts as ``freedom`` observations.
         """
         nu = self.observations.freedom
-        value, slope = 0.0, dict.fromkeys(("run", "drift", "noise"), 0.0)
-        run, drift, noise = (np.exp(2 * p[name]) for name in slope)
-        for runs, alike, looks, squares in self._patterns:
-            covariance = run + drift * alike
-            covariance[np.diag_indices_from(covariance)] += noise / looks + _JITTER
-            root = dpotrf(covariance, lower=True)[0]
-            inverse = np.tril(dpotri(root, lower=True)[0])
-            inverse += np.tril(inverse, -1).T
-            value += nu * runs * np.log(np.diag(root)).sum() + 0.5 * np.vdot(inverse, squares)
-            inward = nu * runs * inverse - inverse @ squares @ inverse
-            slope["run"] += run * inward.sum()
-            slope["drift"] += drift * np.vdot(inward, alike)
-            slope["noise"] += noise * (np.diag(inward) / looks).sum()
-        return value, slope
+        if not nu:
+            return 0.0, {}
+        runs, known, looks, alike, squares = self._patterns
+        run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
+        # In bins without checkpoints, the covariance is the unit matrix, which adds nothing.
+        both = known[:, :, None] * known[:, None]
+        covariance = (run + drift * alike) * both
+        np.einsum("gkk->gk", covariance)[:] += np.where(known, noise / looks + _JITTER, 1.0)
+        root = np.linalg.cholesky(covariance)
+        half = np.linalg.inv(root)
+        inverse = half.transpose(0, 2, 1) @ half
+        value = nu * runs @ np.log(np.einsum("gkk->gk", root)).sum(axis=1) + 0.5 * np.vdot(inverse, squares)
+        inward = (nu * runs[:, None, None] * inverse - inverse @ squares @ inverse) * both
+        return float(value), {
+            "run": run * inward.sum(),
+            "drift": drift * np.vdot(inward.sum(axis=0), alike),
+            "noise": noise * np.vdot(np.einsum("gkk->gk", inward), 1 / looks),
+        }
 
     def run_variance(self, theta: Floats) -> float:
         """Return the variance of a run's reward about the mean over runs of all seeds, given θ."""

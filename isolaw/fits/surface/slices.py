@@ -21,7 +21,8 @@ from isolaw.fits.selection import Floats, varies_in_batch
 FLAT = 1e-9  # a surface that varies by less than this share of the reward is flat up to rounding
 _ZERO = 1e-12  # the same share of the reward's unit, for rewards near 0
 _STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; isolaw uses the finest that _MOST allows
-_MOST = 400  # limit on the number of points that are drawn together
+_MOST = 400  # number of points that are drawn together, up to which the grid becomes finer
+_DRAWN = 2 * _MOST  # limit on this number, beyond which rewards are interpolated between allocations as well
 _KNOTS = 12  # number of computes at which the surface is drawn, and between which it is interpolated
 _FEWER_KNOTS = 8
 
@@ -113,9 +114,11 @@ def slices(
         kept = allowed(u, v)
         u, v = u[kept], v[kept]
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
-    points = np.tile(u, at.size), np.tile(v, at.size), np.repeat(at, u.size)
+    kept, weights = _nodes(u, v, _DRAWN // at.size)
+    points = np.tile(u[kept], at.size), np.tile(v[kept], at.size), np.repeat(at, kept.size)
     with one_blas_thread():
-        reward = model.rewards(*points).reshape(-1, at.size, u.size)
+        reward = model.rewards(*points).reshape(-1, at.size, kept.size)
+        reward = reward if kept.size == u.size else reward @ weights
         if several:
             from scipy.interpolate import CubicSpline  # imported here, since its import is slow
 
@@ -138,6 +141,35 @@ def _grid(places: Floats, step: float, more: Floats | None) -> tuple[Floats, Flo
     batch = every.sum(axis=1)
     inside = (u + v <= batch.max() + 1e-9) & (u + v >= batch.min() - 1e-9)
     return u[inside], v[inside]
+
+
+def _nodes(u: Floats, v: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
+    """Return which of G allocations to draw, about ``most`` (K,), and each one's share in all, (K, G).
+
+    Rewards of the others are interpolated in log2 n between their neighbours with the same B_p.
+
+    >>> kept, weights = _nodes(np.array([3.0, 3.5, 4.0, 4.1, 5.0]), np.zeros(5), 3)
+    >>> kept.tolist(), weights[:, 1].tolist()
+    ([0, 2, 4], [0.5, 0.5, 0.0])
+    """
+    gap, lines = 0.0, [np.flatnonzero(v == level) for level in np.unique(v)]
+    while True:
+        kept = np.zeros(u.size, dtype=bool)
+        for line in lines:
+            last = -np.inf
+            for i in line:
+                if u[i] >= last + gap or i == line[-1]:
+                    kept[i], last = True, u[i]
+        if kept.sum() <= max(most, 2 * len(lines)):
+            break
+        gap = 2 * gap or 0.125
+    weights = np.zeros((kept.sum(), u.size))
+    column = np.cumsum(kept) - 1
+    for line in lines:
+        nodes = line[kept[line]]
+        for node, alone in zip(nodes, np.eye(nodes.size), strict=True):
+            weights[column[node], line] = np.interp(u[line], u[nodes], alone)
+    return np.flatnonzero(kept), weights
 
 
 def _line(values: Floats, step: float) -> Floats:

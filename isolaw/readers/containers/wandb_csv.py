@@ -6,7 +6,8 @@ column ``<run> - _step``. Runs that the panel groups are named by their settings
 ``run_name, metric, step, value``. *History*, ``run.history().to_csv()``, has ``_step`` and a column per
 metric; some tools keep only the columns with a framework's names.
 
-No form contains the configuration, and the points are a sample of the run's history.
+No form contains the configuration, and the points are a sample of the run's history. The tables that
+`isolaw.readers.wandb_project` writes have both: the first row has the configuration in the column `CONFIG`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import IO
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import frameworks, limits
-from isolaw.readers.literals import literal
+from isolaw.readers.configs import flatten
+from isolaw.readers.literals import literal, parse_json
 from isolaw.readers.raw_log import Container, PointCollector, RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
@@ -29,9 +31,10 @@ _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runt
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
 SAMPLED = (
-    "a W&B export is a sample of the run's history; the run's folder, or run.scan_history(), has the whole "
-    "history"
+    "a W&B export is a sample of the run's history; the run's folder, or wandb://ENTITY/PROJECT, has the "
+    "whole history"
 )
+CONFIG = "_config"
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
 _LONGEST_LINE = 8 * limits.MB  # characters; a panel of many runs has long lines
@@ -80,7 +83,8 @@ def read(path: Path) -> Iterator[RawLog]:
         if run not in logs:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
-            logs[run] = RawLog(str(path), "wandb-csv", run, notes=[SAMPLED], held=held)
+            notes = [] if CONFIG in header else [SAMPLED]
+            logs[run] = RawLog(str(path), "wandb-csv", run, notes=notes, held=held)
             if _OF_GROUP.fullmatch(run):
                 logs[run].config = {key: literal(value) for key, value in _LABEL.findall(run)}
                 logs[run].config_source = "its label"
@@ -186,7 +190,9 @@ def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> 
     for row in rows:
         values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
         step, seconds = finite(values.pop("_step", "")), finite(values.pop("_runtime", ""))
-        name = values.pop(run, str(path))
+        name, config = values.pop(run, str(path)), parse_json(values.pop(CONFIG, "").encode())
+        if isinstance(config, dict):
+            log_of(name).config, log_of(name).config_source = flatten(config), "W&B"
         values = {key: cell for key, cell in values.items() if not key.startswith(("_", "Unnamed: "))}
         if values:
             log_of(name).add(values, step, seconds)

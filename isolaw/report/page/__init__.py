@@ -57,7 +57,6 @@ def write_report(
     *,
     compute: float | None = None,
     cost: Cost | None = None,
-    price: float | None = None,
     backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
     **reading: Unpack[ReadKeywords],
 ) -> Path:
@@ -72,7 +71,7 @@ def write_report(
         the HTML file; isolaw replaces an earlier page there, but no other file.
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
-    cost, price
+    cost
         as in `Law.predict`; the page then shows the hours of allocations.
     backtest
         ``to_dict()`` of the result of `isolaw.backtest`, or the reason why there is none.
@@ -94,7 +93,7 @@ def write_report(
     runs = as_runs(runs, law.document.metric, **reading)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
-    predicted = budgets(law, compute, cost=cost, price=price)
+    predicted = budgets(law, compute, cost=cost)
     facts = PageContent(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
     return write(render(FittedRuns.of(law, runs), facts), path)
 

@@ -20,7 +20,7 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.readers.reading import Reading
 from isolaw.registry import __version__, traits
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import landscape, law_charts, race, responses, run_charts
+from isolaw.report.page import law_charts, problems, race, run_charts
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
@@ -143,8 +143,8 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         race.section(facts.race, facts.sweep),
         run_charts.at_one_compute(study),
         run_charts.spread(study),
-        landscape.section(study),
-        responses.section(facts.responses),
+        problems.landscape(study),
+        problems.responses(facts.responses),
         run_charts.health_section(study, facts.failed),
         run_charts.backtest(facts.backtest),
     ]

@@ -56,7 +56,7 @@ def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
     tables: list[Table | None] = [laws(d), _configurations(d)]
     if budgets is not None and shown:
         charts = [n_star(law, budgets)]
-        tables.insert(0, frontier_table(shown, d))
+        tables.insert(0, _frontier_table(shown, d))
     title = f"The best {SYMBOL_OF[d.axis]} for a budget"
     return PageSection("law", title, lines, charts, [table for table in tables if table is not None])
 
@@ -381,7 +381,7 @@ def _configurations(document: LawDocument) -> Table | None:
     return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
 
-def frontier_table(shown: Sequence[Prediction], document: LawDocument) -> Table:
+def _frontier_table(shown: Sequence[Prediction], document: LawDocument) -> Table:
     """Return the recommendation at each budget of the slider, one row per budget."""
     of_b = document.axis == "problems_per_batch"
     rows = []

@@ -36,16 +36,16 @@ _CAVEATS = {
     Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget; "
     "a publication used the B_p above.",
     Caveat.BATCH_LIMIT: "B_max keeps n below the published n*.",
-    Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, although n* may depend on it. Measure the base "
-    "model's avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
-    Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B. Pass --model-size.",
+    Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, although n* may depend on it. It is easy if the base "
+    "model's avg@16 is 0.3 to 0.6, and hard if it is at most 0.0625.",
+    Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B.",
 }
 
 
-def document(advice: Advice, folder: str = "first", again: str | None = None) -> Document:
+def document(advice: Advice, folder: str = "first", again: str = 'advice.write("first")') -> Document:
     """Return the document of an advice, which begins with where to start and what to run first.
 
-    ``folder`` has the files of the sweeps, or ``again`` is the command that writes them there.
+    ``folder`` has the files of the sweeps, or ``again`` writes them there; it is empty if they are written.
     """
     case = advice.case
     first: list[Stanza] = [
@@ -155,7 +155,7 @@ def _where(advice: StartingPoint) -> str:
 def _race(grid: FirstSweep, case: Case) -> str:
     spec = grid.spec
     levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
-    price = "Its hours need --cost." if grid.cost is None else costs.spent(grid.spent, grid.cost)
+    price = "Its hours need the cost of a step." if grid.cost is None else costs.spent(grid.spent, grid.cost)
     return (
         f"Let a race choose n: n = {levels} with B_p = {spec.grid.problems_per_batch[0]} and "
         f"{count(len(spec.sweep.seeds), 'seed')}, up to C = {number(spec.sweep.compute)}. It spends at most "
@@ -177,7 +177,7 @@ def _rollouts(sweep: FirstSweep, case: Case) -> str:
     return f"{number(sweep.rollouts)} rollouts, {share(sweep.rollouts / case.budget)} of the budget"
 
 
-def _commands(advice: Advice, folder: str, again: str | None) -> list[Stanza]:
+def _commands(advice: Advice, folder: str, again: str) -> list[Stanza]:
     """Return the commands that write and run the sweeps, in order."""
     if not advice.sweeps:
         return []

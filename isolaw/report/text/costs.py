@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.allocation import Cell
 from isolaw.evidence import columns, count, interval, number, share
-from isolaw.preview import gpu_hours
 from isolaw.report.document import Caution
 from isolaw.step_cost import CostOrigin
 
@@ -29,7 +28,7 @@ def spent(cost_so_far: Spent | None, cost: Cost) -> str:
             parts.append(f"{number(cost_so_far.hours.value)} hours on {cost.gpus} GPUs")
     if cost_so_far.money is not None:
         parts.append(
-            f"{number(cost_so_far.money.value)} at {cost_so_far.price:g} per "
+            f"{number(cost_so_far.money.value)} at {cost.price:g} per "
             f"{'GPU ' * bool(cost_so_far.gpu_hours)}hour"
         )
     return f"Cost: {', '.join(parts)}, estimated from {origin(cost)}."
@@ -66,6 +65,8 @@ def estimated(configurations: Sequence[Remaining]) -> list[str]:
     """Return the estimated cost of a sweep by (B_p, n), and its assumptions; empty without an estimate."""
     if not configurations:
         return []
+    from isolaw.preview import gpu_hours  # imported here, since answers do not need the backends
+
     rows = [["B_p", "n", "runs", "GPUs of a run", "s per step", "tokens/s per GPU", "GPU hours"]]
     for configuration in configurations:
         cost, shape = (

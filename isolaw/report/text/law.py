@@ -31,7 +31,8 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     """
     own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
     texts = [caution.text for caution in flags if caution.code not in own_line]
-    return [text[:1].upper() + text[1:] if text[1:2].islower() else text for text in texts]
+    small = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
+    return [text if kept else text[:1].upper() + text[1:] for text, kept in zip(texts, small, strict=True)]
 
 
 def axis(document: LawDocument) -> str:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from isolaw import metrics
-from isolaw.backends.bandit import _update_of
-from isolaw.backends.bandit.evaluation import EVAL_SETS, Evaluation
+from isolaw.backends.bandit import _EVAL_SETS, _Evaluation, _update_of
 from isolaw.backends.bandit.options import create
 
 EXACT = {"points": 6, "samples": 0, "sets": ["validation", "train"]}
@@ -17,9 +16,9 @@ STILL = {"lr": 1e-12, "kl": 0.0}
 def test_exact_values_are_those_of_the_success_probabilities(spec) -> None:
     this = spec(evaluation={**EXACT, "metrics": ["avg@4", "best@128", "worst@2"]})
     model = create(this)
-    rows = Evaluation(this, _update_of(this), lambda *_: np.random.default_rng(0)).rows(model, 0)
+    rows = _Evaluation(this, _update_of(this), lambda *_: np.random.default_rng(0)).rows(model, 0)
     found = {(r.eval_set, r.metric): r.value for r in rows}
-    for name in EVAL_SETS:
+    for name in _EVAL_SETS:
         p = model.success(train=name == "train")
         assert found[name, "avg@4"] == pytest.approx(np.mean(p))
         assert found[name, "best@128"] == pytest.approx(np.mean(1 - (1 - p) ** 128))
@@ -95,7 +94,7 @@ def test_interference_is_the_share_of_change_that_is_a_loss(spec) -> None:
 
     this = spec(evaluation={**EXACT, "metrics": ["interference"]}, recipe={"staleness": 3})
     model = Known()
-    rows = Evaluation(this, _update_of(this), lambda *_: np.random.default_rng(0)).rows(model, 0)
+    rows = _Evaluation(this, _update_of(this), lambda *_: np.random.default_rng(0)).rows(model, 0)
     found = {r.metric: r for r in rows}
     assert found["interference"].value == pytest.approx(0.1 / 0.7)
     assert found["spillover"].value == pytest.approx(0.7 / 42)

@@ -31,7 +31,7 @@ import pytest
 
 from isolaw.backend import Checkpoint
 from isolaw.backends.real import BACKEND, environment, random_model
-from isolaw.backends.real.rollout import difficulty
+from isolaw.backends.real.rollout import split
 from isolaw.backends.real.rollout.problems import Problem, read_files, write_set
 from isolaw.config import RunSpec, SweepSpec
 
@@ -87,7 +87,7 @@ def made(request: pytest.FixtureRequest) -> Made:
     sources = [
         WEIGHTS,
         *EXAMPLES.glob("*.py"),
-        Path(difficulty.__file__),
+        Path(split.__file__),
         Path(random_model.__file__),
     ]
     content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()

@@ -18,8 +18,9 @@ import pytest
 from isolaw import engine
 from isolaw.backends import real
 from isolaw.backends.real import BACKEND, environment
+from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.options import RealOptions
-from isolaw.config import SweepSpec
+from isolaw.config import Recipe, SweepSpec
 from isolaw.errors import SpecError
 from isolaw.store import SweepStore
 
@@ -110,7 +111,6 @@ def test_everything_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("model.safetensors", "the folder has no *.safetensors; expected weights as safetensors"),
         ("config.json", "the folder has no config.json"),
         (None, "max_position_embeddings is missing"),
     ],
@@ -134,9 +134,8 @@ def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name))
     )
-    refusals = refused(folder, recipe={"lora_rank": 2})
-    (line,) = (line for line in refusals if line.startswith("recipe."))
-    assert line == "recipe.lora_rank: needs peft; `pip install --no-deps peft` installs it"
+    (issue,) = lora.missing(Recipe(lora_rank=2))
+    assert str(issue) == "recipe.lora_rank: needs peft; `pip install --no-deps peft` installs it"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +225,7 @@ def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(problem) == "real.processes: found 3; expected at most one for each core (2)"
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
     (folder / "model" / "config.json").unlink()
     (folder / "sums" / "train.jsonl").write_text("{}\n")

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,7 +44,6 @@ def place(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with what the commands name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "my_rewards.py").write_text(REWARDS)
     (tmp_path / "demo-real").mkdir()
@@ -55,6 +55,7 @@ def place(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = (made.model.parent / "pool.jsonl").read_text().splitlines()[:8]
     (tmp_path / "pool.jsonl").write_text("\n".join(lines).replace('="', '"') + "\n")
     snapshot = tmp_path / "home" / "hub" / "datasets--openai--gsm8k" / "snapshots" / "1" / "main"
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot.parent))
     snapshot.mkdir(parents=True)
     rows = [{"question": f"{i}+{i}=", "answer": f"Twice {i}.\n#### {2 * i}"} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(rows), snapshot / "train-00000-of-00001.parquet")
@@ -68,7 +69,7 @@ def done(isolaw: Any, *words: str) -> str:
     return str(stdout)
 
 
-@pytest.mark.parametrize("data", ["pool.jsonl", "hf:openai/gsm8k"])
+@pytest.mark.parametrize("data", ["pool.jsonl", "hf://datasets/openai/gsm8k"])
 def test_splits(isolaw: Any, place: Path, data: str) -> None:
     words = documented("problems", "pool.jsonl --chat")
     if ":" in data:

@@ -290,6 +290,7 @@ def test_arbitrary_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactor
         assert len(log.step) == len(log.wall_s) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

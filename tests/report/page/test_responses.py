@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isolaw.backend import Response
 from isolaw.config import RunSpec
-from isolaw.report.page import responses
+from isolaw.report.page import problems
 from isolaw.store.sweep import Kept
 
 
@@ -21,23 +21,23 @@ def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[Ke
 
 def test_it_shows_all_of_few_and_spreads_many() -> None:
     few = kept(2, 3)
-    assert responses._chosen(few) == few
-    assert len(responses.section(few).lines) == 1
-    steps = [one.step for one in responses._chosen(kept(1, 61))]
+    assert problems._chosen(few) == few
+    assert len(problems.responses(few).lines) == 1
+    steps = [one.step for one in problems._chosen(kept(1, 61))]
     assert steps == [0, 15, 30, 45, 60]
     many = kept(12, 61)  # 96 responses at one evaluation of each
-    shown = responses._chosen(many)
+    shown = problems._chosen(many)
     assert [one.step for one in shown] == [0, 30, 60] * 12
-    assert responses.section(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
-    crowd = responses._chosen(kept(60, 4))
-    assert sum(len(one.responses) for one in crowd) <= responses._MOST
+    assert problems.responses(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
+    crowd = problems._chosen(kept(60, 4))
+    assert sum(len(one.responses) for one in crowd) <= problems._MOST
     assert {one.step for one in crowd} == {3}
-    assert responses._chosen([]) == []
+    assert problems._chosen([]) == []
 
 
 def test_a_row_has_the_texts_and_their_run() -> None:
     one = kept(1, 1, 2, "a\x00b\x1b[31m\n\tc")
-    table = responses._table(one)
+    table = problems._table(one)
     first, second = ([cell.text for cell in row] for row in table.rows)
     assert first == [
         "n = 8, B_p = 4, seed 0", "0", "validation", "2+2=", "a␀b␛[31m\n\tc", "4", "1", "2",

@@ -14,13 +14,13 @@ COST = Cost(
 )  # fmt: skip
 
 
-def said(cost: Cost, price: float | None = None) -> str:
+def said(cost: Cost) -> str:
     seconds = cost.seconds(8, 8, 100)
-    return costs.spent(seconds and Spent(seconds, cost, price), cost)
+    return costs.spent(seconds and Spent(seconds, cost), cost)
 
 
 def test_on_gpus() -> None:
-    assert said(COST, 2.5) == (
+    assert said(replace(COST, price=2.5)) == (
         "Cost: 1.87 GPU hours (95 % interval: 1.21–2.87), 0.233 hours on 8 GPUs, 4.67 at 2.5 per GPU hour, "
         "estimated from 9 recorded runs (runs/my; 8 × NVIDIA H100 80GB HBM3)."
     )
@@ -31,7 +31,7 @@ def test_on_gpus() -> None:
 def test_without_gpus() -> None:
     none, unknown = replace(COST, gpus=0, gpu=""), replace(COST, gpus=None, gpu="")
     for cost, where in ((none, "no GPU"), (unknown, "GPUs not recorded")):
-        assert said(cost, 0.5) == (
+        assert said(replace(cost, price=0.5)) == (
             "Cost: 0.233 hours of run time (95 % interval: 0.152–0.359), 0.117 at 0.5 per hour, "
             f"estimated from 9 recorded runs (runs/my; {where})."
         )

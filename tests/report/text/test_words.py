@@ -268,6 +268,12 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     assert cautions == [f"{note}." for note in law_text.notes(prediction.flags)]
 
 
+def test_a_note_begins_with_a_capital_unless_it_begins_with_a_name() -> None:
+    texts = ["the budget is large", "isolaw uses acc, the only accuracy", "n* may be larger"]
+    said = law_text.notes(Flag(Code.AS_READ, text) for text in texts)
+    assert said == ["The budget is large", *texts[1:]]
+
+
 @pytest.mark.parametrize(
     ("hold", "places"),
     [("B", [(1024 // n, n) for n in LEVELS]), ("nothing", [(b, n) for b in (8, 32) for n in LEVELS])],
@@ -393,6 +399,7 @@ def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
         assert rising.predict(beyond).law_n.interval is None
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.01, compute=3e6)

@@ -82,13 +82,18 @@ def _linear_layers(model: str) -> dict[str, tuple[int, int]]:
     }
 
 
+def missing(recipe: Recipe) -> list[Issue]:
+    """Return an issue if LoRA needs packages that are not installed."""
+    names = [name for name in _PACKAGES if recipe.lora_rank is not None and not environment.installed(name)]
+    note = f"needs {' and '.join(names)}; `{commands.install('--no-deps', *names)}` installs it"
+    return [Issue("recipe.lora_rank", note)] if names else []
+
+
 def issues(recipe: Recipe, model: str) -> list[Issue]:
-    """Return LoRA's issues: missing packages, a rank above full rank, or targets that match no layer."""
+    """Return LoRA's issues: a rank above full rank, or targets that match no layer."""
     if recipe.lora_rank is None:
         return []
-    missing = [name for name in _PACKAGES if not environment.installed(name)]
-    note = f"needs {' and '.join(missing)}; `{commands.install('--no-deps', *missing)}` installs it"
-    out = [Issue("recipe.lora_rank", note)] if missing else []
+    out = []
     shapes = _linear_layers(model)
     names, adapted = LoRA(1).chosen(shapes), LoRA(1, targets=recipe.lora_targets).chosen(shapes)
     full = max((min(shapes[name]) for name in adapted), default=recipe.lora_rank)

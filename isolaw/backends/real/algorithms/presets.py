@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolaw.backends.real.algorithms import lengths, lora, scale_rl
+from isolaw.backends.real.algorithms import lora, scale_rl
 from isolaw.config import ProblemsSpec, Recipe
 from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
@@ -98,12 +98,12 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
     full = {**OFF, **PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
     if "interrupt_at" in given or scale_rl.has(recipe, "interruptions"):
-        full |= lengths.interruption(given, full["max_response_tokens"])
+        full |= scale_rl.interruption(given, full["max_response_tokens"])
     longest, overlong = full["max_response_tokens"], 0
     if recipe.algorithm == "dapo":
         overlong = longest // _OVERLONG_PART
     elif full.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
-        overlong = lengths.penalty_tokens(longest)
+        overlong = scale_rl.penalty_tokens(longest)
     full.setdefault("overlong_buffer", overlong)
     if not full["overlong_buffer"] and "overlong_on" not in given:
         full.pop("overlong_on", None)
@@ -233,4 +233,4 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
-    return [*out, *scale_rl.issues(r), *lengths.issues(r)]
+    return [*out, *scale_rl.issues(r)]

@@ -7,11 +7,18 @@ responses to x, and r̄ is their mean reward. σ_A is the standard deviation of 
 stops the gradient. π is the trainer's policy, and μ is the *sampler's* policy when it drew the token, so the
 ratio is the only importance weight. Problems with a pass rate of at least 0.9 are not sampled again. Trainer
 and sampler compute logits in float32. Batches are up to 8 updates old, and long responses are interrupted
-(`algorithms.lengths`).
+(below).
 
 The paper's leave-one-out ablation reverts one part at a time to its baseline (section 2 and A.2; `PARTS`).
 In isolaw, ``recipe.without`` does this. One baseline differs: the paper replaces PipelineRL-8 by
 PPO-off-policy-8, whereas in isolaw each batch then updates the policy that sampled it.
+
+Any algorithm can control the length of responses. If a response has not ended after ``interrupt_at`` tokens,
+isolaw appends ``interrupt_phrase``. The model then has ``answer_tokens`` more tokens to finish (A.10;
+`rollout.worker`). If ``interrupt_at`` is [first, last], the position is drawn at random for each response, as
+in the paper. The phrase counts neither as generated tokens nor toward ``max_response_tokens`` = last +
+``answer_tokens``. The paper uses 10,240 to 12,288 tokens of thinking, 2,048 tokens of answer, and a penalty
+over the last 2k of 14k tokens. The defaults are the same fractions of ``max_response_tokens``.
 
 Importing this module does not load torch.
 """
@@ -20,11 +27,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from isolaw.backends.real.algorithms import lengths
 from isolaw.config import Recipe
 from isolaw.errors import Issue
 
 NAME = "scale_rl"
+PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
+_ANSWER_PART = 7  # max_response_tokens / answer_tokens: 14,336 / 2,048
+_FIRST = 10 / 12  # first position of an interruption divided by the last position
+_LENGTH_KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
 
 
 class _Ablation(NamedTuple):
@@ -52,7 +62,7 @@ PARTS: dict[str, _Ablation] = {
 # Keys that configure a part and have no effect without this part.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "no_positive_resampling": ("no_positive_resampling",),
-    "interruptions": lengths.KEYS,
+    "interruptions": _LENGTH_KEYS,
     "staleness": ("staleness",),
 }
 _COMMON: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 0.0}
@@ -93,12 +103,17 @@ def has(recipe: Recipe, part: str) -> bool:
 
 
 def issues(recipe: Recipe) -> list[Issue]:
-    """Return issues of a resolved recipe's keys that contradict ``recipe.without`` or ScaleRL's ratio.
+    """Return the issues of a resolved recipe's parts of ScaleRL, and of its control of lengths.
 
     >>> for issue in issues(Recipe(algorithm="scale_rl", **settings() | {"float32_head": False})):
     ...     print(issue)
     recipe.float32_head: a part of scale_rl; found False; expected recipe.without = ["float32_head"]
     """
+    return [*_part_issues(recipe), *_length_issues(recipe)]
+
+
+def _part_issues(recipe: Recipe) -> list[Issue]:
+    """Return issues of keys that contradict ``recipe.without`` or ScaleRL's ratio."""
     if recipe.algorithm != NAME:
         if recipe.without is None:
             return []
@@ -119,4 +134,56 @@ def issues(recipe: Recipe) -> list[Issue]:
     if recipe.importance_sampling != "none":
         note = f"the ratio of {NAME} is already the ratio of trainer and sampler"
         out.append(Issue("recipe.importance_sampling", note, recipe.importance_sampling, "no such key"))
+    return out
+
+
+def penalty_tokens(longest: int) -> int:
+    """Return how many tokens before the limit ScaleRL's length penalty begins."""
+    return max(1, longest // _ANSWER_PART)
+
+
+def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
+    """Return the values of all interruption keys, given the keys that a recipe sets.
+
+    ``longest`` is the default of ``max_response_tokens``, used if ``given`` does not determine this key.
+
+    >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
+    (10240, 12288)
+    >>> changes = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> changes["max_response_tokens"]
+    700
+    """
+    at, answer = given.get("interrupt_at"), given.get("answer_tokens")
+    if at and answer:
+        longest = at[1] + answer
+    longest = given.get("max_response_tokens", longest)
+    if answer is None:
+        answer = longest - at[1] if at else max(1, longest // _ANSWER_PART)
+    if at is None:
+        last = longest - answer
+        at = (max(1, round(last * _FIRST)), last)
+    phrase = given.get("interrupt_phrase", PHRASE)
+    values = {"interrupt_at": at, "interrupt_phrase": phrase, "answer_tokens": answer}
+    return {**values, "max_response_tokens": longest}
+
+
+def _length_issues(recipe: Recipe) -> list[Issue]:
+    """Return the length-control keys of a resolved recipe that have no effect or make no sense."""
+    out = []
+    if not recipe.overlong_buffer and recipe.overlong_on is not None:
+        accepted = "no such key, or recipe.overlong_buffer above 0"
+        out.append(Issue("recipe.overlong_on", "there is no penalty", recipe.overlong_on, accepted))
+    if recipe.interrupt_at is None:
+        accepted = "no such key, or recipe.interrupt_at"
+        out += [
+            Issue(f"recipe.{key}", "nothing is interrupted", getattr(recipe, key), accepted)
+            for key in _LENGTH_KEYS
+            if getattr(recipe, key) is not None
+        ]
+        return out
+    last, answer, longest = recipe.interrupt_at[1], recipe.answer_tokens or 0, recipe.max_response_tokens or 0
+    if last < 1 or answer < 1 or last + answer != longest:
+        note = f"recipe.interrupt_at ({last}) and recipe.answer_tokens ({answer}) do not add up to it"
+        accepted = "no such key, or their sum" if last > 0 < answer else "at least 2"
+        out.append(Issue("recipe.max_response_tokens", note, longest, accepted))
     return out

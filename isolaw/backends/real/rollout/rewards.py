@@ -150,8 +150,6 @@ class Rewards:
 
 def check(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
     """Return the issues of a reward's name, without importing the module of a user's function."""
-    if name == "math" and importlib.util.find_spec("math_verify") is None:
-        return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     if name in NAMES:
         return []
     module, _, function = name.partition(":")
@@ -167,7 +165,9 @@ def check(name: str, where: str = "real.reward", folder: str | None = None) -> l
 
 
 def check_code(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
-    """Import the module of a user's reward, and return the issues of its function."""
+    """Import the module of a user's reward, and return the issues of its function, or of packages."""
+    if name == "math" and importlib.util.find_spec("math_verify") is None:
+        return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     module, colon, function = name.partition(":")
     if not colon:
         return []
@@ -193,7 +193,7 @@ def check_code(name: str, where: str = "real.reward", folder: str | None = None)
 
 def answer_issues(name: str, problems: Sequence[Problem], where: str) -> list[Issue]:
     """Return an issue that lists all answers, with their lines, that a built-in reward cannot read."""
-    if name not in NAMES or check(name):
+    if name not in NAMES or check_code(name):
         return []
     reward = get(name, workers=min(len(os.sched_getaffinity(0)), 1 + len(problems) // 200))
     try:

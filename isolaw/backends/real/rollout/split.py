@@ -1,8 +1,23 @@
-"""Implement ``isolaw problems``: check its arguments, open the split in its folder, and load the model.
+"""Sort problems into sets by a base model's pass rate on them (`isolaw problems`).
 
-A pool of problems is a file, or a data set of the Hugging Face Hub on this machine, by the name ``hf:NAME``.
-NAME is a path, or the name of a data set of which ``hf download`` put a snapshot into the Hub's cache. A path
-can be a folder of Parquet and JSONL files, or one such file. isolaw downloads nothing.
+The sets are defined as in the IsoCompute Playbook (arXiv 2603.12151, App. A). With c correct answers in K =
+16 samples of a problem, they are ::
+
+    easy             0.3 ≤ c / K ≤ 0.6
+    hard             c / K ≤ 0.0625, and solved at least once
+    extremely hard   never solved in these 16 samples or in 128 more: pass@128 = 0
+
+Other problems belong to no set. The same samples select the problems and measure avg@16. A set's avg@16
+therefore regresses to the mean of the pool when measured again. For example, the tiny model's hard set has
+0.029 at selection and 0.07 in new samples.
+
+The folder of a split contains the sets, ``split.json`` and ``counts.jsonl``. The file ``split.json`` has the
+settings and, after the end, the report. The file ``counts.jsonl`` has each problem's samples and correct
+answers, written as they are measured. The seeds of samples are derived from the problem, so the same command
+continues an interrupted split with the same result.
+
+A pool of problems is a file, or a data set: a folder of Parquet and JSONL files, here or on the Hugging Face
+Hub (``hf://datasets/OWNER/NAME``, `isolaw.readers.hub`).
 
 The *parts* of a data set are its files without shard numbers, such as ``main/train`` for
 ``main/train-00000-of-00002.parquet``. If there are several parts, the user must name one.
@@ -10,29 +25,227 @@ The *parts* of a data set are its files without shard numbers, such as ``main/tr
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from isolaw import commands
 from isolaw.arguments import checked
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.difficulty import Draw, SplitFolder, SplitSettings
-from isolaw.backends.real.rollout.problems import KINDS, Problem, ProblemSet, read_files
+from isolaw.backends.real.rollout.problems import KINDS, Problem, ProblemSet, read_files, words, write_set
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
-from isolaw.errors import DataError, Issue, SpecError, nearest
-from isolaw.files import Walk
+from isolaw.documents.reading import read_json
+from isolaw.errors import DataError, InputError, Issue, SpecError, nearest
+from isolaw.files import Walk, check_destination, open_file, replacing
+from isolaw.readers.hub import local
 
-_PREFIX = "hf:"
+_EASY_LEAST, _EASY_MOST, _HARD_MOST = 0.3, 0.6, 0.0625
+_SETS = ("easy", "hard", "extremely-hard")
+_VALIDATION = 300  # held-out problems of a set, as in the paper, but at most a fifth of the set
+_FORMAT = "isolaw.split/1"
+_ROLLOUTS_AT_ONCE = 4096
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
 _SHOWN = 12
 _GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
+
+# A function that samples responses. Arguments: the problems, and the seeds of each problem. Returns the texts
+# of the responses, grouped by problem.
+Draw = Callable[[Sequence[Problem], Sequence[Sequence[int]]], list[str]]
+
+
+@dataclass(frozen=True)
+class _SplitSettings:
+    """The settings that determine the result of a split."""
+
+    model: str  # content hash of the model
+    pool: str  # content hash of the problems
+    reward: str  # name of the reward; a response with a reward of at least 1 solves a problem
+    sampler: str  # vllm and transformers draw different samples from the same seed
+    temperature: float
+    max_response_tokens: int
+    samples: int = 16  # samples of each problem
+    more_samples: int = 128  # additional samples of each unsolved problem
+    validation: int | None = None  # held-out problems of each set; None: 300, but at most a fifth
+    seed: int = 0  # seed of the samples
+    system: str | None = None  # a system message before each prompt
+    chat_template: dict[str, Any] | None = None  # arguments for the tokenizer's chat template
+
+
+def _difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
+    """Return the set of a problem with ``correct`` of ``samples`` solved, or None if it belongs to no set.
+
+    ``later`` is the number of correct answers in the additional samples of an unsolved problem.
+
+    >>> [_difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
+    [None, 'easy', 'easy', None, None, 'hard']
+    >>> _difficulty(0, 16, later=1), _difficulty(0, 16, later=0)
+    ('hard', 'extremely-hard')
+    """
+    share = correct / samples
+    if _EASY_LEAST <= share <= _EASY_MOST:
+        return "easy"
+    if share > _HARD_MOST:
+        return None
+    return "hard" if correct or later else "extremely-hard"
+
+
+class SplitFolder:
+    """A complete or incomplete split in a folder.
+
+    Only the first of several problems with the same prompt is used. Raise `DataError` if the folder already
+    contains sets, or a split with other settings; the folder is then left unchanged.
+    """
+
+    def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: _SplitSettings) -> None:
+        self.folder, self.settings = Path(folder), settings
+        for name in ("split.json", "counts.jsonl", "split.log"):
+            check_destination(self.folder / name)  # any of these files could be a link
+        self._stages = (settings.samples, settings.more_samples)  # samples of a problem in each stage
+        self.problems = list({words(p.prompt): p for p in reversed(problems)}.values())[::-1]
+        self.repeated = len(problems) - len(self.problems)
+        self._file, self._counts_file = self.folder / "split.json", self.folder / "counts.jsonl"
+        self.report = self._read_header()
+        # Correct answers in the first and the additional samples, by the id of the problem.
+        self.counts: dict[str, list[int]] = {}
+        if self._counts_file.exists():
+            self._read_counts()
+
+    def _read_header(self) -> dict[str, Any] | None:
+        """Return the report of a complete split, else None; raise `DataError` if it has other data."""
+        if not os.path.lexists(self._file):
+            names = [name for name in (*_SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
+            if names:
+                raise DataError(
+                    f"{self.folder}: the folder already contains {', '.join(names)}; choose another folder"
+                )
+            return None
+        try:
+            state = read_json(self._file)
+            theirs, report = dict(state["settings"]), state["report"]
+        except (InputError, ValueError, KeyError, TypeError):
+            raise DataError(f"{self._file}: not a file of isolaw problems; it is left unchanged") from None
+        ours = asdict(self.settings)
+        other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]
+        if other:
+            raise DataError(
+                f"{self.folder}: the folder contains another split ({'; '.join(other)}); choose another "
+                "folder"
+            )
+        return report
+
+    def _read_counts(self) -> None:
+        """Read the counts; skip an incomplete last line."""
+        try:
+            content = _whole_lines(self._counts_file)
+        except OSError as error:
+            raise DataError(f"{self._counts_file}: {error.strerror or error}") from None
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+            try:
+                count = json.loads(line)
+                counts, correct = self.counts.setdefault(str(count["id"]), []), count["correct"]
+                samples = self._stages[len(counts)]
+                if type(correct) is not int or count["samples"] != samples or not 0 <= correct <= samples:
+                    raise ValueError
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+                where = f"{self._counts_file}:{number}"
+                raise DataError(f"{where}: not a line of isolaw problems; it is left unchanged") from None
+            counts.append(correct)
+
+    @property
+    def left(self) -> int:
+        """Number of remaining rollouts known so far; each unsolved problem adds more."""
+        return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
+
+    def _todo(self, stage: int) -> list[Problem]:
+        """Return the problems to sample in a stage: 0 for all problems, 1 for those unsolved in stage 0."""
+        return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
+
+    def measure(self, draw: Draw, reward: rewards.Reward) -> Iterator[tuple[int, int]]:
+        """Sample the remaining problems; after each batch, yield the number of rollouts done and in total."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._file.exists():
+            self._write_header()
+        if self._counts_file.exists():  # remove an incomplete last line
+            os.truncate(self._counts_file, len(_whole_lines(self._counts_file)))
+        done = 0
+        with self._counts_file.open("a", encoding="utf-8") as file:
+            for stage, samples in enumerate(self._stages):
+                todo = self._todo(stage)
+                at_once = max(1, _ROLLOUTS_AT_ONCE // samples)
+                for start in range(0, len(todo), at_once):
+                    some = todo[start : start + at_once]
+                    seeds = [_seeds(self.settings.seed, problem, stage, samples) for problem in some]
+                    repeated = [problem for problem in some for _ in range(samples)]
+                    solved = rewards.correct(reward(repeated, draw(some, seeds)))
+                    counts = solved.reshape(len(some), samples).sum(1).tolist()
+                    for problem, correct in zip(some, counts, strict=True):
+                        self.counts.setdefault(problem.id, []).append(correct)
+                        line = {"id": problem.id, "samples": samples, "correct": correct}
+                        file.write(json.dumps(line) + "\n")
+                    file.flush()
+                    done += samples * len(some)
+                    yield done, done + self.left
+
+    def write(self) -> dict[str, Any]:
+        """Write the problem sets and the report, and return the report."""
+        if self.report is None:
+            samples = self.settings.samples
+            sets: dict[str, list[Problem]] = {name: [] for name in _SETS}
+            for problem in sorted(self.problems, key=lambda p: p.digest):  # independent of the pool's order
+                first, *later = self.counts[problem.id]
+                if name := _difficulty(first, samples, *later):
+                    sets[name].append(problem)
+            correct = np.array([self.counts[p.id][0] for p in self.problems])
+            self.report = {
+                "problems": len(self.problems),
+                "repeated_prompts": self.repeated,
+                "histogram": np.bincount(correct, minlength=samples + 1).tolist(),
+                f"avg@{samples}": float(correct.mean() / samples),
+                "sets": {name: self._write_set(name, problems) for name, problems in sets.items()},
+            }
+            self._write_header()
+        return self.report
+
+    def _write_set(self, name: str, problems: list[Problem]) -> dict[str, Any]:
+        held_out = self.settings.validation or min(_VALIDATION, len(problems) // 5)
+        summary: dict[str, Any] = {"problems": len(problems)}
+        if problems:
+            average = float(np.mean([self.counts[p.id][0] for p in problems])) / self.settings.samples
+            summary[f"avg@{self.settings.samples}"] = average
+        if not 0 < held_out < len(problems):
+            return summary | {"written": False}
+        folder, new = self.folder / name, self.folder / f".{name}.new"
+        if not folder.exists():  # it exists if an earlier call was killed before it wrote the report
+            write_set(new, {"validation": problems[:held_out], "train": problems[held_out:]})
+            new.replace(folder)
+        return summary | {"written": True, "train": len(problems) - held_out, "validation": held_out}
+
+    def _write_header(self) -> None:
+        content = {"format": _FORMAT, "settings": asdict(self.settings), "report": self.report}
+        with replacing(self._file) as new:
+            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _whole_lines(path: Path) -> bytes:
+    with open_file(path) as file:
+        content = file.read()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
+    """Return seeds below 2^63 for a problem's samples, derived from its content and not its position."""
+    stream = np.random.SeedSequence([seed, int(problem.digest[:16], 16), stage])
+    return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]
 
 
 @checked
@@ -50,7 +263,7 @@ def split(
     """Sort a pool of problems into easy, hard and extremely hard sets by a base model's pass rate.
 
     Arguments and result are as in ``isolaw problems``. ``options`` can contain ``part`` and ``columns`` of
-    the pool, and other fields of `SplitSettings`. A second call with the same ``out`` continues the split.
+    the pool, and other fields of `_SplitSettings`. A second call with the same ``out`` continues the split.
     Raise `SpecError` with all issues of the arguments before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
@@ -66,7 +279,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     """Return the split of a pool of problems by the model in a folder; the split is in the folder ``out``.
 
     `_read_pool` reads ``pool``. ``options`` are ``part`` and ``columns`` of the pool, and the other fields
-    of `SplitSettings`. The default sampler is vLLM, if it is installed. Raise `SpecError` with all issues of
+    of `_SplitSettings`. The default sampler is vLLM, if it is installed. Raise `SpecError` with all issues of
     the model, the problems and their lengths, the reward, and the folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
@@ -85,7 +298,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         issues.append(Issue("--temperature", found=options["temperature"], accepted="above 0, at most 10"))
     problems: list[Problem] = []
     try:
-        models.folder(pool.removeprefix(_PREFIX), "--problems")
+        models.folder(pool, "--problems")
         problems = _read_pool(pool, part, columns)
     except SpecError as error:
         issues += error.issues
@@ -106,7 +319,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
             issues.append(Issue("--model", str(error)))
     if issues:
         raise SpecError(issues)
-    settings = SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
+    settings = _SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
     return SplitFolder(out, problems, settings)
 
 
@@ -123,7 +336,7 @@ def _out_issues(out: str) -> list[Issue]:
     return [Issue("--out", note, accepted="a new folder, or the folder of an earlier split")]
 
 
-def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
+def open_draw(model: str, problems: Sequence[Problem], settings: _SplitSettings) -> Draw:
     """Load the model into a sampler with enough context for these problems; return a `Draw` function."""
     environment.prepare()
     from isolaw.backends.real.rollout.sampler_group import open_sampler
@@ -149,17 +362,20 @@ def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) 
 
 
 def _read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | None = None) -> list[Problem]:
-    """Return the problems of a file, or of a part of a data set ``hf:NAME``.
+    """Return the problems of a file, or of a part of a data set.
 
     ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's column names, with dots for nested
     fields (``answer=reward_model.ground_truth``). In a data set, rows with the same prompt and no id are
     different problems; a split uses only the first of them. Raise `SpecError` with all issues.
     """
-    if not name.startswith(_PREFIX):
+    try:
+        place = Path(local(name))
+    except DataError as error:
+        raise SpecError([Issue("--problems", str(error))]) from None
+    if not place.is_dir():
         if part is not None:
-            raise SpecError([Issue("--part", "only a data set (hf:NAME) has splits", part)])
-        return read_files([Path(name)], columns)
-    place = _find(name.removeprefix(_PREFIX), "--problems")
+            raise SpecError([Issue("--part", "only a data set has splits", part)])
+        return read_files([place], columns, repeats=place != Path(name))
     parts = _parts_of(place)
     shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
     if not parts:
@@ -172,34 +388,8 @@ def _read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | 
     return read_files(parts[part or next(iter(parts))], columns, repeats=True)
 
 
-def _find(name: str, where: str) -> Path:
-    """Return the file or folder of a data set; raise `SpecError` with the cached names if it is unknown."""
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as the Hub's own libraries find it
-    home = os.environ.get("HF_HOME") or f"{home}/huggingface"
-    hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    if (snapshots := hub / f"datasets--{name.replace('/', '--')}" / "snapshots").is_dir():
-        candidates = sorted(folder for folder in snapshots.iterdir() if folder.is_dir())
-        main = snapshots.parent / "refs" / "main"
-        if main.is_file() and (pinned := snapshots / main.read_text().strip()).is_dir():
-            return pinned
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            accepted = " or ".join(f"{_PREFIX}{folder}" for folder in candidates)
-            raise SpecError([Issue(where, "the cache has several revisions", name, accepted)])
-    known = {p.name.removeprefix("datasets--").replace("--", "/") for p in hub.glob("datasets--*")}
-    note = f"no such path, and not in the Hub's cache ({hub}); isolaw downloads nothing"
-    accepted = ", ".join(sorted(known)[:_SHOWN]) if known else "a path: the cache holds no data set"
-    raise SpecError([Issue(where, note, name, accepted, nearest(name, sorted(known)))])
-
-
 def _parts_of(place: Path) -> dict[str, list[Path]]:
     """Return the files of each part of a data set, in the order of their names."""
-    if place.is_file():
-        return {place.stem: [place]}
     parts: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(Walk(place)):
         if path.suffix not in KINDS:

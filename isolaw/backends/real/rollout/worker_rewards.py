@@ -45,7 +45,7 @@ class Math(Reward):
 
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or _MATH_S
-        command = processes.command(f"from {__name__} import serve_math; serve_math({limit})")
+        command = processes.command(f"from {__name__} import _serve_math; _serve_math({limit})")
         self.pool = processes.WorkerPool(command, workers, limit, "math reward")
         self._early: dict[tuple[str, str], Future[list[Any]]] = {}
 
@@ -86,7 +86,7 @@ def _readings(answer: str) -> list[str]:
     return [boxed, f"${answer}$"] if "\\$" in answer else [f"${answer}$", boxed]
 
 
-def serve_math(limit: float) -> None:
+def _serve_math(limit: float) -> None:
     """Judge pairs of answer and response; replies are True, False, "unreadable" or "too large"."""
     import logging
     import resource
@@ -135,7 +135,7 @@ class Function(Reward):
         # The worker has the module search path of this process and, at its end, the function's folder.
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-            f"from {__name__} import serve_function; serve_function(sys.argv[2], {limit})"
+            f"from {__name__} import _serve_function; _serve_function(sys.argv[2], {limit})"
         )
         search = json.dumps([*sys.path, *([folder] if folder else [])])
         self.pool = processes.WorkerPool(
@@ -156,7 +156,7 @@ class Function(Reward):
         return [0.0 if reply is None else reply for reply in replies]
 
 
-def serve_function(name: str, limit: float) -> None:
+def _serve_function(name: str, limit: float) -> None:
     """Score rows of prompt, response and answer in a worker; the reply is a number or an error message."""
     channel = processes.Channel()
     function = function_of(name)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.backends.real.algorithms import lora
-from isolaw.backends.real.algorithms.lengths import PHRASE
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC,
@@ -23,7 +22,7 @@ from isolaw.backends.real.algorithms.presets import (
     resolve_recipe,
     unchosen,
 )
-from isolaw.backends.real.algorithms.scale_rl import PARTS
+from isolaw.backends.real.algorithms.scale_rl import PARTS, PHRASE
 from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
 from isolaw.config.sections import Part
 from isolaw.errors import SpecError

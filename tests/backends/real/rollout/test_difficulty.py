@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.backends.real import environment
-from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.difficulty import SplitFolder, SplitSettings, _difficulty
+from isolaw.backends.real.rollout import split as splitting
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_files, write_set
+from isolaw.backends.real.rollout.split import SplitFolder, _difficulty, _SplitSettings
 from isolaw.cli.problems import _summary
 from isolaw.errors import DataError
 
-SETTINGS = SplitSettings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
+SETTINGS = _SplitSettings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
 
 
 @given(st.integers(1, 64), st.data())
@@ -63,7 +63,10 @@ class Model:
 
 
 def done(
-    folder: Path, model: Model, questions: Sequence[Problem] | None = None, settings: SplitSettings = SETTINGS
+    folder: Path,
+    model: Model,
+    questions: Sequence[Problem] | None = None,
+    settings: _SplitSettings = SETTINGS,
 ) -> SplitFolder:
     work = SplitFolder(folder, pool() if questions is None else questions, settings)
     for _ in work.measure(model, rewards.get("exact")):
@@ -89,7 +92,7 @@ def test_sets_hold_what_was_counted(tmp_path: Path) -> None:
 
     expected = {i: _difficulty(c, 16, later.get(i)) for i, c in first.items()}
     assert work.report is not None
-    for name in splitting.SETS:
+    for name in splitting._SETS:
         parts = ProblemSet.read(tmp_path / name).parts
         there = {q.id for questions in parts.values() for q in questions}
         assert there == {i for i, found in expected.items() if found == name}
@@ -190,7 +193,7 @@ def test_no_problem_is_in_both_parts_under_two_names(tmp_path: Path) -> None:
     work = done(tmp_path, Model(), twice)
     assert (len(work.problems), work.repeated) == (200, 200)
     assert {q.id for q in work.problems} == {q.id for q in pool()}
-    for name in splitting.SETS:
+    for name in splitting._SETS:
         ProblemSet.read(tmp_path / name)
 
 
@@ -369,7 +372,7 @@ def test_every_gpu_samples(
     monkeypatch.setattr(split.environment, "gpus", lambda: gpus)
     monkeypatch.setattr(split.environment, "prepare", lambda: None)
     monkeypatch.setattr(sampler_group, "open_sampler", opened.append)
-    settings = SplitSettings(
+    settings = _SplitSettings(
         model="m", pool="p", reward="exact", sampler="vllm", temperature=1.0, max_response_tokens=6
     )
     split.open_draw(str(made.model), [Problem("a", "1+1=", "2")], settings)

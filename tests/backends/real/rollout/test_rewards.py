@@ -177,6 +177,21 @@ def test_the_forms_of_answers_of_math_and_gsm8k_are_read(verified: Math) -> None
 
 @needs_math_verify
 @pytest.mark.slow
+def test_a_response_that_was_judged_while_others_were_drawn_is_not_judged_again(
+    verified: Math, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, right, wrong, sent = asked("\\frac{1}{2}"), "It is $0.5$.", "It is $2$.", []
+    for name in ("ask", "replies"):
+        judge = getattr(verified.pool, name)
+        monkeypatch.setattr(
+            verified.pool, name, lambda rows, judge=judge: (sent.append(rows), judge(rows))[1]
+        )
+    for _ in range(2):
+        verified.ahead(problem, right)
+    assert verified([problem] * 3, [right, wrong, right]) == [1.0, 0.0, 1.0]
+    assert sent == [(problem.answer, right), [(problem.answer, wrong)]]
+
+
 def test_answers_that_cannot_be_read_are_listed_with_their_lines(tmp_path: Path) -> None:
     answers = ["1", r"\ldots", "2", r"\ldots", r"\$3"]
     rows = [{"prompt": f"{n}", "answer": answer} for n, answer in enumerate(answers)]
@@ -399,5 +414,6 @@ def test_a_name_is_checked_without_executing_its_module(
 
 def test_math_without_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    (problem,) = rewards.check("math")
+    assert not rewards.check("math")  # a dry run does not need it
+    (problem,) = rewards.check_code("math")
     assert "math-verify is not installed: pip install math-verify" in str(problem)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import isolaw
-from isolaw.backends.real.train.memory import from_shape
+from isolaw.backends.real import models
+from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.errors import InputError
 
 _BILLIONS = {
@@ -21,11 +22,11 @@ _BILLIONS = {
 
 @pytest.mark.parametrize("name", _BILLIONS)
 def test_a_known_model_has_its_published_size(name: str) -> None:
-    assert from_shape._decoder(name).parameters / 1e9 == pytest.approx(_BILLIONS[name], rel=1e-3)
+    assert Decoder.read(name).parameters / 1e9 == pytest.approx(_BILLIONS[name], rel=1e-3)
 
 
 def test_a_configuration_file_gives_the_cost_of_the_model_that_it_describes(tmp_path: Path) -> None:
-    config = dict(zip(from_shape._KEYS, from_shape._KNOWN["qwen2.5-1.5b"], strict=True))
+    config = dict(zip(models._KEYS, models._KNOWN["qwen2.5-1.5b"], strict=True))
     (tmp_path / "config.json").write_text(json.dumps(config))
     known = isolaw.read_cost("Qwen/Qwen2.5-1.5B-Instruct@a100-80g:2/512")
     for name in (tmp_path, tmp_path / "config.json"):
@@ -54,12 +55,66 @@ def test_what_is_unknown_is_an_error(text: str, message: str) -> None:
         isolaw.read_cost(text)
 
 
+@pytest.mark.slow
 def test_a_week_of_eight_gpus_needs_no_weights_and_no_torch() -> None:
     code = (
         "import sys, isolaw; a = isolaw.advise('1344gpuh', 'easy', cost='qwen2.5-7b@h100-80g:8');"
-        "print(sum(s.spent.gpu_hours.value for s in a.sweeps), {'torch', 'transformers'} & {*sys.modules})"
+        "print(sum(s.spent.gpu_hours.value for s in a.sweeps), a.case.model_size,"
+        "a.sweeps[0].sections['real']['model']);"
+        "print({'torch', 'transformers'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    hours, loaded = done.stdout.split(" ", 1)
+    numbers, loaded = done.stdout.splitlines()
+    hours, size, model = numbers.split()
     assert 0 < float(hours) < 0.8 * 1344
-    assert loaded.strip() == "set()"
+    assert (float(size), model) == (7.6, "models/qwen2.5-7b")  # which the cost names
+    assert loaded == "set()"
+
+
+# `isolaw` on a machine that has nothing of the real backend.
+_BARE = """
+import sys
+for name in ("torch", "transformers", "vllm", "deepspeed", "math_verify", "peft", "accelerate"):
+    sys.modules[name] = None
+from isolaw.cli import run
+sys.exit(run())
+"""
+
+
+def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
+    """Neither weights nor a tokenizer, nor any package of the real backend: a known name or a config.json."""
+    (tmp_path / "sums").mkdir()
+    for part, sums in (("train", range(64)), ("validation", range(64, 80))):
+        lines = [json.dumps({"prompt": f"{k}+1=", "answer": str(k + 1)}) + "\n" for k in sums]
+        (tmp_path / "sums" / f"{part}.jsonl").write_text("".join(lines))
+    config = {**models.config("qwen2.5-7b")}
+    (tmp_path / "shape").mkdir()
+    (tmp_path / "shape" / "config.json").write_text(json.dumps(config))
+
+    def sweep(model: str, *words: str) -> subprocess.CompletedProcess[str]:
+        settings = [
+            f"real.model={model}", "real.reward=math", "problems.set=sums", "recipe.lora_rank=16",
+            "grid.rollouts_per_problem=[8,32]", "grid.problems_per_batch=[32]", "sweep.compute=1e5",
+        ]  # fmt: skip
+        given = (f"--set={each}" for each in settings)
+        command = ["sweep", "--backend=real", "--out=out", *given, *words]
+        return subprocess.run(
+            [sys.executable, "-c", _BARE, *command], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    hours = []
+    for model in ("models/Qwen2.5-7B", "shape"):
+        done = sweep(model, "--dry-run", "--machine", "h100-80g:8", "--json")
+        assert done.returncode == 0, done.stderr
+        assert f"{model} has no weights here: isolaw can only plan with the model's sizes" in done.stderr
+        hours.append(json.loads(done.stdout)["cost"]["gpu_hours"])
+        assert json.loads(done.stdout)["memory"][0]["row_tokens"] < 1024 + 64  # the prompts are short
+    assert hours[0] == hours[1] > 1
+    done = sweep("models/Qwen2.5-8B", "--dry-run", "--machine", "h100-80g:8")
+    assert (done.returncode, "no such folder; expected the folder of a model" in done.stderr) == (2, True)
+    assert "did you mean 'qwen2.5-7b'?" in done.stderr
+    done = sweep("shape")  # training needs all of it
+    assert done.returncode == 2
+    for missing in ("torch is not installed", "needs peft and accelerate", "the folder has no *.safetensors"):
+        assert missing in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import models
+from isolaw.errors import InputError
 
 # By model_type: whether q, k and v have biases, and whether q and k are normalised per head.
 _KINDS = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -109,9 +110,9 @@ class Decoder:
 
     @classmethod
     def read(cls, model: str | Path) -> Decoder | None:
-        """Return the decoder of a model's folder, or None for an unknown model type."""
+        """Return the decoder of a model's folder or known name, or None for an unknown model type."""
         try:
             config = models.config(model)
-        except (OSError, ValueError):
+        except (OSError, ValueError, InputError):
             return None
         return cls.of(config) if isinstance(config, dict) else None

@@ -7,14 +7,13 @@ the seconds of a step are those of a dry run (`planner`, `step_time`), with the 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
+from isolaw.backends.real import models
 from isolaw.backends.real.algorithms.presets import resolve_recipe
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory import step_time
@@ -22,37 +21,13 @@ from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import Demand
 from isolaw.backends.real.train.memory.planner import cheapest
 from isolaw.config import Recipe, RunSpec
-from isolaw.errors import InputError, nearest, shown
-from isolaw.files import open_file
+from isolaw.errors import InputError, shown
 from isolaw.machine import Cards, card_speed, cards
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 _TEXT = re.compile(r"(?P<model>.+)(?<!/s)@(?P<gpus>[\w.-]+(?::\d+)?)(?:/(?P<tokens>[1-9]\d{0,5}))?")
 _PROMPT_TOKENS = 256  # assumed tokens of a prompt; problems of GSM8K and MATH have about 100 to 300
 _REFERENCE = (32, 16)  # the (B_p, n) whose parts of a step stand for all
-# From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
-# num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, tie_word_embeddings.
-_KNOWN = {
-    "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151_936, True),
-    "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151_936, True),
-    "qwen2.5-3b": ("qwen2", 2048, 11_008, 36, 16, 2, 128, 151_936, True),
-    "qwen2.5-7b": ("qwen2", 3584, 18_944, 28, 28, 4, 128, 152_064, False),
-    "qwen2.5-14b": ("qwen2", 5120, 13_824, 48, 40, 8, 128, 152_064, False),
-    "qwen2.5-32b": ("qwen2", 5120, 27_648, 64, 40, 8, 128, 152_064, False),
-    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151_936, True),
-    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151_936, True),
-    "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151_936, True),
-    "qwen3-8b": ("qwen3", 4096, 12_288, 36, 32, 8, 128, 151_936, False),
-    "qwen3-14b": ("qwen3", 5120, 17_408, 40, 40, 8, 128, 151_936, False),
-    "qwen3-32b": ("qwen3", 5120, 25_600, 64, 64, 8, 128, 151_936, False),
-    "llama-3.2-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128_256, True),
-    "llama-3.2-3b": ("llama", 3072, 8192, 28, 24, 8, 128, 128_256, True),
-    "llama-3.1-8b": ("llama", 4096, 14_336, 32, 32, 8, 128, 128_256, False),
-}
-_KEYS = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,7 +55,18 @@ def cost_of_shape(text: str) -> Cost | None:
     match = _TEXT.fullmatch(text)
     if match is None or os.path.lexists(text):
         return None
-    model, on = _decoder(match["model"]), cards(match["gpus"])
+    try:
+        config = models.config(match["model"])
+    except InputError as error:
+        raise InputError(f"cost: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{match['model']}: not valid JSON: {error}") from None
+    model = Decoder.of(config) if isinstance(config, dict) else None
+    if model is None:
+        raise InputError(
+            f"{match['model']}: isolaw estimates the steps of Llama, Mistral, Qwen2 and Qwen3 only"
+        )
+    on = cards(match["gpus"])
     if card_speed(on.name) is None:
         raise InputError(f"cost: found {shown(match['gpus'])}; expected GPUs of known speed, e.g. h100-80g:8")
     recipe = resolve_recipe(Recipe(max_response_tokens=int(match["tokens"]) if match["tokens"] else None))
@@ -93,29 +79,8 @@ def cost_of_shape(text: str) -> Cost | None:
     )
     return _ShapeCost(
         parts, at.per_rollout, "tokens", CostOrigin.ESTIMATE, text, on.count, on.name, match["model"],
-        notes=(note,), seconds_of=seconds_of,
+        billions=float(f"{model.parameters / 1e9:.2g}"), notes=(note,), seconds_of=seconds_of,
     )  # fmt: skip
-
-
-def _decoder(name: str) -> Decoder:
-    """Return the sizes of a known model, or those in a ``config.json``."""
-    if (sizes := _KNOWN.get(name.lower().rpartition("/")[2].removesuffix("-instruct"))) is not None:
-        config = dict(zip(_KEYS, sizes, strict=True))
-    else:
-        path = Path(name, "config.json") if os.path.isdir(name) else Path(name)
-        if not os.path.isfile(path):
-            close = f" (did you mean {near}?)" if (near := nearest(name.lower(), _KNOWN)) else ""
-            known = f"a config.json, its folder, or a known model: {', '.join(_KNOWN)}"
-            raise InputError(f"cost: found {shown(name)}; expected {known}{close}")
-        try:
-            with open_file(path) as file:
-                config = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON: {error}") from None
-    decoder = Decoder.of(config) if isinstance(config, dict) else None
-    if decoder is None:
-        raise InputError(f"{name}: isolaw estimates the steps of Llama, Mistral, Qwen2 and Qwen3 only")
-    return decoder
 
 
 def _estimator(model: Decoder, on: Cards, recipe: Recipe, text: str) -> Callable[[int, int], Cost]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.rollout.problems import ProblemSet, words
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
@@ -33,8 +33,9 @@ _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
 # Shares of GPU memory: left free, and vLLM's maximum. Tokens: the maximum of a micro-batch, and its step
 # size.
 _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
-# Assumed tokens of the longest prompt if there is no tokenizer to count them.
-_PROMPT_TOKENS = 1_024
+# Tokens of the longest prompt if the problems cannot be read. Without a tokenizer, a token has three bytes,
+# less than in the vocabularies of Qwen and Llama, and a chat template adds some.
+_PROMPT_TOKENS, _BYTES_OF_TOKEN, _TEMPLATE_TOKENS = 1_024, 3, 32
 # Concurrent rollouts per GPU. An H200 drew 1.23 times as many tokens per second with 512 as with 256.
 _DRAWN = 512
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
@@ -281,13 +282,13 @@ def _demand(spec: RunSpec) -> Demand | None:
 
 @models.cached(folders=2)
 def _prompt_tokens(set_folder: str, model: str, chat: Chat) -> int:
-    """Return the number of tokens of the longest prompt in a set."""
-    if not environment.installed("transformers"):
-        return _PROMPT_TOKENS
+    """Return the number of tokens of the longest prompt in a set; without a tokenizer, from its length."""
     try:
-        tokenizer = models.tokenizer(model)
-        parts = ProblemSet.read(set_folder).parts.values()
-        return max(len(ids) for problems in parts for ids in encode(problems, tokenizer, chat))
+        prompts = [q for problems in ProblemSet.read(set_folder).parts.values() for q in problems]
+        if not environment.installed("transformers") or not models.has_weights(model):
+            longest = max(len(f"{chat.system or ''}{words(q.prompt)}".encode()) for q in prompts)
+            return _TEMPLATE_TOKENS + -(-longest // _BYTES_OF_TOKEN)
+        return max(map(len, encode(prompts, models.tokenizer(model), chat)))
     except IsolawError:  # reported by `Real.check`
         return _PROMPT_TOKENS
 

@@ -1,16 +1,20 @@
-"""The pass@1 landscape over training: the distribution of pass@1 over problems, and the share at zero."""
+"""The sections of single problems: pass@1 over training, and the responses that runs kept."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
 from isolaw.evidence import number
+from isolaw.report.document import Table, TableCell
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page.chart import Chart, PageSection, line, log_axis, n_colour, rounded
+from isolaw.store.sweep import Kept
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # height of a map
@@ -18,9 +22,13 @@ _PANELS = 3
 # Most problems are near 0 or 1; half of the colors are for the rarer values in between.
 _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
 _engineering = EngFormatter(sep="")
+_MOST = 300  # rows; each text has up to 2.7 kB
+_EVALUATIONS = 5  # per run
+# The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
 
 
-def section(study: FittedRuns) -> PageSection | str:
+def landscape(study: FittedRuns) -> PageSection | str:
     """Return the section of the pass@1 landscape, or the reason why there is none."""
     charts = _charts(study)
     if not charts:
@@ -121,3 +129,74 @@ def _zero_caption(rows: pd.DataFrame, b: int) -> str:
         f"share is smallest for n = {least:,} ({100 * last[least]:.1f} %) and largest for n = {most:,} "
         f"({100 * last[most]:.1f} %)."
     )
+
+
+def responses(kept: Sequence[Kept]) -> PageSection | None:
+    """Return the section of kept responses, or None if no run kept any (simulated runs never do)."""
+    if not kept:
+        return None
+    shown = _chosen(kept)
+    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
+    lines = [
+        "The first response to each of the first problems, the same problems in every run and evaluation."
+    ]
+    if here < all_of:
+        lines.append(
+            f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."
+        )
+    return PageSection("responses", "Responses", lines, tables=[_table(shown)])
+
+
+def _chosen(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:
+    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
+
+    The choice includes the first and the last evaluation of each run, if ``most`` permits.
+    """
+    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
+    for each in range(_EVALUATIONS, 0, -1):
+        spread = [run[i] for run in runs for i in _spread(len(run), each)]
+        if each == 1 or sum(len(one.responses) for one in spread) <= most:
+            break
+    out: list[Kept] = []
+    for one in spread:
+        most -= len(one.responses)
+        if most < 0:
+            break
+        out.append(one)
+    return out
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """Return up to ``count`` evenly spaced indices below ``size``.
+
+    The last index is always included and, if there are two or more, the first index.
+
+    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    ([0, 3, 6], [6], [0, 1])
+    """
+    return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
+
+
+def _table(shown: Sequence[Kept]) -> Table:
+    """Return a table with one row per response."""
+    rows = []
+    for one in shown:
+        spec = one.spec
+        run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
+        for response in one.responses:
+            length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
+            rows.append(
+                [
+                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
+                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
+                    TableCell(_plain(response.response), kind="said"),
+                    TableCell(_plain(response.answer), kind="said"),
+                    TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
+                ]
+            )  # fmt: skip
+    columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]
+    return Table("responses", "Responses at evaluations", columns, rows, long=True)
+
+
+def _plain(text: str) -> str:
+    return text.translate(_PICTURES)
