@@ -18,7 +18,7 @@ CONTAINERS: dict[str, str] = {
     "mlflow": "isolaw.readers.containers.mlflow",
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
     "tensorboard": "isolaw.readers.containers.tensorboard",
-    "trainer-state": "isolaw.readers.containers.trainer_state",
+    "trainer-state": "isolaw.readers.containers.json_document",
     "wandb-csv": "isolaw.readers.containers.wandb_csv",
     "notebook": "isolaw.readers.containers.notebook",
     "jsonl": "isolaw.readers.containers.jsonlines",
@@ -46,7 +46,8 @@ def get(name: str) -> Container:
         raise InputError(
             commands.argument("format") + f": {unknown('format', name, ['auto', *CONTAINERS], 'expected')}"
         )
-    container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER
+    module = importlib.import_module(CONTAINERS[name])
+    container: Container = getattr(module, name.upper().replace("-", "_"), None) or module.CONTAINER
     return container
 
 

@@ -8,6 +8,12 @@
     {"step": 1, "reward": 0.25}{"step": 2, …               one object after the other, over several lines
 
 Unlike the other containers, this one loads the whole file into memory, so it accepts only small files.
+
+``trainer_state.json`` is such a document, which Hugging Face's Trainer writes to ``checkpoint-<step>/`` and
+after training. Its ``log_history`` contains a record with ``step`` for each log entry and each evaluation.
+The state of every checkpoint repeats the history up to that checkpoint, so the states of one run's
+checkpoints are parts of one run. A state only has the batch size per device (``train_batch_size``). The
+arguments are in ``training_args.bin``, a pickle that isolaw never loads.
 """
 
 from __future__ import annotations
@@ -23,10 +29,10 @@ from typing import Any
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add, flat
-from isolaw.readers.literals import parse_json, scalar
+from isolaw.readers.literals import loads, parse_json, scalar
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS
-from isolaw.readers.raw_log import Container, RawLog, number
+from isolaw.readers.raw_log import Container, RawLog, finite, number
 from isolaw.readers.records import is_step
 
 _LARGEST = 50 * limits.MB
@@ -69,7 +75,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     records: Iterable[dict[str, Any]]
     if document is None:
         text = content.decode("utf-8-sig", "replace").lstrip("[ \t\r\n\0")
-        records = (record for record, _ in in_sequence(text, log))
+        records = (record for record, _ in _in_sequence(text, log))
     else:
         known = [
             one
@@ -89,7 +95,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-def in_sequence(text: str, log: RawLog, at: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+def _in_sequence(text: str, log: RawLog, at: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the objects of a sequence or of a list, which can be truncated, each with the place of its end.
 
     They are read one by one, so that a long history is never in memory as a tree of objects.
@@ -152,3 +158,64 @@ def _known(keys: set[str]) -> bool:
 
 
 CONTAINER = Container("json", _read, file=_is_document)
+
+
+# The state of a Trainer
+
+_LARGEST_STATE = 100 * limits.MB  # of a history with a million values; what follows is an incomplete end
+_HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+# Keys of the state that belong to the configuration.
+_SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs", "eval_steps", "save_steps")
+_PICKLE = "training_args.bin"
+
+
+def _is_state(_path: Path, head: bytes) -> bool:
+    """Return whether a file is a trainer state."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return text.startswith(b"{") and b'"log_history"' in text and b'"global_step"' in text
+
+
+def _read_state(path: Path) -> Iterator[RawLog]:
+    """Read one state. From a truncated file, read the complete records.
+
+    Raises `DataError` if the file cannot be read or has no history.
+    """
+    folder = path.parent
+    if _CHECKPOINT.fullmatch(folder.absolute().name):
+        folder = folder.parent
+    log = RawLog(str(path), "trainer-state", str(folder))
+    with limits.opened(path) as file:
+        content = file.read(min(_LARGEST_STATE, path.stat().st_size))
+    text = content.decode("utf-8-sig", "replace").rstrip("\0")  # as a crash leaves them
+    match = _HISTORY.search(text)
+    if match is None:
+        raise DataError(f"{path}: not a trainer's state: it has no list 'log_history'")
+    end = match.end()
+    for record, end in _in_sequence(text, log, match.end()):  # noqa: B007
+        log.add(record, finite(record.pop("step", None)))
+    if not log.step:
+        raise NoHistory(
+            f"{path}: log_history has no record, since nothing was logged before the file was written"
+        )
+    state = _around(text[: match.end()], text[end : end + limits.MB])
+    config, source = configs.beside(path)
+    log.config = {key: state[key] for key in _SETTINGS if key in state} | config
+    log.config_source = source or path.name
+    if not config and (path.parent / _PICKLE).is_file():
+        log.notes.append(f"{_PICKLE} next to the file contains the arguments, but isolaw opens no pickle")
+    yield log
+
+
+def _around(begin: str, end: str) -> dict[str, Any]:
+    """Return the state without its history; for a truncated file, only the part before the history."""
+    for tail in (end, "]}"):
+        try:
+            state = loads(begin + tail)
+        except (ValueError, RecursionError):
+            continue
+        return state if isinstance(state, dict) else {}
+    return {}
+
+
+TRAINER_STATE = Container("trainer-state", _read_state, file=_is_state)

@@ -461,7 +461,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, garbage: bytes, at:
 
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the shared sample logs are not here")
 def test_a_real_console_agrees_with_its_trainer_state() -> None:
-    from isolaw.readers.containers.trainer_state import CONTAINER as STATE
+    from isolaw.readers.containers.json_document import TRAINER_STATE as STATE
 
     (console,) = CONTAINER.read(SAMPLE / "training.log")
     (state,) = STATE.read(SAMPLE / "reproduce_openrs_rs2_42" / "trainer_state.json")

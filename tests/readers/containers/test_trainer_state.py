@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.containers.trainer_state import CONTAINER
+from isolaw.readers.containers.json_document import TRAINER_STATE as CONTAINER
 from isolaw.readers.raw_log import RawLog
 
 REWARD = {5: 0.25, 10: 0.375, 15: 0.5}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from isolaw.readers.containers.json_document import TRAINER_STATE as STATE
 from isolaw.readers.containers.stdout_dicts import CONTAINER as STDOUT
-from isolaw.readers.containers.trainer_state import CONTAINER as STATE
 from isolaw.readers.frameworks.trl import FRAMEWORK
 from isolaw.readers.frameworks.trl import _metric as metric
 from isolaw.readers.how_to_read import HowToRead, applying
