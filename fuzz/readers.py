@@ -16,7 +16,6 @@ import contextlib
 import importlib.util
 import json
 import shutil
-import sqlite3
 import sys
 import tempfile
 import time
@@ -55,10 +54,8 @@ SETTINGS = [{"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}, None]
 OF_OPTIONS = (
     "isolaw-toml",
     "name-pattern",
-    "sqlite",
     "parquet-metadata",
 )  # what is read besides logs
-ATTACH = 24  # SQLite's number of the action: fuzzed SQL must not write elsewhere
 MLFLOW = ("meta.yaml", "tags/mlflow.runName", "params/data.train_batch_size", "metrics/critic/score/mean")
 CONFIGS = ("config.yaml", "config.json", "config.toml")
 
@@ -168,20 +165,6 @@ def as_name_pattern(_: Path, content: bytes) -> None:
         read.read(name, names)
 
 
-def as_sqlite(folder: Path, content: bytes) -> None:
-    """A database that this SQL makes; SQLite's own files go through ``trackio``."""
-    with contextlib.closing(sqlite3.connect(folder / "a.db")) as connection:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
-        connection.set_authorizer(
-            lambda action, *_: sqlite3.SQLITE_DENY if action == ATTACH else sqlite3.SQLITE_OK
-        )
-        began = time.process_time()
-        connection.set_progress_handler(lambda: time.process_time() > began + 0.5, 1_000)
-        with contextlib.suppress(sqlite3.Error, sqlite3.Warning, ValueError):
-            connection.executescript(content.decode("utf-8", "replace"))
-    drain("trackio", folder / "a.db")
-
-
 def as_parquet_metadata(folder: Path, content: bytes) -> None:
     """What a file says about itself: to pandas, to Arrow and to isolaw; and a footer with other bytes."""
     kinds = (b"pandas", b"ARROW:schema", b"isolaw")
@@ -202,8 +185,6 @@ def as_parquet_metadata(folder: Path, content: bytes) -> None:
         for read in (lambda: frame_of(read_parquet(path), path), lambda: Runs.from_parquet(path)):
             with contextlib.suppress(DataError):
                 read()
-        with contextlib.suppress(DataError):
-            drain("trackio", path)
 
 
 READERS: dict[str, Callable[[Path, bytes], None]] = {
@@ -215,7 +196,6 @@ READERS: dict[str, Callable[[Path, bytes], None]] = {
     "read": whole,
     "isolaw-toml": as_isolaw_toml,
     "name-pattern": as_name_pattern,
-    "sqlite": as_sqlite,
     "parquet-metadata": as_parquet_metadata,
 }
 
@@ -276,8 +256,6 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     book = notebooks.write(
         folder / "a.ipynb", notebooks.stream(notebooks.BANNER), notebooks.display(notebooks.html([0.5, 0.25]))
     )
-    project = folder / "a.db"
-    fixtures("containers/test_trackio").database(project).close()
     forms = (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
     consoles = [own([0.5, 0.25]).encode() for own in forms]
     consoles.append("\n".join(fixtures("containers/test_prime_rl_console").LINES).encode())
@@ -292,7 +270,6 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         "verl-console": [console, hostile["train.log"]],
         "step-console": consoles,
         "notebook": [book.read_bytes()],
-        "trackio": [project.read_bytes()],
         "stdout-dicts": [*stdout, hostile["stdout.txt"]],
         "trainer-state": state,
         "wandb-csv": exports,
@@ -324,15 +301,6 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
                 (b"*a*a*a*a*a*aX{n}", b"a" * 60),
                 (b"*n{n}-lr{lr}/*", b"runs/n8-lr1e-6/a", b"runs/n8-lr2e-6/a"),
             )
-        ],
-        "sqlite": [
-            b"CREATE TABLE metrics (run_name, step, timestamp, metrics);"
-            b"INSERT INTO metrics VALUES ('a', 1, '', '{\"train/reward\": 0.5}');",
-            b"CREATE VIEW metrics AS SELECT 'a' AS run_name, 1 AS step, 2 AS timestamp, "
-            b"hex(zeroblob(450000000)) AS metrics;",
-            b"CREATE TABLE metrics (run_name, step, timestamp, metrics AS (hex(zeroblob(450000000))));"
-            b"INSERT INTO metrics VALUES ('a', 1, '');",
-            b"CREATE VIRTUAL TABLE metrics USING fts5(run_name, step, timestamp, metrics);",
         ],
         "parquet-metadata": [
             json.dumps({"index_columns": ["gone"], "columns": [], "column_indexes": []}).encode(),

@@ -68,6 +68,7 @@ def gone(found: list[int], seconds: float = 60) -> bool:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a subreaper")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["nothing", "command", "guard"])
 def test_end_ends_the_whole_tree(tmp_path: Path, stopped: str) -> None:
     process = children.start(tree(tmp_path, "time.sleep(600)"))

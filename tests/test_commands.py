@@ -393,6 +393,7 @@ def cases() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "situation"), cases())
 def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     function = commands.PRINTED[name]
@@ -482,6 +483,7 @@ def modules() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "commands.py"]
 
 
+@pytest.mark.slow
 def test_texts_elsewhere_are_no_commands() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {text}"

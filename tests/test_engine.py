@@ -127,6 +127,7 @@ def test_extending_in_pieces_is_the_same(tmp_path: Path, tiny, same, stop_after:
     same(engine.sweep(longer, tmp_path / "pieces"), engine.sweep(longer, tmp_path / "through"))
 
 
+@pytest.mark.slow
 def test_seeds_and_n_can_be_added_at_any_time(tmp_path: Path, tiny, same) -> None:
     wide = {"sweep": {"compute": 60_000, "seeds": 3}, "grid": {"rollouts_per_problem": [4, 8, 16]}}
     engine.sweep(tiny(), tmp_path / "grown")

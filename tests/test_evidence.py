@@ -90,6 +90,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, simulated: dict[str, Path
     return made(folder, runs, rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WRITTEN)
 def test_simulated(
     isolaw: Call,
@@ -110,6 +111,7 @@ def test_simulated(
         assert "<title>simulated runs: " in file.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", RECORDED)
 def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, command: str) -> None:
     words = [word.format(**recorded, new=tmp_path / "new") for word in RECORDED[command]]
@@ -177,6 +179,7 @@ def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_p
     assert json.loads(out)["simulated"] == "partly"
 
 
+@pytest.mark.slow
 def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
     runs, law = package.read(simulated["sweep"]), package.Law.load(simulated["law"])
     assert runs.simulated is Simulated.YES

@@ -67,6 +67,7 @@ def test_what_was_stated_before_the_runs_rests_on_their_beginning_alone(sweep: e
     assert [own["said"] for own in kept["cuts"] if "before" in own] == stated["budgets"]
 
 
+@pytest.mark.slow
 def test_the_page_of_the_long_sweep_has_its_tables() -> None:
     """Otherwise: python -m benchmarks.long_sweep."""
     page = long_sweep.DOCS.read_text()

@@ -95,6 +95,7 @@ def test_what_a_sweep_owns_is_what_the_store_makes() -> None:
     assert {*sweep._OWN, locks.CLOCK} == files.SWEEP_ENTRIES
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_sweep_is_the_users(made: Path, isolaw: Call) -> None:
     for place in (
         made / "law.json",

@@ -14,6 +14,7 @@ from isolaw.cli import cli
 WITHOUT_RUNS = {"run-one", "problems", "doctor", "export", "demo", "advise"}
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 @pytest.mark.parametrize("group", GROUPS)
 def test_outputs(group: str, tmp_path: Path) -> None:

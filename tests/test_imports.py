@@ -108,6 +108,7 @@ def test_import_brings_nothing_heavy() -> None:
     assert HEAVY & set(loaded) == set()
 
 
+@pytest.mark.slow
 def test_nothing_ever_brings_a_cluster() -> None:
     loaded = run(
         "import sys, isolaw, isolaw.cli, isolaw.report.figures\n"
@@ -176,6 +177,7 @@ def test_every_module_has_a_room() -> None:
     assert [name for name in MODULES if room(name) is None] == ["isolaw"]
 
 
+@pytest.mark.slow
 def test_no_floor_imports_from_a_higher_one() -> None:
     wrong = []
     for module in MODULES:
@@ -204,6 +206,7 @@ def test_no_modules_import_each_other() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # a CycleError names the circle
 
 
+@pytest.mark.slow
 def test_what_only_some_may_import() -> None:
     """Drawing and printing, frameworks of training and clusters, and nothing that executes what it loads."""
     wrong = []
@@ -240,6 +243,7 @@ def test_one_name_has_one_meaning() -> None:
     assert {name: own for name, own in meanings.items() if len(own) > 1} == {}
 
 
+@pytest.mark.slow
 def test_no_code_of_a_model_is_executed() -> None:
     for name, path in MODULES.items():
         for call in ast.walk(ast.parse(path.read_text())):

@@ -105,6 +105,7 @@ def test_a_dry_run_says_what_is_left(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
     recorded = ROOT / "examples" / "data" / "real-arithmetic.parquet"
     chosen = ("--where", "problem_set=easy", "--where", "lr=1e-3", "--draws", "20")

@@ -75,6 +75,7 @@ def test_a_damaged_state_starts_the_run_again(
     same(engine.sweep(large, out), whole)
 
 
+@pytest.mark.slow
 def test_a_recorded_run_keeps_what_was_recorded(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"recipe\.lr: replay cannot change the recipe"):
         engine.resolve_sweep(SweepSpec.parse({**REPLAY, "recipe": {"lr": 0.1}}), tmp_path / "a")
@@ -85,6 +86,7 @@ def test_a_recorded_run_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert {a["lr"] for a in runs.attributes.values()} == {0.5}
 
 
+@pytest.mark.slow
 def test_two_recorded_problem_sets(tmp_path: Path) -> None:
     table = pd.read_csv(TAN)
     both = pd.concat([table.assign(problem_set="x"), table.assign(problem_set="y")])

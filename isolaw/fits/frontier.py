@@ -201,20 +201,6 @@ def curve_rewards(
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
-def between(configurations: list[Configuration], frontier: Frontier, first: float) -> tuple[Floats, Floats]:
-    """Return the computes (X,) at which to search for crossovers, and the frontier's rewards there.
-
-    The rewards are interpolated in log C, so the search needs the frontier's computes and the ends of runs.
-    """
-    low, high = min(first, frontier.compute[0]), frontier.compute[-1]
-    ends = [low, *(end for c in configurations for end in c.measured if low < end < high)]
-    compute = np.union1d(frontier.compute, ends)
-    log, at = np.log(frontier.compute), np.log(compute)
-    right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
-    share = np.clip((at - log[right - 1]) / (log[right] - log[right - 1]), 0.0, 1.0)
-    return compute, (1 - share) * frontier.reward[:, :, right - 1] + share * frontier.reward[:, :, right]
-
-
 def crossovers(
     configurations: list[Configuration], compute: Floats, reward: Floats, first: float
 ) -> list[Crossover]:
@@ -244,13 +230,19 @@ def crossovers(
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
     """Return the last x in [low, high] at which the lead (1 + D, X) becomes positive, for each draw.
 
-    Without such an x, the result is −inf if the lead ends at 0 or above, and +inf otherwise. The result is
-    NaN if the frontier does not cover the range.
+    Between the computes (X,), the lead is linear in log x. Without such an x, the result is −inf if the lead
+    ends at 0 or above, and +inf otherwise. The result is NaN if the frontier does not cover the range.
     """
-    inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
-    if inside.sum() < 2:  # the frontier does not cover this range
+    low, high = max(low, compute[0]), min(high, compute[-1])
+    if not low < high:
         return np.full(len(lead), np.nan)
-    log, lead = np.log(compute[inside]), lead[:, inside]
+    log, ends = np.log(compute), np.log([low, high])
+    right = np.clip(np.searchsorted(log, ends), 1, log.size - 1)
+    share = (ends - log[right - 1]) / (log[right] - log[right - 1])
+    first, final = ((1 - share) * lead[:, right - 1] + share * lead[:, right]).T
+    inside = (compute > low) & (compute < high)
+    log = np.array([ends[0], *log[inside], ends[1]])
+    lead = np.column_stack([first, lead[:, inside], final])
     crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
     last = log.size - 2 - crossing[:, ::-1].argmax(axis=1)
     rows = np.arange(len(lead))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
@@ -28,6 +27,7 @@ from isolaw.fits.selection import differing
 from isolaw.runs import Runs
 
 _Floats = NDArray[np.float64]
+_Curve = dict[str, _Floats]  # step, value, n_problems and n_samples of one metric of one run
 _LEAST_EVALUATIONS = 6  # two windows that share no evaluation
 _FALSE_ALARMS = 0.01  # rate if the error is known; up to 4 % if it is estimated from ten evaluations
 _DRAWN_DOWN = 0.25  # smallest fall, as a share of the rise
@@ -164,6 +164,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     them, and otherwise from another evaluation set. ``metric`` on ``eval_set`` is an additional reward. None
     of these diagnostics is required.
 
+    >>> import pandas as pd
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")
     >>> rewards = [.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1]
@@ -175,14 +176,11 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     out = []
     points = runs.points
     wanted = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
-    # Convert optional columns to numbers once for all runs.
-    numbers = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
-    wanted = wanted.assign(
-        **{k: wanted[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in numbers.items()}
-    )
-    curves: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
-    for (run_id, name, where), curve in wanted.groupby(["run_id", "metric", "eval_set"], sort=False):
-        curves.setdefault(run_id, {})[name, where] = curve
+    absent = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
+    columns = {k: wanted[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in absent.items()}
+    curves: dict[str, dict[tuple[str, str], _Curve]] = {}
+    for (run_id, name, where), at in wanted.groupby(["run_id", "metric", "eval_set"]).indices.items():
+        curves.setdefault(run_id, {})[name, where] = {k: values[at] for k, values in columns.items()}
     nan = runs.diverged[runs.diverged["metric"].isin([metric, *DIAGNOSTICS])]
     diverged = {
         run_id: list(rows[["eval_set", "metric", "step"]].itertuples(index=False))
@@ -191,15 +189,14 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     for run_id, row in runs.table().sort_index().iterrows():
         judged, signs = [], {}
         for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
-            if len(curve) < _LEAST_EVALUATIONS:
+            if curve["step"].size < _LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
-            steps, values = (curve[c].to_numpy() for c in ("step", "value"))
-            if evidence := sign(name, steps, values, _binomial_error(name, curve)):
+            if evidence := sign(name, curve["step"], curve["value"], _binomial_error(name, curve)):
                 signs[judged[-1]] = evidence
         for where, name, step in diverged.get(run_id, ()):
             judged.append(f"{name} on {where}")
-            before = float(curves[run_id][name, where]["value"].iloc[-1])
+            before = float(curves[run_id][name, where]["value"][-1])
             signs[judged[-1]] = _Sign("divergence", int(step), before, math.nan)
         b, n, seed = (int(row[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
@@ -208,8 +205,8 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
 
 
 def _diagnostics(
-    columns: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
-) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    columns: dict[tuple[str, str], _Curve], metric: str, eval_set: str
+) -> Iterator[tuple[str, str, _Curve]]:
     """Yield the metric and the diagnostics of one run, each from a single evaluation set."""
     if (metric, eval_set) in columns:
         yield metric, eval_set, columns[metric, eval_set]
@@ -219,17 +216,17 @@ def _diagnostics(
             yield name, sets[0], columns[name, sets[0]]
 
 
-def _binomial_error(name: str, curve: pd.DataFrame) -> float:
+def _binomial_error(name: str, curve: _Curve) -> float:
     """Return the binomial error √(y (1 − y) / N) of one evaluation.
 
     N is the number of samples for avg@k, and of problems for best@k.
     """
-    values = curve["value"].to_numpy()
+    values = curve["value"]
     parsed = metrics.parse(name)
     if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
         return 0.0
-    problems, samples = curve["n_problems"].to_numpy(), curve["n_samples"].to_numpy()
-    count = problems * samples if parsed is None or parsed[0] == "avg" else problems
+    problems = curve["n_problems"]
+    count = problems * curve["n_samples"] if parsed is None or parsed[0] == "avg" else problems
     return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(count, 1.0))))
 
 

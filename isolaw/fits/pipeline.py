@@ -162,7 +162,7 @@ def fit(
             reach = INTERVALS * comparable(configurations)
             frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
             path = frontiers.ridge_path(cut, configurations, reach)
-            rewards = frontiers.between(configurations, frontier, low)
+            rewards = frontier.compute, frontier.reward
             logistic = _fit_law(path, abscissa)
             laws = fit_laws(cut, path, abscissa) if hold != "nothing" else {}
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)

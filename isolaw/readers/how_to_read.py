@@ -455,7 +455,7 @@ def _folder_of(source: str | Path) -> Path:
 def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
     """Return the path of the file for these sources, and the files that it covers.
 
-    Returns None if the sources share no folder or are on the Hub.
+    Returns None if the sources share no folder.
 
     >>> place(["runs/a.csv", "runs/b.csv"])
     (PosixPath('runs/isolaw.toml'), ['a.csv', 'b.csv'])
@@ -480,7 +480,7 @@ def next_to(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]
     paths = {_folder_of(source) / READING_FILE for source in sources}
     files = sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
     links = [path for path in files if leads_out(path, path.parent)]
-    read = [read_reading_file(path) for path in files if path not in links]
+    read = [_read_reading_file(path) for path in files if path not in links]
     return [how for how in read if how is not None], links
 
 
@@ -492,7 +492,7 @@ def is_reading_file(path: Path) -> bool:
         return True
 
 
-def read_reading_file(path: Path) -> HowToRead | None:
+def _read_reading_file(path: Path) -> HowToRead | None:
     """Read a file, or return None if it is a sweep file with this name.
 
     Raises `SpecError` with all issues of the file.

@@ -66,6 +66,7 @@ _OF_A_BENCHMARK = re.compile(
 _PERCENT = {"pct", "percent", "percentage", "perc"}
 _R = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
+_NUMBER_OF = re.compile(r"(?:n|num|number|count)[_ /]|.*[_ /]counts?$", re.I)
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 _ABOVE_ONE = 1 + 1e-6
 Floats = NDArray[np.float64]
@@ -79,14 +80,14 @@ class _Measure:
     held_out: bool  # on held-out problems, according to its name
     reward: bool  # rises with training: an accuracy, a reward or a score
     accuracy: bool
-    summary: bool  # best so far, or smoothed
+    summary: bool  # best so far, smoothed, or a number of values
 
 
 def _measure(frame: pd.DataFrame, column: str) -> _Measure | None:
     """Classify a column of a table; return None if it does not contain numbers."""
     if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
         return None
-    summary = bool(words_of(column) & _SUMMARIES) and "@" not in column
+    summary = (bool(words_of(column) & _SUMMARIES) and "@" not in column) or bool(_NUMBER_OF.match(column))
     train, held_out = of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT)
     return _Measure(train, held_out, is_reward(column), is_accuracy(column), summary)
 
@@ -247,7 +248,7 @@ def in_percent(
             continue
         if named_percent(metric):
             percent.append(run)
-        elif high > _ABOVE_ONE and changes_unit(value):
+        elif high > _ABOVE_ONE and _changes_unit(value):
             problems[run] = f"is a fraction and a percentage in {run}"
         elif high > _ABOVE_ONE:
             detected.append(run)
@@ -261,10 +262,10 @@ def in_percent(
     return [*percent, *(run for run in detected if run not in problems)], problems
 
 
-def changes_unit(value: Any) -> bool:
+def _changes_unit(value: Any) -> bool:
     """Return whether an accuracy changes between fraction and percent within one run.
 
-    >>> changes_unit([0.3, 0.35, 40.0]), changes_unit([0.3, 2.0, 9.0])
+    >>> _changes_unit([0.3, 0.35, 40.0]), _changes_unit([0.3, 2.0, 9.0])
     (True, False)
     """
     known = np.asarray(value, dtype=np.float64)

@@ -27,7 +27,7 @@ _VALUES = {
     "problem_set": Placeholder("name"),
     "algorithm": Placeholder("name"),
 }
-_NAME, _VALUE, _COLUMN = Placeholder("name"), Placeholder("value"), Placeholder("column")
+_NAME, _VALUE, _COLUMN, _NUMBER = map(Placeholder, ("name", "value", "column", "number"))
 _Set = dict[str, dict[str, Any]]
 
 
@@ -57,7 +57,8 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), most: float 
             else:
                 offered[key] = value
             continue
-        value = _framework(lacking) if need == "framework" else _VALUES.get(need, Placeholder("number"))
+        frameworks = dict.fromkeys(name for log in lacking for name in log.frameworks)
+        value = Placeholder("|".join(frameworks)) if need == "framework" else _VALUES.get(need, _NUMBER)
         if need == "seed":
             for glob, values in _seeds([log for log in lacking if not log.final], logs).items():
                 out.setdefault(glob, {}).update(values)
@@ -71,17 +72,6 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), most: float 
     if sum(map(len, out.values())) + bool(pattern) > most:
         return None
     return HowToRead.model_construct(set=out, name_pattern=[pattern] if pattern else [], **offered)
-
-
-def _framework(logs: Sequence[FoundLog]) -> str | Placeholder:
-    """Return the only framework that fits all these logs and is in their names, otherwise all candidates.
-
-    A name is no proof, so the user has to confirm the choice.
-    """
-    named = {name for log in logs for name in log.frameworks if name.lower() in log.run.lower()}
-    in_all = [name for name in named if all(name.lower() in log.run.lower() for log in logs)]
-    choice = dict.fromkeys(name for log in logs for name in log.frameworks)
-    return in_all[0] if len(named) == len(in_all) == 1 else Placeholder("|".join(choice))
 
 
 def _folder(logs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:

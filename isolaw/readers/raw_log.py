@@ -70,7 +70,7 @@ class RawLog:
     @property
     def of_tracker(self) -> bool:
         """True if a tracker wrote the log, whose own steps can count records instead of updates."""
-        return self.container.startswith(("wandb", "trackio"))
+        return self.container.startswith("wandb")
 
     def part(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
         """Return an empty log of the same file, for the next part of a run or for another run."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from isolaw.readers.containers.printed_config import PrintedArguments, PrintedCo
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, guess
 from isolaw.readers.raw_log import HEAD, Container, clean, is_text, unprefixed
-from isolaw.readers.table_columns import absent, columns_needed
+from isolaw.readers.table_columns import columns_needed
 from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
@@ -36,9 +35,6 @@ _LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _WITHOUT_HISTORY = {".log", ".out", ".txt", ".err", ".stdout", ""}
 # Lines that veRL prints before its first step.
 _VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
-# The first keys of verifiers' `results.jsonl` (0.1) and `traces.jsonl` (0.4).
-_ROLLOUT = re.compile(rb'\s*\{(?="(?:example_id|id|env)":)')
-_KEYS = ((b'"example_id":', b'"completion":', b'"reward":'), (b'"env":', b'"task":', b'"traces":'))
 # Words that only printed configurations contain, in any of their forms.
 _SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
@@ -51,12 +47,6 @@ def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not head:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
-    if (
-        _ROLLOUT.match(head)
-        and b'"step":' not in head
-        and any(all(k in head for k in keys) for keys in _KEYS)
-    ):
-        return "the lines are rollouts of one evaluation by verifiers, without training steps", "verifiers"
     if path.suffix.lower() not in _WITHOUT_HISTORY or not is_text(head):
         return None
     if all(sign in head for sign in _VERL_BEGINS):
@@ -80,7 +70,6 @@ _SETTINGS = {".yaml", ".yml", ".toml", ".json", ".sh", ".bash", ".sbatch", ".slu
 _CONSOLES = {".log", ".out", ".txt"}
 _MOST_NAMED = 1_000  # files that are not logs
 _FEW = 3
-_FIRST, _SHOWN = 50, 30  # tables to look at for a message, and columns to show in it
 
 
 @dataclass(frozen=True)
@@ -175,19 +164,9 @@ class Search:
         self.tables, self.incomplete = [], []
 
     def expected(self) -> str:
-        """Describe what the search accepts, and the named columns that the table closest to it lacks."""
-        if not self.how.maps:
-            return expected_formats()
-        text = f"a table with the columns {', '.join(sorted(columns_needed(self.how)))}"
-        there = {
-            path: columns_of(Path(path), limits.start(Path(path), HEAD)) for path in self.no_logs[:_FIRST]
-        }
-        lacking = {path: columns_needed(self.how, names) for path, names in there.items() if names}
-        if not lacking:
-            return text
-        path = min(lacking, key=lambda path: len(lacking[path]))
-        missing = ", ".join(absent(column, there[path]) for column in lacking[path])
-        return f"{text}; {path} has {missing}; its columns are {listed(there[path], _SHOWN)}"
+        """Describe what the search accepts."""
+        columns = ", ".join(sorted(columns_needed(self.how)))
+        return f"a table with the columns {columns}" if self.how.maps else expected_formats()
 
     def notes_next_to(self, used: Sequence[Path]) -> list[str]:
         """Return the notes about what the search met, and about each reading file that is not ``used``."""

@@ -32,7 +32,7 @@ _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
 @dataclass
-class MetricCurve:
+class _MetricCurve:
     """One metric of one run: ascending updates made, values and seconds since the start, of shape (P,)."""
 
     step: NDArray[np.int64]
@@ -44,7 +44,7 @@ class MetricCurve:
 class RunCurves:
     """The curves of all metrics of one run, stitched from the parts of its log."""
 
-    of: dict[Target, MetricCurve] = field(default_factory=dict)
+    of: dict[Target, _MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that isolaw does not map
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def stitch(
             other.append(differing)
             if curve.step.size > most:  # more steps add nothing to a curve and would use too much memory
                 kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
-                curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+                curve = _MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
                 thinned += 1
             out.of[target] = curve
     for part, updates, at_evaluation in zip(parts, steps, before, strict=True):
@@ -232,32 +232,34 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
 
 
 def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return the problem if a key has two consecutive values for one step at two or more steps, else "".
+    """Return the problem if a key has consecutive values for one step at two or more steps, else "".
 
-    A resumed run goes back by several steps. Two consecutive values for one step therefore come from two
-    kinds of rows.
+    A resumed run goes back by several steps. Consecutive values for one step therefore come from two kinds of
+    rows, or from parts of a batch. So do four values for one step, since no run resumes there so often.
     """
     twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
-    if np.unique(step[1:][twice]).size < _MIXED:
+    steps = np.unique(step[1:][twice]).size
+    if steps < _MIXED and twice.sum() <= _MIXED:
         return ""
     at = int(np.flatnonzero(twice)[0])
     return (
-        f"{key} has two values at {np.unique(step[1:][twice]).size} steps, e.g. at step {step[at]:g}: "
-        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, or of "
-        "several processes. Leave the other rows out, or give their keys a prefix, e.g. eval/"
+        f"{key} has several values at {_count(steps, 'step')}, e.g. at step {step[at]:g}: "
+        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of "
+        "parts of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, "
+        "e.g. eval/"
     )
 
 
 def _later_wins(
     step: NDArray[np.int64], value: Floats, wall_s: Floats, tolerance: tuple[float, float]
-) -> tuple[MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[_MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
     """Return the last value of each step, the repeated steps, and repeated steps with different values."""
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)
     kept = value[last][np.cumsum(last) - last]  # for each value, the value that is kept at its step
     differs = ~np.isclose(value, kept, *tolerance)
-    curve = MetricCurve(step[last], value[last], wall_s[last])
+    curve = _MetricCurve(step[last], value[last], wall_s[last])
     return curve, np.unique(step[~last]), np.unique(step[~last & differs])
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
 from isolaw.readers import frameworks, limits
-from isolaw.readers.across_runs import one_identity
-from isolaw.readers.assemble import assemble
+from isolaw.readers.assemble import assemble, one_identity
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to

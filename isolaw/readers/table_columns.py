@@ -21,7 +21,7 @@ from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.measures import likely_reward, maybe_shape, named_percent, of_training, says_its_set
 from isolaw.readers.name_patterns import offer
-from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, guess
+from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.table_segments import names_of
 
@@ -81,7 +81,7 @@ def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
             if lacking(text, out.columns) == [text]:
                 missing = unknown("column", text, frame.columns)
                 raise DataError(f"{source}: " + option("columns", name, text) + f": {missing}")
-            out[name] = derive(text, dict(out.items()))
+            out[name] = _derive(text, dict(out.items()))
     return out
 
 
@@ -96,7 +96,7 @@ def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame
         if not named and lacking(metric.column, table.columns) == [metric.column]:
             missing = unknown("column", metric.column, table.columns)
             raise DataError(f"{source}: metric {name!r}: {missing}")
-        cells = table[metric.column] if named else derive(metric.column, dict(table.items()))
+        cells = table[metric.column] if named else _derive(metric.column, dict(table.items()))
         cells = pd.Series(cells, index=table.index)
         value = pd.to_numeric(cells, errors="coerce").astype("float64")
         texts = cells.map(lambda cell: isinstance(cell, str) and bool(cell.strip()))
@@ -120,13 +120,13 @@ def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame
     return pd.concat(pieces), notes, units
 
 
-def derive(text: str, columns: Mapping[str, Any]) -> Any:
+def _derive(text: str, columns: Mapping[str, Any]) -> Any:
     """Return the value of arithmetic over ``columns``, which are arrays or Series of equal length.
 
     Raises `DataError` for anything but arithmetic, for an unknown column, and for a column that is not
     numeric.
 
-    >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
+    >>> _derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
     array([4., 6.])
     """
     if len(text) > _LONGEST:
@@ -184,9 +184,9 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     for name, text, called, fitting in texts:
         missing = lacking(text, there if name in columns else there - {name})
         if missing == [text]:
-            lines.append(f"{called}: {absent(text, numeric if name in _NUMBERS else fitting)}")
+            lines.append(f"{called}: {_absent(text, numeric if name in _NUMBERS else fitting)}")
         else:
-            lines += [f"{called}: {text!r}: {absent(each, [*numeric, *how.names])}" for each in missing]
+            lines += [f"{called}: {text!r}: {_absent(each, [*numeric, *how.names])}" for each in missing]
     wrong = bool(lines)
     free = [name for name in columns if name not in how.texts]
     measures = how.metric if how.metric in columns else likely_reward(frame, free)
@@ -211,7 +211,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         if symbol in carried:
             lines[-1] += "; the run names may contain the value"
             needs[symbol] = "name_pattern", pattern
-        elif close and name == SPLIT[0] and name not in sure:
+        elif close and name not in sure and (name == SPLIT[0] or counts(close) in ("rollouts", "both")):
             lines[-1] += "; if it counts rollouts: " + option("columns", SYMBOL[SPLIT[2]], close)
     if not {"step", "compute"} & there:
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
@@ -274,7 +274,7 @@ def _nearest(close: str | None) -> str:
     return f"; nearest: {close!r}" if close else ""
 
 
-def absent(column: str, columns: list[str]) -> str:
+def _absent(column: str, columns: list[str]) -> str:
     """Return that there is no such column, with the nearest name if there is one."""
     close = nearest(column, columns)
     return f"no column {shown(column)}" + (f"; did you mean {close!r}?" if close else "")

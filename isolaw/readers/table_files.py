@@ -24,6 +24,7 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
 from isolaw.readers.containers.json_document import lists
+from isolaw.readers.containers.jsonlines import objects, parsed
 from isolaw.readers.containers.notebook import (
     HtmlTable,
     holds_cells,
@@ -34,7 +35,7 @@ from isolaw.readers.containers.notebook import (
 )
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
-from isolaw.readers.raw_log import HEAD, number
+from isolaw.readers.raw_log import HEAD, RawLog, number
 from isolaw.readers.records import is_step, of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
@@ -92,7 +93,6 @@ _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header o
 _LARGE = 2 * MB  # bytes of a document that a search for tables reads
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
 _LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
-_LONGEST_LINE = 1 * MB  # bytes of one JSON line
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
 _MOST_CELLS = 5_000_000  # up to 100 bytes each, as objects
@@ -212,44 +212,35 @@ def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
 
 
 def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
-    """Read one object per line. Nested objects become dotted columns; a truncated last line is left out."""
+    """Read one object per line, as a log. Nested objects become dotted columns."""
     rows: list[dict[str, Any]] = []
-    lines: list[int] = []
-    notes: list[str] = []
+    places: list[int] = []
     columns: set[str] = set()
+    log = RawLog(str(path), "jsonl", "")
     _check_size(path, content.count(b"\n"), content.count(b":"))
-    for at, line in enumerate(io.BytesIO(content), 1):
-        if not line.strip():
-            continue
-        row = _parsed(line)
-        if row is None:
-            if rows and not line.endswith(b"\n"):
-                notes.append("isolaw left out an incomplete last line")
-                continue
-            raise DataError(f"{path}: line {at} is not a JSON object; expected one object per line")
+    for at, record, _ in objects(path, log, _parsed):
         with errors_in(f"{path}: line {at}"):
-            rows.append(_row(row))
-        lines.append(at)
+            rows.append(_row(record))
+        places.append(at)
         columns.update(rows[-1])
         if len(columns) > _MOST_COLUMNS:
             raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {at}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
-    rows, lines, settings = with_settings(rows, lines, "line")
-    notes += settings
-    frame = pd.DataFrame(rows, index=pd.Index(lines, name="line"))
-    frame.attrs["notes"] = notes
+    if not rows:
+        raise DataError(f"{path}: found no JSON object; expected one object on each line")
+    rows, places, settings = with_settings(rows, places, "line")
+    frame = pd.DataFrame(rows, index=pd.Index(places, name="line"))
+    counts = [f"{number:,} {reason}" for reason, number in log.dropped.items()]
+    left_out = [f"isolaw left out {text}" for text in counts if text.partition(" ")[2] not in str(log.notes)]
+    frame.attrs["notes"] = [*log.notes, *left_out, *settings]
     return frame
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = loads(line) if len(line) <= _LONGEST_LINE else None
-    except (ValueError, RecursionError):
-        if not line.startswith(b"{'"):
-            return None
-        texts, _ = parse_dictionary(line.decode("utf-8", "replace"))  # a printed Python dictionary
+    if (record := parsed(line)) is None and line.startswith(b"{'"):  # a printed Python dictionary
+        texts, _ = parse_dictionary(line.decode("utf-8", "replace"))
         return texts and {key: scalar(text) for key, text in texts.items()}
-    return row if isinstance(row, dict) else None
+    return record
 
 
 def _is_document(start: bytes) -> bool:

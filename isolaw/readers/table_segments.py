@@ -144,10 +144,10 @@ def join(
             )
     named = ", ".join([*naming.names, *naming.attributes.values()])
     notes.insert(0, f"the columns {named} distinguish runs")
-    for column in ("run_id", "seed", _RANK):
+    for column in ("run_id", "seed"):
         table[column] = table[_SEGMENT].map(segments[column])
-    table, dropped = _once(table)
-    return table.drop(columns=[_SEGMENT, _RANK]), [*notes, *dropped]
+    table, dropped = once(table.drop(columns=_SEGMENT), table[_SEGMENT], table[_SEGMENT].map(segments[_RANK]))
+    return table, [*notes, *dropped]
 
 
 def _chains(segments: pd.DataFrame, keys: Sequence[str], numbered: bool) -> tuple[list[int], list[int]]:
@@ -190,31 +190,25 @@ def _run_ids(heads: pd.DataFrame, keys: Sequence[str], naming: _Naming) -> dict[
     return out
 
 
-def _once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table without repeated steps, with the row of the later segment for each, and notes."""
+def once(table: pd.DataFrame, segment: pd.Series, rank: pd.Series) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with one row for each step of a segment, and that of a run's last segment; notes.
+
+    ``rank`` has the place of each row's segment in its run. Rows that differ within a segment stay.
+    """
     notes = []
-    equal = table.duplicated([*KEY, _SEGMENT, "value"])
+    equal = table.assign(**{_SEGMENT: segment}).duplicated([*KEY, _SEGMENT, "value"])
     if equal.any():
-        notes.append(
+        notes = [
             f"{int(equal.sum()):,} rows repeat a step of their segment with the same value; isolaw left them "
             "out"
-        )
-        table = table[~equal]
-    table, dropped = later(table, table[_RANK])
-    return table, [*notes, *dropped]
-
-
-def later(table: pd.DataFrame, rank: pd.Series) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table with the row of the last segment for each repeated step, and a note.
-
-    ``rank`` has the place of each row's segment in its run.
-    """
+        ]
+        table, rank = table[~equal], rank[~equal]
     old = rank < rank.groupby([table[name] for name in KEY]).transform("max")
-    if not old.any():
-        return table, []
-    overlap = table[table.duplicated(KEY, keep=False)]
-    values = pd.to_numeric(overlap["value"], errors="coerce").groupby([overlap[name] for name in KEY])
-    return table[~old], [
-        f"{int(old.sum()):,} steps are in two segments of a run, {int((values.nunique() > 1).sum()):,} with "
-        "different values: isolaw kept the later segment's"
-    ]
+    if old.any():
+        overlap = table[table.duplicated(KEY, keep=False)]
+        values = pd.to_numeric(overlap["value"], errors="coerce").groupby([overlap[name] for name in KEY])
+        notes.append(
+            f"{int(old.sum()):,} steps are in two segments of a run, {int((values.nunique() > 1).sum()):,} "
+            "with different values: isolaw kept the later segment's"
+        )
+    return table[~old], notes

@@ -32,19 +32,21 @@ from isolaw.readers.measures import (
     says_its_set,
     words_of,
 )
-from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, guess
+from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
-from isolaw.readers.records import LENGTH, by_training, is_measured
-from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
-from isolaw.readers.table_conflicts import (
+from isolaw.readers.records import (
+    LENGTH,
+    by_training,
     check_compute,
     check_said,
     counted_batch,
     ends_in_nan,
+    is_measured,
     of_training_rows,
     split_batch,
     steps_of_rollouts,
 )
+from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
 from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
 
@@ -217,7 +219,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         unused = [c for c in unused if c not in naming.used]
     elif falls := frame.attrs.get("falls"):
         segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
-        table, repeated = table_segments.later(table, segment)
+        table, repeated = table_segments.once(table, segment, segment)
         notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
@@ -241,7 +243,9 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
             measured = frame.loc[table.index[table["value"].notna()]]
             line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
         sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
-        beside_trainer = any(map(is_measured_by_trainer, free))
+        beside_trainer = any(
+            is_measured_by_trainer(c) or counts(c) for c in [*free, *({"n_samples"} & {*frame})]
+        )
         if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
             beside = next(filter(is_measured_by_trainer, line), "")
             why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"

@@ -103,6 +103,7 @@ def test_the_horizon_cuts_and_can_be_extended(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, same) -> None:
     planned = engine.resolve_sweep(qwen(), tmp_path / "stopped")
     events = engine.execute(planned, tmp_path / "stopped")
@@ -138,6 +139,7 @@ SMALL = "problems_per_batch,rollouts_per_problem,seed,step,r\n" + "".join(
 )
 
 
+@pytest.mark.slow
 def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> None:
     """Identity has the hash of what was planned; other numbers must not be recorded under it."""
     spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
@@ -150,6 +152,7 @@ def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> No
     assert engine.status(out)["done"] == 4
 
 
+@pytest.mark.slow
 def test_a_table_that_disappeared_fails_and_is_retried(tmp_path: Path) -> None:
     spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
     planned = engine.resolve_sweep(spec, out)
@@ -227,6 +230,7 @@ def replaying(source: Any, jobs: int = 0) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_tables_in_memory_are_played_as_their_file_is(tmp_path: Path) -> None:
     """Workers of other processes read them from the sweep's directory, which also continues them."""
     runs = isolaw.read(FRAME, metric="r")

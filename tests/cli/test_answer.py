@@ -27,6 +27,7 @@ def directory(isolaw: Call, tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
+@pytest.mark.slow
 def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> None:
     code, stdout, stderr = isolaw("answer", directory, "--compute", "1M", *FEW, "--out", tmp_path / "kept")
     assert code == 0

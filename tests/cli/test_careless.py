@@ -118,7 +118,7 @@ def test_settings_that_cannot_be(isolaw: Call, tmp_path: Path, tree: Tree, setti
 
 
 @pytest.mark.parametrize("format", ["mlflow", "wandb-offline", "tensorboard", "trainer-state", "wandb-csv",
-                                    "trackio", "notebook", "verl-console", "step-console",
+                                    "notebook", "verl-console", "step-console",
                                     "stdout-dicts"])  # fmt: skip
 def test_another_format_than_it_has(isolaw: Call, tmp_path: Path, format: str) -> None:
     path = log(tmp_path) / "metrics.jsonl"

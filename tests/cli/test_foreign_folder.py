@@ -173,6 +173,7 @@ def python(program: str | Path, *words: str, **options: str) -> subprocess.Compl
     return subprocess.run([program, *words], text=True, capture_output=True, check=False, **options)
 
 
+@pytest.mark.slow
 def test_every_command_looks_without_executing(folder: Path, commands: Path, tmp_path: Path) -> None:
     assert LOOKS.keys() == cli.commands.keys()  # a new command needs a line
     (run, *_) = sorted(os.listdir("runs/runs"))
@@ -183,6 +184,7 @@ def test_every_command_looks_without_executing(folder: Path, commands: Path, tmp
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_doors_of_python_look_without_executing(folder: Path, commands: Path, tmp_path: Path) -> None:
     done = python(commands / "python", "-P", "-c", DOORS)
     assert done.returncode == 0, done.stderr
@@ -194,6 +196,7 @@ BEGINNINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
 def test_files_of_the_working_directory_shadow_no_module(
     begin: list[str], folder: Path, tmp_path: Path

@@ -109,6 +109,7 @@ def test_no_such_law(isolaw: Call, tmp_path: Path) -> None:
     assert "No such file" in stderr
 
 
+@pytest.mark.slow
 def test_as_a_program(command: str, law: Path) -> None:
     def script(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -35,6 +35,7 @@ def sweep(tiny: Callable[..., SweepSpec], tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
+@pytest.mark.slow
 def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     mine = tmp_path / "mine.json"
@@ -52,6 +53,7 @@ def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     assert {**said["prediction"], "format": "isolaw.predict/1"} == json.loads(predicted)
 
 
+@pytest.mark.slow
 def test_hours_are_on_the_page(isolaw: Call, table: Path, tmp_path: Path) -> None:
     """As isolaw answer states them: the page opens at the rollouts that the hours buy."""
     page, cost = tmp_path / "report.html", ("--cost", "12/s@8,2.5/h")
@@ -63,6 +65,7 @@ def test_hours_are_on_the_page(isolaw: Call, table: Path, tmp_path: Path) -> Non
     assert line.removeprefix("Cost: ") in html.unescape(page.read_text())
 
 
+@pytest.mark.slow
 def test_what_to_run_next_is_a_command_that_a_sweep_takes(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     code, out, _ = isolaw(
@@ -97,6 +100,7 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
     columns = ("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n", "--set", "B_p=512")
     source = (f"{TAN}.csv", "--metric", "holdout_acc_raw", *columns, "--draws", 8)

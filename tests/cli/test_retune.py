@@ -37,6 +37,7 @@ def swept(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFacto
     return path
 
 
+@pytest.mark.slow
 def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
     out = tmp_path / "law.json"
     code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--draws", 10, "--out", out)
@@ -52,6 +53,7 @@ def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
         assert isolaw("predict", path, "--compute", 1e6)[0] == 0
 
 
+@pytest.mark.slow
 def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--where", "lr=0.08", "--draws", 0, "--json")
     assert code == 0
@@ -67,6 +69,7 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     assert retuned["reward"]["value"] > one["reward"]["value"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -102,6 +102,7 @@ def test_messages(isolaw: Call, tmp_path: Path, command: str) -> None:
         assert err.count("\nisolaw:") <= 1  # click's usage stands before it
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_our_own_escapes_only(tmp_path: Path) -> None:
     folder = log(tmp_path / f"x{EVIL}", EVIL)
     ours, theirs = pty.openpty()

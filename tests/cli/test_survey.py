@@ -246,11 +246,11 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
         (
             "Step",
             ("trl-n8", "trl-n32"),
-            "framework=TRL",
+            "framework=<isolaw|NeMo-RL|OpenRLHF|ART|TRL>",
             ["logging_steps=<number>"],
-        ),  # named so, not taken so
+        ),
     ],
-    ids=["names of two", "the run's name"],
+    ids=["names of two", "names of five"],
 )
 def test_a_panel_that_several_frameworks_may_have_written(
     isolaw: Call, tmp_path: Path, x: str, runs: tuple[str, ...], framework: str, more: list[str]
@@ -267,7 +267,7 @@ def test_a_panel_that_several_frameworks_may_have_written(
     assert words == ["isolaw", "read", str(path), "--name-pattern", "*-n{n}*", *(
         word for value in values for word in ("--set", value)
     )]  # fmt: skip
-    filled = [word.replace("<number>", "16").replace("<OpenRLHF|TRL>", "TRL") for word in words[2:]]
+    filled = [word.replace("<number>", "16").replace(framework, "framework=TRL") for word in words[2:]]
     code, found = listed(isolaw, *filled)
     assert (code, [own["framework"] for own in found.values()]) == (0, ["TRL", "TRL"])
 

@@ -238,6 +238,7 @@ def test_the_default_sweep_is_small(isolaw, tmp_path: Path) -> None:
     assert {n for _, n in planned["configurations"]} == {8, 16, 32, 64, 128, 256, 512}
 
 
+@pytest.mark.slow
 def test_nothing_but_the_answer_off_a_terminal(command: str, file: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [command, "sweep", str(file), "--out", str(tmp_path / "out"), "--json"],

@@ -21,6 +21,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXT, st.dictionaries(TEXT, VALUES | st.dictionaries(TEXT, VALUES, max_size=2))))
 def test_what_is_written_is_read_back(data: dict) -> None:
     assert tomllib.loads(toml_text(data)) == data

@@ -39,6 +39,7 @@ def same(found: list[dict[str, str]], expected: list[dict[str, str]], rel: float
                 assert float(a[key]) == pytest.approx(float(b[key]), rel=rel), (key, a, b)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_table_is_that_of_the_figures() -> None:
     """If this fails: python -m benchmarks.published."""

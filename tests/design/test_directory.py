@@ -69,6 +69,7 @@ def test_runs_end_where_the_race_leaves_them(raced: Path) -> None:
     assert state["rollouts"] == history[-1].spent <= 0.8 * 14 * 100_000
 
 
+@pytest.mark.slow
 def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
     before = tree(copy)
     planned = engine.resolve_sweep(spec(), copy)
@@ -96,6 +97,7 @@ def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path:
         assert results(out) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "torn", "changed", "link"])
 def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage: str) -> None:
     path = copy / "decisions.jsonl"
@@ -115,6 +117,7 @@ def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage:
     assert results(copy) == results(raced)
 
 
+@pytest.mark.slow
 def test_more_to_spend_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     package.sweep(spec(design={"spend": 0.3}), out)
@@ -140,6 +143,7 @@ def test_another_target_is_refused(copy: Path) -> None:
         engine.resolve_sweep(spec(sweep={"compute": 200_000}), copy)
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypatch) -> None:
     from isolaw.backends import bandit
 
@@ -165,6 +169,7 @@ def test_a_smaller_grid_than_the_races_is_refused(copy: Path) -> None:
         engine.resolve_sweep(spec(grid={"rollouts_per_problem": [2, 4, 8, 16]}), copy)
 
 
+@pytest.mark.slow
 def test_recorded_runs_need_not_fill_the_grid(raced: Path, tmp_path: Path) -> None:
     points = package.read(raced).points
     table = points[(points["seed"] == 0) | (points["rollouts_per_problem"] == 128)]
@@ -196,6 +201,7 @@ def test_decisions_are_json_a_user_can_read(raced: Path) -> None:
     assert lines[-1]["ending"] in list(Ending)
 
 
+@pytest.mark.slow
 def test_a_grid_that_grows_around_the_best_is_looked_at(raced: Path, copy: Path) -> None:
     best = read(SweepStore(raced))[-1].best
     assert best is not None
@@ -219,6 +225,7 @@ def test_what_is_pinned_cannot_be_forbidden() -> None:
     assert [issue.where for issue in raised.value.issues] == ["design.pinned"]
 
 
+@pytest.mark.slow
 def test_decisions_of_another_sweep_count_for_nothing(copy: Path, tmp_path: Path) -> None:
     """They are of other runs, whatever their checksums say."""
     other = tmp_path / "other"
@@ -231,6 +238,7 @@ def test_decisions_of_another_sweep_count_for_nothing(copy: Path, tmp_path: Path
     assert engine.status(other)["race"] == theirs
 
 
+@pytest.mark.slow
 def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
     """With a checksum that is right: the results do not say so."""
     history = read(SweepStore(copy))

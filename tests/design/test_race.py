@@ -100,6 +100,7 @@ def test_batches_are_compared_at_the_end_and_the_race_climbs() -> None:
     assert history[-1].best[0] == 128
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     st.floats(3.0, 40.0),

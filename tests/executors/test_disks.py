@@ -157,6 +157,7 @@ if MOUNTS:
         same(pd.read_parquet(here / "disk" / "out" / "points.parquet"), whole)
 
 
+@pytest.mark.slow
 def test_no_space_for_a_line(tmp_path: Path, tiny, same) -> None:
     """A run whose lines find no space fails with that cause, alone."""
     planned = engine.resolve_sweep(tiny(executor={"kind": "processes", "jobs": 2}), tmp_path)

@@ -159,6 +159,7 @@ def test_workers_end_with_a_killed_engine(tmp_path: Path, tiny) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:
     spec = tiny(
         sweep={"seeds": 1},

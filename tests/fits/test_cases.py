@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "true"), [("horizon_sqrt.csv", 429), ("trunc.csv", 119)])
 def test_the_interval_holds_the_true_n_star(name: str, true: int) -> None:
     n_star = isolaw.fit(CASES / name, draws=200).predict(3e6).n_star

@@ -37,6 +37,7 @@ def configurations(runs: Runs) -> list[Configuration]:
     return list(select(runs, "avg@4", "validation", "B_p").configurations)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 4)
 @given(n=st.sampled_from([n for _, n in GRID]), seed=st.integers(0, 2), at=st.floats(1e5, 8e5))
 def test_the_run_that_collapsed_counts_until_then(synthetic: Make, n: int, seed: int, at: float) -> None:
@@ -89,6 +90,7 @@ def test_a_run_that_never_was_with_the_others_leaves_its_configuration(synthetic
     assert [c.seeds for c in kept] == [(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]
 
 
+@pytest.mark.slow
 def test_a_law_is_that_of_runs_that_do_not_collapse(synthetic: Make) -> None:
     """Without its collapsed run the best n is what it was, and the law says which run it was."""
     runs = synthetic(GRID, noise=0.003, between=0.002)

@@ -451,6 +451,7 @@ def test_seeds_that_differ(synthetic: Make, seeds: str, method: Any, hold: Any) 
     assert all(p.reward.interval is not None for p in law.document.frontier)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
     table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.005))
@@ -522,6 +523,7 @@ def tables(draw: st.DrawFn, hold: str) -> pd.DataFrame:
     return table.assign(compute=compute, **constants)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 4)
 @given(
     st.data(),
@@ -546,6 +548,7 @@ def test_whatever_the_runs(
             check(law, (10**budget,))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.data())
 def test_whatever_the_curves(synthetic: Make, data: st.DataObject) -> None:

@@ -57,6 +57,7 @@ def test_the_end_stays_closed_if_the_runs_are_too_short_for_a_curve(synthetic: M
     assert (law.predict(2e6).compared or (0, 0))[1] == 128
 
 
+@pytest.mark.slow
 def test_one_of_three_seeds_does_not_condemn_its_configuration(synthetic: Make) -> None:
     law = isolaw.fit(diverging(rising(synthetic), rollouts_per_problem=[512], seed=[1]), draws=20)
     assert law.document.diverged == ()
@@ -66,6 +67,7 @@ def test_one_of_three_seeds_does_not_condemn_its_configuration(synthetic: Make) 
     assert law.predict(2e6).n in (512, 768, 1024, 1536, 2048)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_batches(synthetic: Make) -> None:
     grid = [(b, n) for b in (8, 16, 32) for n in (8, 32, 128)]
     runs = diverging(synthetic(grid, noise=0.002, seeds=2), problems_per_batch=[32])
@@ -89,6 +91,7 @@ def test_a_diverged_run_is_unhealthy(synthetic: Make) -> None:
     assert ill.reasons[0].startswith("divergence (avg@4 on validation from")
 
 
+@pytest.mark.slow
 def test_the_finite_part_is_the_same_as_without_the_rest(synthetic: Make) -> None:
     runs = diverging(rising(synthetic), rollouts_per_problem=[512])
     laws = [isolaw.fit(own, draws=5) for own in (runs, Runs(runs.points, runs.attributes))]

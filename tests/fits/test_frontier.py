@@ -15,7 +15,6 @@ from isolaw.fits.frontier import (
     TOLERANCE,
     Crossover,
     _overtaken,
-    between,
     crossovers,
     curve_rewards,
     cut_frontier,
@@ -297,7 +296,7 @@ def test_crossovers_on_a_surface() -> None:
     own = cut(reward, [8, 32, 128])
     configurations = places([8, 32, 128])
     frontier = cut_frontier(own, configurations, reach=1e7)
-    first, never, other = crossovers(configurations, *between(configurations, frontier, 1e3), 1e3)
+    first, never, other = crossovers(configurations, frontier.compute, frontier.reward, 1e3)
     assert first.draws[0] == pytest.approx(1e3 * 1e3 ** (1 / 3), rel=0.005)
     assert first.supported
     assert never.draws[0] == other.draws[0] == math.inf

@@ -40,6 +40,7 @@ def other(synthetic: Make) -> Law:
     return isolaw.fit(synthetic([(16, n) for n in LEVELS], noise=0.005, rng=1), draws=25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["surface", "paper"])
 @pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
 def test_round_trip(synthetic: Make, tmp_path: Path, hold: Any, method: Any) -> None:

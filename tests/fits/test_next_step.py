@@ -45,6 +45,7 @@ def situations(count: int) -> list[tuple[str, float, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_runs_and_the_final_run_cost_at_most_the_budget(shared: SharedLaws) -> None:
     """In 200 random situations; the price of the step is the price of its runs."""
     kinds = set()
@@ -94,6 +95,7 @@ def test_no_run_is_bought_that_cannot_pay(shared: SharedLaws) -> None:
     assert prediction.next.final == prediction.allocation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["one", "several"])
 def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], hold: str) -> None:
     """fit, predict, answer, report, their JSON and Python: one allocation, loss and next step."""

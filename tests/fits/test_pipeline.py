@@ -319,6 +319,7 @@ def test_at_the_grids_edge_saturation_is_a_lower_bound(synthetic: Make, method: 
     assert "grid_edge" in law.document.frontier[-1].censored_by
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "share", "levels"),
     [

@@ -276,6 +276,7 @@ def test_joint_finds_the_best_batch(predicted: Any) -> None:
         assert {o.allocation.problems_per_batch for o in p.options} <= {32, 64} | beyond
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.numbers
 @pytest.mark.parametrize(

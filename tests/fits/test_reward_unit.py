@@ -52,6 +52,7 @@ def predicted(scale: float, shift: float, metric: str = "score") -> list[Predict
 SCALED = [(100.0, 0.0, 100.0), (0.01, 0.0, 0.01), (1.0, 50.0, 1.0), (1000.0, -3000.0, 1000.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "shift", "unit"), SCALED)
 def test_a_prediction_scales_with_the_metric(scale: float, shift: float, unit: float) -> None:
     assert law(scale, shift).document.tolerance == 0.005 * unit

@@ -119,6 +119,7 @@ def test_a_second_training_is_a_run_of_its_own(tmp_path: Path) -> None:
     assert frame.attrs["notes"] == ["the steps start again at line 4, so other trainings begin there"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 9), st.text(max_size=9)), min_size=3, max_size=9))
 def test_a_csv_is_no_console(rows: list[tuple[int, float, str]]) -> None:
     lines = [f"{step},{value},{text!r}" for step, value, text in rows]

@@ -264,7 +264,7 @@ CORRUPTIONS = [
     Corruption(
         "half a line",
         "verl",
-        r"isolaw left out lines that are not a JSON object: line 6",
+        r"isolaw left out lines that are not JSON objects: line 6",
         rewrite("n8-seed0.jsonl", without_line),
     ),
     Corruption(
@@ -292,7 +292,7 @@ CORRUPTIONS = [
     Corruption(
         "rows of an evaluation among those of training",
         "trainer",
-        r"reward has two values at 4 steps, e.g. at step 5",
+        r"reward has several values at 4 steps, e.g. at step 5",
         rewrite("*.jsonl", interleaved),
         sound=TRAINER_SOUND,
     ),

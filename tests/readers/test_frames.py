@@ -216,6 +216,7 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
         assert law.document.frontier == expected
 
 
+@pytest.mark.slow
 def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     runs = isolaw.read(own, metric="val_acc")

@@ -106,6 +106,7 @@ def test_bytes_that_went_wrong(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "content",

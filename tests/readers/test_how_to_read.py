@@ -23,7 +23,7 @@ import isolaw as library
 from isolaw.cli.common import shown
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
-from isolaw.readers.how_to_read import Assignment, HowToRead, applying, read_reading_file
+from isolaw.readers.how_to_read import Assignment, HowToRead, _read_reading_file, applying
 from isolaw.readers.proposals import draft
 from isolaw.readers.resolve import only, option
 from isolaw.readers.survey import survey
@@ -198,7 +198,7 @@ def test_what_is_written_is_what_is_read(
     assert not missing
     path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"
     path.write_text(text)
-    read = read_reading_file(path)
+    read = _read_reading_file(path)
     assert read is not None
     assert read.model_dump() == how.model_dump()
 
@@ -370,7 +370,7 @@ def test_mistakes_without_number_are_one_short_message(tmp_path: Path, kind: str
     path.write_text(text)
     began = time.process_time()
     with pytest.raises(InputError, match=match) as caught:
-        read_reading_file(path)
+        _read_reading_file(path)
     assert time.process_time() - began < 5  # a tenth of it where nothing else runs
     assert len(str(caught.value)) < 10_000
 
@@ -379,7 +379,7 @@ def test_settings_without_number_are_read_in_time(tmp_path: Path) -> None:
     path = tmp_path / "isolaw.toml"
     path.write_text("[set]\n" + many("key{0} = 1", 15_000))
     began = time.process_time()
-    read_reading_file(path)
+    _read_reading_file(path)
     assert time.process_time() - began < 5
 
 

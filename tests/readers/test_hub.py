@@ -122,6 +122,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_downloaded_once_and_read_as_a_folder(hub: Hub, monkeypatch) -> None:
     expected = isolaw.read(hub.files[SHA] / "runs")
     runs = isolaw.read(f"{NAME}/runs")

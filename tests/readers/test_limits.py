@@ -172,6 +172,7 @@ def test_a_hole_of_100_gb(tmp_path: Path, name: str, head: bytes) -> None:
     assert time.process_time() - began < SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.jsonl", "train.log"])
 def test_a_line_that_does_not_end(tmp_path: Path, name: str) -> None:
     head = STEP if name == "run.jsonl" else CONSOLE * 800
@@ -199,6 +200,7 @@ def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert file.read(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
@@ -491,8 +493,6 @@ def test_what_parquet_says_to_pandas_does_not_count(tmp_path: Path, kind: str) -
     rows = {"run_name": ["a", "a"], "timestamp": ["", ""], "step": [1, 2], "n": [8, 8], "avg@4": [0.5, 0.25]}
     pq.write_table(pa.table(rows).replace_schema_metadata({b"pandas": FALSE[kind]}), path)
     assert load(path)["step"].to_list() == [1, 2]
-    (log,) = containers.get("trackio").read(path)
-    assert list(log.series["avg@4"].value) == [0.5, 0.25]
 
 
 @pytest.mark.parametrize("zone", ["nowhere/at-all", "\x00", "+99:99"])

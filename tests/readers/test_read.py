@@ -331,18 +331,18 @@ def test_a_table_that_lacks_a_column_needs_it_and_is_no_unknown_format(tmp_path:
 
 
 def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:
-    from isolaw.readers.across_runs import most_exact_last
+    from isolaw.readers.assemble import _most_exact_last
     from isolaw.readers.raw_log import RawLog
 
     state, printed = RawLog("a", "trainer-state", "r"), RawLog("b", "stdout-dicts", "r")
     state.add({"reward": 0.5}, 5)
     printed.add({"reward": 0.5})
-    assert most_exact_last([printed, state]) == most_exact_last([state, printed]) == [state]
+    assert _most_exact_last([printed, state]) == _most_exact_last([state, printed]) == [state]
     printed.add({"reward": 0.6}, 10)
-    assert most_exact_last([state, printed]) == [printed, state]
+    assert _most_exact_last([state, printed]) == [printed, state]
     again = RawLog("c", "trainer-state", "r")
     again.add({"reward": 0.5})
-    assert most_exact_last([state, again]) == [state, again]
+    assert _most_exact_last([state, again]) == [state, again]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pprint
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import isolaw
@@ -94,6 +95,11 @@ CONFIG = {
     "data": {"seed": 3, "train_batch_size": 8, "train_files": "/d/train.parquet"},
     "trainer": {"experiment_name": "a", "nnodes": 1, "total_epochs": 1},
 }
+NEMO = {
+    "grpo": {"num_prompts_per_step": 8, "num_generations_per_prompt": 16, "seed": 3, "max_num_steps": 9},
+    "policy": {"model_name": "m-4b", "train_global_batch_size": 128, "generation": {"temperature": 1.0}},
+    "loss_fn": {"reference_policy_kl_penalty": 0.01},
+}
 BAR = "Filtering prompts (num_proc=8):  {i}%|##   | {i}0/1000 [00:00<00:05, 167.00 examples/s]"
 
 
@@ -132,6 +138,15 @@ def test_a_printed_configuration_with_other_output_inside(tmp_path: Path, betwee
          (128, 8), "2        per batch"),
         ("rl.toml", "[orchestrator]\nbatch_size = 512\ngroup_size = 16\nmax_off_policy_steps = 0", (32, 16),
          "on-policy      yes"),
+        ("overrides.yaml", "- data.train_batch_size=32\n- actor_rollout_ref.rollout.n=8\n"
+         "- actor_rollout_ref.actor.ppo_mini_batch_size=16\n", (32, 8), "2        per batch"),
+        ("easyr1.json", '{"worker": {"rollout": {"n": 5}, "actor": {"global_batch_size": 128}}, '
+         '"data": {"rollout_batch_size": 512}}', (512, 5), "4        per batch"),
+        ("nemo.yaml", json.dumps(NEMO), (8, 16), "1        per batch"),
+        ("d.slurm", "#!/bin/bash\n#SBATCH --nodes 1\nuv run train.py trainer.train_batch_size=64 "
+         "generator.n_samples_per_prompt=5 trainer.policy_mini_batch_size=16", (64, 5), "4        per batch"),
+        ("slime.sh", "python train.py --rollout-batch-size 32 --n-samples-per-prompt 8 "
+         "--hf-checkpoint /m --global-batch-size 256 --colocate", (32, 8), "1        per batch"),
         ("args.json", '{"num_generations": 8, "per_device_train_batch_size": 4, "world_size": 2, '
          '"gradient_accumulation_steps": 4, "num_iterations": 1}', (4, 8), "1        per batch"),
     ],
@@ -146,6 +161,77 @@ def test_a_configuration_without_a_log(
     printed = capsys.readouterr().out
     assert f"{shape[0] * shape[1]:,} · M after M steps" in printed
     assert said in printed
+
+
+ARGUMENTS = "GRPOConfig(\nnum_generations=16,\nper_device_train_batch_size=16,\nworld_size=1,\nseed=3,\n"
+ARGUMENTS += "gradient_accumulation_steps=8,\nnum_iterations=1,\nlogging_steps=1,\n)"
+MEGATRON = f"{'-' * 20} arguments {'-' * 20}\n" + "".join(
+    f"  {name} {'.' * 20} {value}\n"
+    for name, value in {"hf_checkpoint": "m", "n_samples_per_prompt": 16, "rollout_batch_size": 8,
+                        "rollout_seed": 3}.items()
+) + f"{'-' * 15} end of arguments {'-' * 15}"  # fmt: skip
+DICTS = "{{'loss': '0.1', 'reward': '{r}', 'reward_std': '0.1', 'completions/mean_length': '9.5', "
+DICTS += "'epoch': '{r}'}}"
+
+
+def as_notebook(text: str) -> str:
+    output = {"output_type": "stream", "name": "stdout", "text": text}
+    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": "", "outputs": [output]}]})
+
+
+@pytest.mark.parametrize("many", [3, 60])
+@pytest.mark.parametrize(
+    ("name", "printed", "steps", "most"),
+    [
+        ("a.log", pprint.pformat(NEMO, width=60),
+         "========== Step {s}/9 ==========\n  • Avg Reward: {r}\n", 60),
+        ("a.ipynb", pprint.pformat(CONFIG, width=60), "step:{s} - critic/score/mean:{r} - a/b:1", 60),
+        ("b.log", json.dumps(CONFIG, indent=1), "step:{s} - critic/score/mean:{r} - a/b:1", 60),
+        ("c.log", ARGUMENTS, DICTS, 3),
+        ("d.log", MEGATRON, "rollout {s}: {{'rollout/raw_reward': {r}, 'rollout/response_lengths': 9.5}}", 3),
+    ],
+)  # fmt: skip
+def test_what_other_containers_print_with_other_output_inside(
+    tmp_path: Path, name: str, printed: str, steps: str, most: int, many: int
+) -> None:
+    """Values that were printed are read, or asked for: never lost in silence, nor others."""
+    first, *rest = printed.splitlines()
+    text = "\n".join([first, *(BAR.format(i=i) for i in range(many)), *rest]) + "\n" + lines(steps)
+    (own,) = found(write(tmp_path, name, as_notebook(text) if name.endswith("ipynb") else text))
+    if many > most:
+        assert {"n", "B_p"} <= {*own.needs}
+    else:
+        shape = [own.facts[name].value for name in ("rollouts_per_problem", "problems_per_batch", "seed")]
+        assert shape == [16, 8, 3]
+
+
+@pytest.mark.parametrize("container", ["jsonl", "json", "dictionaries"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"event": "config", "batch_size": 128, "num_generations": 8, "seed": 42},
+        {"type": "start", "config": {"num_generations": 8, "seed": 42}},
+        {"hparams": {"num_generations": 8, "lr": 1e-6, "seed": 42}},
+        {"args": {"num_generations": 8, "seed": 42}, "time": 1.0},
+        {"num_generations": 8, "seed": 42, "model": "m-4b"},
+    ],
+)
+def test_settings_in_the_first_record(tmp_path: Path, header: dict[str, Any], container: str) -> None:
+    rows = [header, *({"step": s, "loss": 0.1, "solve_rate": s / 9} for s in range(1, 7)), {"event": "done"}]
+    text = {
+        "jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "json": json.dumps(rows, indent=1),
+        "dictionaries": "".join(f"{row}\n" for row in rows),
+    }[container]
+    column = next((f"{key}." for key, value in header.items() if isinstance(value, dict)), "")
+    path = write(tmp_path, "a.json" if container == "json" else "a.jsonl", text)
+    how = HowToRead.of(set={"B_p": 16}, columns={"n": f"{column}num_generations", "seed": f"{column}seed"})
+    (own,) = survey([path], how).candidates
+    if container == "dictionaries" and column:  # a printed dictionary is read without what it nests
+        assert f"no column '{column}num_generations'" in own.message
+        return
+    assert (own.status, own.n, own.facts["seed"].value, own.steps) == (LogStatus.READY, 8, 42, (1, 6))
+    assert list(own.metrics) == ["train"]
 
 
 # Forms
@@ -251,20 +337,34 @@ def test_a_log_without_a_reward_is_not_ready_and_two_mounts_are_one_model(tmp_pa
         ("group-size-elsewhere-searchr1/train.log", None, {}, (8, 5, (1, 4))),
         ("group-size-elsewhere-verlagent/train.log", None, {}, (16, 8, (1, 4))),
         ("jsonl-config-record/event.jsonl", None, SET, "num_samples_per_prompt says 8"),
+        ("jsonl-config-record/type.jsonl", None, SET, "num_samples_per_prompt says 8"),
+        ("markdown-table/n_table.md", None, SET, "step or compute"),
         ("markdown-table/pasted.md", "reward", SET, "step or compute"),
+        ("n-called-compute/final.csv", None, {"B_p": 32, "n": 8}, "Export the runs' histories"),
         ("nanochat-console/rl.log", None, {"n": 16}, (16, 16, (0, 13))),
         ("own-console/a.log", None, SET, (8, 4, (1, 5))),
         ("own-console/b.log", "correct", {"n": 4, "B_p": 1}, (1, 4, (1, 5))),
         ("own-console-list-and-examples/list.log", "rewards", {"B_p": 1}, (1, 4, (1, 6))),
+        ("own-suggestion-refused", "acc", {"n": 8, "B_p": 16}, "3 runs of one configuration"),
+        ("prime-rl-coloured-console/new", None, {"n": 16, "B_p": 8}, (8, 16, (1, 4))),
+        ("prime-rl-coloured-console/old", None, {"n": 16, "B_p": 8}, (8, 16, (1, 4))),
+        ("ready-but-fit-refuses", None, {}, (8, 2, (1, 12))),
         ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5, "B_p": 8}, "rollout_count counts 20"),
         ("per-step-rollout-count/metrics.jsonl", "accuracy", {"n": 5}, (4, 5, (1, 12))),
         ("product-in-log-ignored/metrics.jsonl", None, {"n": 4}, (100, 4, (1, 4))),
         ("product-in-log-ignored/metrics.jsonl", None, {"n": 16, "B_p": 512}, "400"),
         ("repeated-steps-jsonl/training_history.jsonl", "mean_reward", SET, "3 runs of one configuration"),
+        ("train-as-validation/own_mean_reward.log", "mean_reward", SET, (8, 4, (1, 5))),
+        ("train-as-validation/own_r.log", "r", SET, (8, 4, (1, 5))),
         ("train-as-validation/own_running_r.log", "running_r", SET, (8, 4, (1, 5))),
+        ("train-as-validation/tab_running_r.jsonl", "running_r", SET, (8, 4, (1, 5))),
+        ("train-score-called-validation/curve.csv", "critic/score/mean", {"n": 8, "B_p": 1}, (1, 8, (1, 4))),
         ("trl-generation-batch-over-several-updates/genbatch", None, {}, (1, 8, (1, 6))),
         ("trl-generation-batch-over-several-updates/spg", None, {}, (1, 8, (1, 6))),
+        ("two-trainings-one-console/train.log", None, {"n": 4, "logging_steps": 1}, "total_train_batch_size"),
         ("unread-frameworks/areal.log", None, {"n": 8}, (128, 8, (1, 3))),
+        ("unread-frameworks/mlx_lm.log", None, SET, (8, 4, (1, 3))),
+        ("unread-frameworks/nemo_rl.log", None, {"n": 16}, (32, 16, (1, 3))),
         ("verl-config-interleaved/bar_25.log", None, {}, (8, 16, (1, 8))),
         ("verl-config-interleaved/bar_80_no_steps.log", None, {}, "logged no step"),
     ],
@@ -279,3 +379,95 @@ def test_the_rebuilt_logs(path: str, metric: str | None, values: dict[str, int],
             LogStatus.READY,
             *expected,
         )
+
+
+def test_a_number_of_values_is_no_reward_and_may_be_the_batch(tmp_path: Path) -> None:
+    """Public logs: ``n_reward_points`` was proposed as the reward, and 176 samples a step as n alone."""
+    rows = [
+        {"step": s, "n_reward_points": 12, "train_reward": s / 9, "other_score": s, "n_samples": 176}
+        for s in range(6)
+    ]
+    (asked,) = found(write(tmp_path, "a.json", json.dumps(rows)))
+    assert asked.offered["metric"] == ("metric", "other_score")
+    assert "nearest: 'n_samples'; if it counts rollouts: " in asked.message
+    accuracies = [{"step": s, "accuracy": s / 9, "n_samples": 176} for s in range(6)]
+    (read,) = found(write(tmp_path, "b.json", json.dumps(accuracies)), n=4, B_p=44)
+    assert read.metrics == {"validation": {"accuracy": 6}}
+    reading = survey([tmp_path / "b.json"], HowToRead.of(set={"n": 4, "B_p": 44}))
+    assert any("accuracy has no prefix, so isolaw assumes" in note for note in reading.table_notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.log", "step:{s} - response_length/mean:9.5 - actor/ppo_kl:{r}"),
+        ("b.log", "========== Step {s}/9 ==========\n  • Loss: {r}\n  • Mean Generation Length: 9.5\n"),
+        ("c.log", "rollout {s}: {{'rollout/response_lengths': 9.5, 'train/grad_norm': {r}}}"),
+        ("metrics.jsonl", '{{"step": {s}, "optim/grad_norm": {r}, "mismatch_kl/mean": 0.1}}'),
+        ("w.csv", "{s},{s}.5,0.{s},9.5"),
+    ],
+)
+def test_a_log_of_any_container_without_a_reward_is_not_ready(tmp_path: Path, name: str, form: str) -> None:
+    head = "_step,_runtime,actor/ppo_kl,response_length/mean\n" if name == "w.csv" else ""
+    (own,) = found(write(tmp_path, name, head + lines(form)), **SET)
+    assert (own.status, own.framework != "") == (LogStatus.UNKNOWN_FORMAT, True)
+    assert "it logs no reward and no accuracy, only " in own.message
+
+
+@pytest.mark.parametrize("mounts", ["/mnt/{}/m-4b", "/mnt/{}/models/m-4b/", "/data{}/hub/m-4b"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_mounts_of_one_model_are_one_model(tmp_path: Path, mounts: str, beside: bool) -> None:
+    """A configuration beside JSON lines, or printed in a console."""
+    for mount, n in (("a", 4), ("b", 8)):
+        (folder := tmp_path / mount).mkdir()
+        model = {"path": mounts.format(mount)}
+        config = {**CONFIG, "actor_rollout_ref": {"rollout": {"n": n}, "model": model}}
+        rows = [{"step": s, "data": {"critic/score/mean": s * n / 99}} for s in range(1, 7)]
+        if beside:
+            write(folder, "config.json", json.dumps(config))
+            write(folder, "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            steps = "".join(f"step:{s} - critic/score/mean:{s * n / 99} - a/b:1\n" for s in range(1, 7))
+            write(folder, "run.log", pprint.pformat(config, width=60) + "\n" + steps)
+    runs = survey([tmp_path]).together().ready
+    assert [run.facts["model"].value for run in runs] == ["m-4b", "m-4b"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "md", "parquet"])
+def test_a_folder_names_the_columns_that_its_table_has(tmp_path: Path, kind: str) -> None:
+    rows = [{"idx": s, "val_acc": s / 9} for s in range(6)]
+    frame = pd.DataFrame(rows)
+    if kind == "parquet":
+        frame.to_parquet(tmp_path / "t.parquet")
+    else:
+        pipes = "idx | val_acc\n-- | --\n" + "".join(f"{r['idx']} | {r['val_acc']}\n" for r in rows)
+        texts = {"csv": frame.to_csv(index=False), "json": json.dumps(rows), "md": pipes}
+        texts["jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+        write(tmp_path, f"t.{kind}", texts[kind])
+    (own,) = found(tmp_path, "val_acc", **SET)
+    assert own.status is LogStatus.NEEDS
+    assert "step or compute: found no column" in own.message
+    assert "columns: idx, val_acc" in own.message
+
+
+@pytest.mark.parametrize("repeats", [2, 4, 8])
+def test_parts_of_a_batch_are_no_steps(tmp_path: Path, repeats: int) -> None:
+    """A public W&B run logs its reward in each micro-batch, all at ``train/global_step`` 0."""
+    names = "_step,_runtime,train/global_step,train/reward,train/completions/mean_length\n"
+    rows = [f"{at},{at}.5,0,0.{at + 1},9.5\n" for at in range(repeats)]
+    (own,) = found(write(tmp_path, "a.csv", names + "".join(rows)), **SET)
+    assert (own.status is LogStatus.READY) == (repeats < 4)
+    assert repeats < 4 or "has several values at 1 step, e.g. at step 1: 0.1 and 0.2" in own.message
+
+
+def test_times_that_trl_logs_at_each_call_are_no_metric(tmp_path: Path) -> None:
+    """TRL logs ``profiling/…`` to W&B at each call, several times a step, so that a sound run was refused."""
+    called = "profiling/Time taken: GRPOTrainer._prepare_inputs"
+    text = f"_step,_runtime,train/global_step,train/reward,train/completions/mean_length,{called}\n"
+    for step in range(1, 7):
+        text += "".join(f"{3 * step + at},1.5,{step},,,{at}.5\n" for at in (0, 1))
+        text += f"{3 * step + 2},2.5,{step},0.{step},9.5,\n"
+    (own,) = found(write(tmp_path, "a.csv", text), **SET)
+    assert (own.status, own.steps, own.metrics) == (
+        LogStatus.READY, (1, 6), {"train": {"reward": 6, "response_length": 6}}
+    )  # fmt: skip

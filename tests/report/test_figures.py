@@ -97,6 +97,7 @@ def test_a_figure_is_the_chart_of_the_page(study: FittedRuns, predicted: Budgets
         same(chart, drawn(chart, len(study.levels), simulated))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", ["B_p"], indirect=True)
 def test_the_same_law_gives_the_same_files(study: FittedRuns, tmp_path: Path) -> None:
     first, second = (write_figures(study, tmp_path / name)[0] for name in ("a", "b"))
@@ -135,6 +136,7 @@ def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make, tmp_path: Pa
     assert len(write_figures(FittedRuns.of(law, named), tmp_path)[0]) == 3
 
 
+@pytest.mark.slow
 def test_a_paper_has_all_kinds(shared: SharedLaws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isolaw.report.figures._KINDS", ("png", "svg", "pdf"))
     paths, reasons = paper_figures(shared.runs("paper nothing"), tmp_path / "new", draws=8, method="paper")

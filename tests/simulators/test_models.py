@@ -70,6 +70,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 # The interface
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("name", MODULES)
 def test_steps_in_pieces_and_after_a_restore_are_the_same_to_the_last_bit(name: str, recipe: str) -> None:

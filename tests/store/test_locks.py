@@ -93,6 +93,7 @@ def without_kernel_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", refuses)
 
 
+@pytest.mark.slow
 def test_where_the_kernel_has_no_locks(path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     without_kernel_locks(monkeypatch)
     with locks.locked(folder), pytest.raises(InUse), locks.locked(folder):

@@ -278,7 +278,7 @@ class StructuralModel:
 
     @cached_property
     def _noise(self) -> Floats:
-        """Return the covariance of each kind of noise in `_NOISE` per unit of its size, of shape (4, O, O)."""
+        """Return the covariance of each kind of noise per unit of its size, of shape (4, O, O)."""
         o = self.observations
         apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]

@@ -19,7 +19,6 @@ CONTAINERS: dict[str, str] = {
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
     "tensorboard": "isolaw.readers.containers.tensorboard",
     "trainer-state": "isolaw.readers.containers.trainer_state",
-    "trackio": "isolaw.readers.containers.trackio",
     "wandb-csv": "isolaw.readers.containers.wandb_csv",
     "notebook": "isolaw.readers.containers.notebook",
     "jsonl": "isolaw.readers.containers.jsonlines",

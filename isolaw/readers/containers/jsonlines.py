@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.containers.printed_config import changed
+from isolaw.readers.containers.printed_config import Settings
 from isolaw.readers.literals import parse_json
 from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
 from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess
@@ -41,26 +41,40 @@ def _is_metrics(_path: Path, head: bytes) -> bool:
     whole, end, _ = head.rpartition(b"\n")
     if not end and len(head) >= HEAD:  # the head contains only a part of one long line
         return _LOGGER.match(head) is not None
-    parsed = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
-    objects = [record for record in parsed if record is not None]
-    if not objects or len(objects) < len(parsed) / 2:
+    records = [parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
+    known = [record for record in records if record is not None]
+    if not known or len(known) < len(records) / 2:
         return False
-    if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in objects):
+    if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in known):
         return True
-    keys = {key for record in objects for key, value in flat(record).items() if type(value) is not list}
+    keys = {key for record in known for key, value in flat(record).items() if type(value) is not list}
     return frameworks.find(keys, {}) is not None or is_supervised(keys)
 
 
 def _read(path: Path) -> Iterator[RawLog]:
-    """Read one file in one pass.
-
-    A line that is not a JSON object is skipped and counted, and the notes give its number. As the last line,
-    it counts as the truncated line of a killed run. Raises `DataError` if the file cannot be read or no line
-    is a JSON object.
-    """
+    """Read one file in one pass; raise `DataError` if it cannot be read or no line is a JSON object."""
     log = RawLog(str(path), "jsonl", configs.run_name(path, GENERIC))
-    log.config, log.config_source = configs.beside(path)
+    settings, config = Settings(log), dict[str, Any]()
     began = math.nan
+    for at, record, escaped in objects(path, log):
+        if not any(map(is_step, record)) and (header := _configuration(record)):
+            config = config | header
+            settings.hold(config, f"line {at} of {path.name}")
+        else:
+            began = add(log, record, began, escaped)
+    if not log.step:
+        raise DataError(f"{path}: found no JSON object; expected one object on each line")
+    yield from settings.parts(*configs.beside(path))
+
+
+def objects(
+    path: Path, log: RawLog, parse: Callable[[bytes], dict[str, Any] | None] | None = None
+) -> Iterator[tuple[int, dict[str, Any], bool]]:
+    """Yield the number of each line, its object, and whether it has escape sequences.
+
+    A line that is not an object is skipped and counted in ``log``, whose notes give its number. As the last
+    line, it counts as the truncated line of a killed run.
+    """
     broken: list[int] = []  # the first broken lines
     torn = 0  # number of the previous line, if it is broken
     for at, line in lines(path, log):
@@ -68,27 +82,16 @@ def _read(path: Path) -> Iterator[RawLog]:
             log.damaged(_BROKEN)
             broken += [torn] if len(broken) < _SHOWN else []
             torn = 0
-        record = _parsed(line)
-        if record is None:
-            if line.strip(b"\0 \t\r"):
-                torn = at
-            continue
-        if not any(map(is_step, record)) and (header := _configuration(record)):
-            if log.step and changed(log.config, header):  # the job continued with new values: a new part
-                yield log.part(log.run, log.config, log.config_source)
-            log.config, log.config_source = log.config | header, f"line {at} of {path.name}"
-            continue
-        began = add(log, record, began, escaped=b"\\" in line)
-    if not log.step:
-        raise DataError(f"{path}: found no JSON object; expected one object on each line")
+        record = (parse or parsed)(line)
+        if record is not None:
+            yield at, record, b"\\" in line
+        elif line.strip(b"\0 \t\r"):
+            torn = at
     if torn:
         log.dropped["torn last line"] += 1
     if broken:
         more = ", …" if log.dropped[_BROKEN] > _SHOWN else ""
-        log.notes.append(
-            f"isolaw left out lines that are not a JSON object: line {', '.join(map(str, broken))}{more}"
-        )
-    yield log
+        log.notes.append(f"isolaw left out {_BROKEN}: line {', '.join(map(str, broken))}{more}")
 
 
 def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> float:
@@ -125,7 +128,7 @@ def _configuration(record: dict[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
     """Parse the object in a line, or return None. A crash can leave a block of NUL bytes in a line."""
     record = parse_json(line.replace(b"\0", b""))
     return record if type(record) is dict else None

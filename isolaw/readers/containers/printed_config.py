@@ -19,14 +19,16 @@ Only literals are read, and nothing is evaluated.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, loads, parse_yaml
+from isolaw.readers.raw_log import RawLog
 
 _FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
 _LARGEST = 250_000  # characters; veRL's configuration has 25,000
@@ -197,13 +199,57 @@ def _command(text: str) -> dict[str, Any]:
         return overrides(word.strip("'\"") for word in words.split())
 
 
-def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two configurations in one console have different values for the same setting.
 
-    >>> changed({"n": 4, "lr": 1e-6}, {"n": 8}), changed({"n": 4}, {"lr": 1e-6})
+    >>> _changed({"n": 4, "lr": 1e-6}, {"n": 8}), _changed({"n": 4}, {"lr": 1e-6})
     (True, False)
     """
     return any(one[key] != other[key] for key in one.keys() & other.keys())
+
+
+class Settings:
+    """The configuration of each stretch of a log, since a job that continues can print other settings.
+
+    >>> log = RawLog("train.log", "example", "run")
+    >>> settings = Settings(log)
+    >>> for step, n in enumerate((4, 4, 8)):
+    ...     settings.hold({"n": n})
+    ...     log.add({"reward": 0.5}, step)
+    >>> for part in settings.parts({}, ""):
+    ...     print(part.config, part.config_source)
+    {'n': 4} the printed configuration before step 0
+    {'n': 8} the printed configuration before step 2
+    """
+
+    def __init__(self, log: RawLog) -> None:
+        self.configs, self._sources = [dict[str, Any]()], [""]
+        self._log, self._begins = log, [0]
+
+    def hold(self, config: dict[str, Any], source: str = "") -> None:
+        """State the configuration of the records that are added to the log from now on."""
+        at = len(self._log.step)
+        if at > self._begins[-1] and _changed(self.configs[-1], config):
+            self._begins.append(at)
+            self.configs.append(config)
+            self._sources.append(source)
+        else:
+            self.configs[-1], self._sources[-1] = config, source
+
+    def parts(
+        self, config: Mapping[str, Any], source: str, printed: str = "the printed configuration"
+    ) -> Iterator[RawLog]:
+        """Yield the log, in parts where the configuration changes.
+
+        ``config`` and ``source`` are the configuration of a file, which the ``printed`` values replace.
+        """
+        log, several = self._log, len(self._begins) > 1
+        parts = log.pieces(self._begins, [log.run] * len(self._begins)) if several else [log]
+        for part, values, where in zip(parts, self.configs, self._sources, strict=True):
+            first = part.step[0] if several and part.step else math.nan
+            where = where or f"{printed}{'' if math.isnan(first) else f' before step {first:g}'}"
+            part.config, part.config_source = {**config, **values}, where if values else source
+            yield part
 
 
 class PrintedArguments:

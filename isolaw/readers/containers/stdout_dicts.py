@@ -18,12 +18,11 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
-from isolaw.readers.containers.printed_config import PrintedArguments, changed
+from isolaw.readers.containers.printed_config import PrintedArguments, Settings
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import (
@@ -78,7 +77,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
     since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
-    for at, line in lines(path, readers[0].log, returns=True):
+    for _, line in lines(path, readers[0].log, returns=True):
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue
@@ -91,7 +90,6 @@ def _read(path: Path) -> Iterator[RawLog]:
         elif reader.ended and "'epoch': " not in parts[1]:
             since.append(parts)
             continue
-        reader.line = at
         for one in (*since, parts):
             reader.add(*one)
         since = []
@@ -100,11 +98,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     for reader in [candidate for candidate in readers if candidate.log.step] or readers[
         :1
     ]:  # the last log may be truncated
-        log = _finished(reader, path)
-        for config, until in reader.before:  # parts with no values of their own
-            where = f"{path.name} before line {until}"
-            yield log.part(log.run, log.config | config, where)
-        yield log
+        yield from _finished(reader, path)
 
 
 def _counters(text: str) -> dict[str, float]:
@@ -114,8 +108,8 @@ def _counters(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in _COUNTERS.findall(text)}
 
 
-def _finished(reader: _Reader, path: Path) -> RawLog:
-    """Return the log of a training run, with its steps and its configuration."""
+def _finished(reader: _Reader, path: Path) -> Iterator[RawLog]:
+    """Yield the log of a training run, with its steps and its configuration, in parts where that changes."""
     log = reader.log
     reader.close()
     config, source = beside(path)
@@ -131,12 +125,10 @@ def _finished(reader: _Reader, path: Path) -> RawLog:
             f"{path}: found no metrics printed as Python dictionaries; expected {{'loss': 0.1, …, 'epoch': "
             f"0.5}}, or 'step 12: {{…}}'"
         )
-    log.config = config | printed
     # A single printed argument is the model's name, so the file is then the better source.
-    log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
-    if reader.before:
-        log.config_source = f"{path.name} before its last step"
-    return log
+    reader.settings.configs[-1] = printed
+    best = path.name if len(printed) > 1 or not source else source
+    yield from reader.settings.parts(config, source, best)
 
 
 def _may_matter(line: bytes) -> bool:
@@ -151,10 +143,7 @@ class _Reader:
     def __init__(self, log: RawLog) -> None:
         self.log = log
         self.arguments = PrintedArguments()
-        self.line = 0
-        # Arguments that changed during this training run, each with the first line of the steps that follow.
-        self.before: list[tuple[dict[str, Any], int]] = []
-        self._config: dict[str, Any] = {}  # the arguments at the last step
+        self.settings = Settings(log)
         self._part: list[str] = []  # the lines of an unfinished dictionary
         self._size = self._ends = 0  # their characters, and how many lines end in a brace
         self._worker, self._step = "", math.nan  # worker and step of the current dictionary
@@ -255,10 +244,7 @@ class _Reader:
         if math.isnan(step):
             self.steps.record(len(self.log.step), trained, values["epoch"])
             self.ended = self.ended and not trained
-        config = self.arguments.config
-        if changed(self._config, config):
-            self.before.append((self._config, self.line))
-        self._config = config
+        self.settings.hold(self.arguments.config)
         self.log.add(values, step)
 
     def _give_up(self) -> None:

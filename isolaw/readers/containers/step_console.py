@@ -30,7 +30,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.printed_config import PrintedConfig, changed
+from isolaw.readers.containers.printed_config import PrintedConfig, Settings
 from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, finite, is_text, lines, unprefixed
 
 _NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
@@ -162,7 +162,7 @@ _FORMS = (
         ("•".encode(), "▶ Gen".encode()),
     ),
     _Form(
-        re.compile(r"^\s{0,4}Iter (?P<step>\d{1,9}):(?: Train loss |(?P<before> Val loss )|\s*$)"),
+        re.compile(r"^ {0,4}Iter (?P<step>\d{1,9}):(?: Train loss |(?P<before> Val loss )|\s*$)"),
         _mlx_lm,
         (b": ",),
     ),
@@ -174,11 +174,9 @@ _FORMS = (
     _Form(re.compile(rf"\b{_PRIME_RL}"), _prime_rl, (b"Reward",)),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
+# Any of the forms, anywhere in a line, because a worker's prefix can precede a step.
 _STEP_IN_BYTES = re.compile(
-    rb"Train step \d{1,9}/\d{1,9} done|={5} Step \d{1,9}/\d{1,9} ={5}|Iter \d{1,9}:(?: Train loss |\s{0,4}\n)"
-    rb'|metrics_tag: \{"step": ?\d|=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP \d'
-    rb"|Step \d{1,9}(?:/\d{1,9})? \| (?:Pass@1|Average reward): "
-    rb"|Step \d{1,9} \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward"
+    "|".join(re.sub(r"\^|\\b|(?<=\()\?P<\w+>", "", form.step.pattern) for form in _FORMS).encode(), re.M
 )
 
 
@@ -219,22 +217,16 @@ def _read(path: Path) -> Iterator[RawLog]:
         if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):
             reader.take(line)
     reader.close()
-    config, source = configs.beside(path)
-    with_steps = [part for part in reader.logs if part.step]
-    for part in with_steps:
-        parts = sum(other.run == part.run for other in with_steps) > 1
-        where = f" before step {part.step[0]:g}" if parts else ""
-        part.config_source = f"the printed configuration{where}" if part.config else source
-        part.config = part.config or config
-        yield part
+    printed = any(reader.settings.configs)
+    yield from reader.settings.parts(*(({}, "") if printed else configs.beside(path)))
 
 
 class _Reader:
-    """Collects the values of each step, in one log per printed configuration."""
+    """Collects the values of each step, and the configurations printed before them."""
 
     def __init__(self, form: _Form, log: RawLog) -> None:
-        self.form, self.logs = form, [log]
-        self.printed = PrintedConfig()
+        self.form, self.log = form, log
+        self.printed, self.settings = PrintedConfig(), Settings(log)
         self._step, self._values = 0, _StepValues()  # values before any step were measured before training
         self._epoch = 1
 
@@ -256,16 +248,13 @@ class _Reader:
             step += (self._epoch - 1) * int(match["of"])
         if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
-        log, config = self.logs[-1], self.printed.config
-        if changed(log.config, config):
-            self.logs.append(log.part(log.run))  # a part of the same run, but n may differ
-        self.logs[-1].config = dict(config)
+        self.settings.hold(self.printed.config)
         self._step = step
 
     def close(self) -> None:
         """Add the values of the last step to the log at the end of the console."""
         if self._values:
-            self.logs[-1].add(self._values, self._step)
+            self.log.add(self._values, self._step)
         self._values = {}
 
 

@@ -18,7 +18,7 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.files import open_file
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.printed_config import PrintedConfig, changed
+from isolaw.readers.containers.printed_config import PrintedConfig, Settings
 from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, is_text, lines, number, unprefixed
 
 _STEP = re.compile(r"step:(?<![A-Za-z_/.@-]step:)\s?(\d{1,12}) -(?: |$)")  # starts with a literal for speed
@@ -92,16 +92,12 @@ def _read(path: Path) -> Iterator[RawLog]:
     reader.finish(torn=log.torn)
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
-    log, printed = reader.log, reader.printed
-    if printed.config:
-        reader.configure()
-    else:
-        config, source = configs.beside(path)
-        if printed.torn and not config | printed.command:
-            source = "the console prints one, but not as a whole dictionary"
-        sources = [source, "the printed command" if printed.command else ""]
-        log.config, log.config_source = config | printed.command, " and ".join(filter(None, sources))
-    yield from (*reader.before, log)
+    printed = reader.printed
+    config, source = ({}, "") if printed.config else configs.beside(path)
+    if printed.torn and not config | printed.command:
+        source = "the console prints one, but not as a whole dictionary"
+    sources = [source, "the printed command" if printed.command else ""]
+    yield from reader.settings.parts(config | printed.command, " and ".join(filter(None, sources)))
 
 
 @dataclass
@@ -120,10 +116,7 @@ class _Reader:
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
-        self.before: list[RawLog] = []  # the parts with the configurations before
-        self.printed = PrintedConfig()
-        self._config: dict[str, Any] = {}  # the configuration printed before the last step
-        self._parts = False  # whether another configuration was printed later
+        self.printed, self.settings = PrintedConfig(), Settings(log)
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, which can span several lines
@@ -166,6 +159,7 @@ class _Reader:
         if self._initial and not self.log.step:
             self.log.add(self._initial, 0)
         self.printed.close()
+        self.settings.configs[-1] = self.settings.configs[-1] or self.printed.config
 
     def _flush(self) -> None:
         step, self._step = self._step, None
@@ -174,22 +168,11 @@ class _Reader:
             return  # model output often contains "step:1 - "
         if unread:
             self.log.dropped["values that could not be read"] += unread
-        config = self.printed.config
-        if self.log.step and changed(self._config, config):  # a part of this run, or another training
-            self._parts = True
-            self.configure()
-            self.before.append(self.log)
-            self.log = self.log.part(self.log.run)
+        self.settings.hold(self.printed.config)
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # printed, but not logged
-        self._initial, self._config = {}, config
+        self._initial = {}
         self.log.add(values, step.number)
-
-    def configure(self) -> None:
-        """Store the configuration that was printed before the last step of the log."""
-        self.log.config = self._config or self.printed.config
-        where = f" before step {self.log.step[0]:g}" if self._parts else ""
-        self.log.config_source = f"the printed configuration{where}"
 
     def _validation(self, text: str) -> None:
         """Read ``"Initial validation metrics: {…}"``, a printed string that can span several lines."""

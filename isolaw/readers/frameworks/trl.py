@@ -36,7 +36,7 @@ _PREFIX = "(?:train/|eval/|eval_)?"
 _NOT_KEPT = re.compile(
     r"(?:epoch|step|global_step|learning_rate|num_input_tokens_seen|total_flos|train_.*|.*runtime|.*_per_second"
     r"|.*_time|(?:.*_)?mem_.*|.*_loss|completions/.*|clip_ratio/.*(?:min|max)|.*/(?:min|max|std)|memory\(GiB\)|train_speed\(.*"
-    "|percentage|(?:timing|wall_clock)/.*)",
+    "|percentage|(?:timing|wall_clock|profiling)/.*)",
     re.S,
 )
 # Arguments that GRPOConfig did not have when its batch counted prompts.

@@ -66,6 +66,7 @@ def test_dropped_rollouts_are_counted_in_a_note(sweep_of: Callable[..., Any], tm
     assert note["text"] == "its trainer dropped 40 rollouts (20%), which C does not count"
 
 
+@pytest.mark.slow
 def test_the_last_evaluation_may_take_long(
     sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_the_last_evaluation_may_take_long(
     assert table.loc[table["metric"] == "avg@4", "step"].tolist() == [4, 8]
 
 
+@pytest.mark.slow
 def test_its_steps_have_a_cost(
     sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_its_steps_have_a_cost(
         costs.read(tmp_path / "s")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of("pause=0.03", compute=480)
@@ -131,6 +134,7 @@ def test_ctrl_c_says_where_runs_continue(
     assert engine.status(tmp_path / "s")["done"] == 0
 
 
+@pytest.mark.slow
 def test_a_longer_horizon_continues(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     engine.sweep(sweep_of(), tmp_path / "s")
     engine.sweep(sweep_of(compute=640), tmp_path / "s")
@@ -171,6 +175,7 @@ def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_p
     assert points(tmp_path / "s")["step"].max() == 60
 
 
+@pytest.mark.slow
 def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of("pause=0.12", compute=160, n=(2,))
     engine.sweep(data, tmp_path / "s")
@@ -182,6 +187,7 @@ def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any
     assert re.search("has no checkpoint of the trainer from step .* Remove the folder", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "command", "message"),
     [
@@ -325,6 +331,7 @@ def test_a_race_compares_what_the_trainer_logs(sweep_of: Callable[..., Any], tmp
     assert engine.resolve_sweep(SweepSpec.parse(data), tmp_path / "s").adaptive is not None
 
 
+@pytest.mark.slow
 def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(toml_text(sweep_of()))

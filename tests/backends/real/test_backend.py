@@ -225,6 +225,7 @@ def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(problem) == "real.processes: found 3; expected at most one for each core (2)"
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
     (folder / "model" / "config.json").unlink()
     (folder / "sums" / "train.jsonl").write_text("{}\n")

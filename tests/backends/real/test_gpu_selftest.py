@@ -45,6 +45,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return code
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_no_stage_loses_another(
@@ -121,6 +122,7 @@ def test_what_is_refused(
     assert (tmp_path / "foreign.json").read_text() == '{"format": "isolaw.law/1"}'
 
 
+@pytest.mark.slow
 def test_a_report_is_written_over_by_the_next(
     isolaw: Any, played: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

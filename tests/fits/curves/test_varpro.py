@@ -211,6 +211,7 @@ def test_no_solver_does_better(case: Case) -> None:
     )
 
 
+@pytest.mark.slow
 @each
 @given(data=st.data())
 def test_no_minimum_is_lower(case: Case, data: st.DataObject) -> None:

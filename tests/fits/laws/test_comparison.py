@@ -79,6 +79,7 @@ def test_the_true_law_is_preferred(name: str) -> None:
     assert found.count(name) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 0.5, 1.5])
 def test_where_n_star_is_constant_a_rise_is_hardly_ever_preferred(noise: float) -> None:
     """n* well known or not: a constant, or nothing, but for about the twentieth that 95 % of draws allow."""
@@ -150,6 +151,7 @@ def test_intervals_hold_what_was_drawn() -> None:
 # What a law loses
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 12), min_size=30, max_size=30))
 def test_losses_by_hand(path: list[float]) -> None:
     """The highest reward less that of the n, both between grid points too; past an end it is the end's."""
@@ -295,6 +297,7 @@ def test_a_constant_in_runs(synthetic: Make, truth: Any, rng: int) -> None:
         assert 32 <= found.constant.n <= 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["surface", "paper"])
 @pytest.mark.parametrize("last", [[0, 1], [0, 1, 2]], ids=len)
 def test_fewer_than_three_seeds_of_any_configuration_prefer_no_law(

@@ -78,6 +78,7 @@ def test_lists_have_readable_names() -> None:
     assert "without" not in named()
 
 
+@pytest.mark.slow
 def test_the_recorded_leave_one_out_is_as_the_docs_say() -> None:
     root = Path(__file__).parents[3]
     found = compare_by(str(root / "examples/data/real-scale-rl.parquet"), "without", compute=65_536)

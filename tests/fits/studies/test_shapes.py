@@ -34,6 +34,7 @@ def runs(synthetic: Callable[..., Runs]) -> Runs:
     return own
 
 
+@pytest.mark.slow
 def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
     found = compare_shapes(runs, (32, 8), (32, 16), compute=2e5, draws=200)
     true = float(rising(32, 8, 2e5) - rising(32, 16, 2e5))
@@ -63,6 +64,7 @@ def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:
         compare_shapes(runs, (32, 8), (32, 32), target=1.5, draws=50)
 
 
+@pytest.mark.slow
 def test_hours_give_each_its_own_compute(runs: Runs) -> None:
     cost = Cost({"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8)
     found = compare_shapes(runs, (32, 4), (32, 64), compute="1h", cost=cost, draws=100)

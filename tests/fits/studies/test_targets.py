@@ -71,6 +71,7 @@ def test_the_critical_batch_and_the_least_rollouts_are_those_of_the_truth(found:
             assert low < truth < high < 2.5 * low
 
 
+@pytest.mark.slow
 def test_the_exponent_of_the_lr_and_the_rules_that_n_alone_tells_apart(found: Any) -> None:
     low, high = found.lr.alpha[0].interval
     assert low < 0.5 < high < low + 0.25

@@ -317,6 +317,7 @@ def test_the_seed_decides(synthetic: Make) -> None:
     assert first.document.bootstrap.seed == 1
 
 
+@pytest.mark.slow
 def test_the_order_of_the_table_does_not_matter(synthetic: Make) -> None:
     table = own_seeds(synthetic, noise=0.01).to_pandas()
     shuffled = Runs(table.sample(frac=1, random_state=1))
@@ -339,6 +340,7 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
     assert np.sqrt(np.mean(draws)) == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["surface", "paper"])
 def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
     """A surface is there whatever the number of n, and tells lone runs by how they scatter about it."""

@@ -53,6 +53,7 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) ->
     np.testing.assert_allclose(z[1:, inside].std(axis=0), spread[inside], rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", SETTINGS)
 def test_a_smooth_truth_comes_back(measured: Measured, truth: Truth, hold: Any) -> None:
     """n* within a quarter of a doubling (or an n that loses next to nothing), and intervals that hold."""
@@ -79,6 +80,7 @@ def test_uncertainty_grows_where_runs_ended(measured: Measured) -> None:
     assert spread[-1] > 1.5 * spread[0]
 
 
+@pytest.mark.slow
 def test_what_seeds_share_does_not_matter_for_differences(measured: Measured) -> None:
     """Effects of seeds of 0.1 leave differences between n known ten times as well as rewards."""
     runs = measured(SIX, noise=1e-3)
@@ -111,6 +113,7 @@ def test_without_draws_there_is_the_mean_at_the_mode(measured: Measured) -> None
     np.testing.assert_allclose(none.rewards(*at)[0, 1:3], some.rewards(*at)[0, 1:3], atol=0.01)
 
 
+@pytest.mark.slow
 def test_the_same_runs_and_seed_are_the_same_draws(measured: Measured) -> None:
     runs = measured(SIX, noise=0.003)
     one, again, other = (estimate(runs, 20, seed) for seed in (1, 1, 2))
@@ -120,6 +123,7 @@ def test_the_same_runs_and_seed_are_the_same_draws(measured: Measured) -> None:
     np.testing.assert_array_equal(one.mode, other.mode)
 
 
+@pytest.mark.slow
 def test_the_unit_of_reward_does_not_matter(measured: Measured) -> None:
     runs = measured(SIX, noise=0.003)
     scaled = [replace(c, reward=1e4 * c.reward - 3e3) for c in runs]
@@ -128,6 +132,7 @@ def test_the_unit_of_reward_does_not_matter(measured: Measured) -> None:
     np.testing.assert_allclose(other.rewards(*at), 1e4 * one.rewards(*at) - 3e3, rtol=1e-3, atol=10)
 
 
+@pytest.mark.slow
 def test_the_order_of_configurations_does_not_matter(measured: Measured) -> None:
     runs = measured(SIX, noise=0.003)
     one, other = (estimate(own, 20) for own in (runs, runs[::-1]))

@@ -176,7 +176,7 @@ def test_a_broken_line_in_the_middle_is_named(read: Any) -> None:
     log = read("\n".join(rows) + "\n\n")
     assert list(log.step) == [1, 2, 4, 6, 7]
     assert log.dropped == {"lines that are not JSON objects": 2}
-    assert log.notes == ["isolaw left out lines that are not a JSON object: line 3, 5"]
+    assert log.notes == ["isolaw left out lines that are not JSON objects: line 3, 5"]
 
 
 def test_nul_bytes(read: Any) -> None:
@@ -290,6 +290,7 @@ def test_arbitrary_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactor
         assert len(log.step) == len(log.wall_s) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

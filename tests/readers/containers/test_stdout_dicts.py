@@ -536,5 +536,5 @@ def test_another_n_in_the_middle_is_asked(tmp_path: Path, of: str) -> None:
     (own,) = survey([write(tmp_path, head + first + other + rest)]).candidates
     assert own.status is LogStatus.NEEDS
     setting = name.split("=")[0].split(" ")[0]
-    assert f"rollouts_per_problem: {n} ({setting} in train.log before line " in own.message
-    assert f"and {2 * n} ({setting} in train.log before its last step)" in own.message
+    assert f"rollouts_per_problem: {n} ({setting} in train.log before step " in own.message
+    assert f"and {2 * n} ({setting} in train.log before step " in own.message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.nemo_rl import FRAMEWORK
+from isolaw.readers.frameworks.others import NEMO_RL as FRAMEWORK
 
 metric = FRAMEWORK.metric
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.open_instruct import FRAMEWORK
+from isolaw.readers.frameworks.others import OPEN_INSTRUCT as FRAMEWORK
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.skyrl import FRAMEWORK
+from isolaw.readers.frameworks.others import SKYRL as FRAMEWORK
 
 metric = FRAMEWORK.metric
 

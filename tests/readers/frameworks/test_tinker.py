@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import isolaw
-from isolaw.readers.frameworks.tinker import FRAMEWORK
+from isolaw.readers.frameworks.others import TINKER_COOKBOOK as FRAMEWORK
 
 METRICS = {
     "env/all/ac_tokens_per_turn": 210.5, "env/all/ob_tokens_per_turn": 90.0, "env/all/total_episodes": 256,

@@ -216,6 +216,7 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
 def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     """The text, JSON, the page, every chart and the figures name the same n at the same C."""
@@ -275,6 +276,7 @@ def test_no_fitted_reward_is_above_the_frontier(joint: FittedRuns) -> None:
         assert max(known, default=0.0) <= p.reward.value + 2e-3
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None:
     own = study(synthetic([(32, n) for n in LEVELS], noise=0.004), draws=60)

@@ -399,6 +399,7 @@ def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
         assert rising.predict(beyond).law_n.interval is None
 
 
+@pytest.mark.slow
 @pytest.mark.numbers
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.01, compute=3e6)

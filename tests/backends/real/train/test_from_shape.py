@@ -55,6 +55,7 @@ def test_what_is_unknown_is_an_error(text: str, message: str) -> None:
         isolaw.read_cost(text)
 
 
+@pytest.mark.slow
 def test_a_week_of_eight_gpus_needs_no_weights_and_no_torch() -> None:
     code = (
         "import sys, isolaw; a = isolaw.advise('1344gpuh', 'easy', cost='qwen2.5-7b@h100-80g:8');"
