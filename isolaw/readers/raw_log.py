@@ -267,10 +267,15 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
             ended, log.torn = not chunk, bool(rest)
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # the end of the file ends the last line
+            text = rest + (chunk or b"\n")  # the end of the file ends the last line
+            plain = len(text) <= limits.LONGEST_LINE and _HOLE not in text  # as nearly always
+            *whole, rest = text.split(b"\n")
             for line in whole:
                 number, cut = number + 1, 0
-                if len(line) > limits.LONGEST_LINE:
+                if plain:
+                    if line:
+                        yield number, line
+                elif len(line) > limits.LONGEST_LINE:
                     log.dropped["lines longer than 1 MB"] += 1
                 elif _HOLE in line:  # left by a crash; the text before it can be cut off anywhere
                     before, _, line = line.rpartition(_HOLE)

@@ -228,6 +228,8 @@ class Settings:
 
     def hold(self, config: dict[str, Any], source: str = "") -> None:
         """State the configuration of the records that are added to the log from now on."""
+        if config is self.configs[-1]:  # as at nearly every record
+            return
         at = len(self._log.step)
         if at > self._begins[-1] and _changed(self.configs[-1], config):
             self._begins.append(at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,8 +207,8 @@ def _record(items: str) -> tuple[dict[str, Any], int]:
     begun = ""  # start of a key that contains " - "
     pieces = items.split(" - ")
     with contextlib.suppress(ValueError):  # the usual case: "key:1.5 - key:2"
-        pairs = [piece.rpartition(":") for piece in pieces]
-        values = {key.strip(): float(text) for key, _, text in pairs}
+        keys, _, texts = zip(*[piece.rpartition(":") for piece in pieces], strict=True)
+        values = dict(zip(map(str.strip, keys), _numbers(texts), strict=True))
         if "" not in values and max(map(len, pieces)) <= _LONGEST_KEY and any("/" in key for key in values):
             return values, 0
         values = {}
@@ -223,6 +223,19 @@ def _record(items: str) -> tuple[dict[str, Any], int]:
     unread += bool(begun)
     ours = any("/" in key for key in values) and unread <= len(values)
     return (values, unread) if ours else ({}, 0)
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    """Return the numbers that texts spell; raise `ValueError` for any other text.
+
+    >>> _numbers(["0.1", "1e-06", "7"]), _numbers(["nan", "+1"])
+    ([0.1, 1e-06, 7.0], [nan, 1.0])
+    """
+    with contextlib.suppress(ValueError):  # ten times as fast as float, which takes most of the time
+        numbers = orjson.loads(f"[{','.join(texts)}]")
+        if {int, float}.issuperset(map(type, numbers)):
+            return list(map(float, numbers))
+    return list(map(float, texts))
 
 
 def _item(piece: str) -> tuple[str, float] | None:
