@@ -253,7 +253,7 @@ class HowToRead(BaseModel):
                 return False
         return True
 
-    def about(self, source: str | Path) -> bool:
+    def applies_to(self, source: str | Path) -> bool:
         """Return whether a file covers a source, or files in a source that is a folder or a glob."""
         folder = _folder_of(source)
         return folder == Path(self._file).parent and (folder == Path(source) or self.covers([source]))

@@ -83,7 +83,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
 def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
     """Return how to search a source: its format and, if columns are named, the columns of a table."""
     key, columns = "format", how
-    for file in [file for file in files if file.about(source)][:1]:
+    for file in [file for file in files if file.applies_to(source)][:1]:
         if file.format != how.format:
             key = f"{file.file}: format"
         if not (file.files and Path(source).is_dir()):  # else other files are no such tables

@@ -152,10 +152,10 @@ def _version_notes(options: CommandOptions) -> Iterator[str]:
     for setting, (package, last) in adapter.supports.items():
         if not re.fullmatch(adapters.ON, given.get(setting, "false")):
             continue
-        for found in distributions(name=package, path=packages):
-            if Version(found.version).release[: last.count(".") + 1] > Version(last).release:
+        for distribution in distributions(name=package, path=packages):
+            if Version(distribution.version).release[: last.count(".") + 1] > Version(last).release:
                 version = f"{options.framework} {adapters.CHECKED[options.framework]}"
-                yield f"{version} supports {package} up to {last}; {environment} has {found.version}"
+                yield f"{version} supports {package} up to {last}; {environment} has {distribution.version}"
 
 
 def is_trained(folder: Path) -> bool:

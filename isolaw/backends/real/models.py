@@ -239,13 +239,13 @@ def context(model: str | Path) -> int:
 
 def ends(model: str | Path) -> set[int]:
     """Return the ids of the tokens that end a sequence, as samplers read them."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for name in ("config.json", "generation_config.json"):
         with contextlib.suppress(OSError, ValueError), open_file(Path(model) / name) as file:
             content = json.load(file)
             value = (content.get("text_config") or content).get("eos_token_id", content.get("eos_token_id"))
-            found |= {one for one in (value if isinstance(value, list) else [value]) if one is not None}
-    return found
+            ids |= {one for one in (value if isinstance(value, list) else [value]) if one is not None}
+    return ids
 
 
 @cached(folders=1)

@@ -45,6 +45,7 @@ from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Runs, Source, plain
 
 _Side = dict[BatchShape, Configuration]  # the configurations of one recipe, by (B_p, n)
+_WIDE = 10.0  # times the measured rewards: an interval that is wider says nothing about a reward
 _FAR = 10.0  # multiple of the measured compute beyond which isolaw states no reward
 _LOGARITHMS = ("C_mid",)  # quantities that are averaged and subtracted in log (geometric means and ratios)
 _GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
@@ -184,7 +185,7 @@ def compare(
         )
         pairs.append((first_of, second_of))
     contrasts = [
-        Contrast([key], {name: _row(name, a[name], b[name]) for name in a})
+        Contrast([key], _known({name: _row(name, a[name], b[name]) for name in a}))
         for key, (a, b) in zip(keys, pairs, strict=True)
     ]
     unknown = [key for key, (a, b) in zip(keys, pairs, strict=True) if _gravest(a["A"], b["A"]) != "ok"]
@@ -283,6 +284,25 @@ def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     return TwoRecipes(*(q.through(math.exp) for q in quantities) if name in _LOGARITHMS else quantities)
 
 
+def _known(rows: dict[str, TwoRecipes]) -> dict[str, TwoRecipes]:
+    """Return the rows, in which rewards with intervals far wider than the measured rewards are unknown.
+
+    The curves of a metric without bounds, such as a score, can leave its ceiling open by orders of magnitude.
+    """
+    measured = [abs(q.value) for q in rows["end"] if q.value is not None]
+    widest = _WIDE * max(measured, default=0.0) or math.inf
+
+    def stated(q: Quantity) -> Quantity:
+        low, high = q.interval or (0.0, 0.0)
+        wide = low is not None and high is not None and high - low > widest
+        return replace(q, interval=None, status="not_identified") if wide else q
+
+    return {
+        name: TwoRecipes(*map(stated, row)) if name in ("A", "reward", "predicted") else row
+        for name, row in rows.items()
+    }
+
+
 def _stated(estimate: Foreseen) -> Quantity:
     """Return the quantity, without an interval if every draw is at the same bound of the reward."""
     quantity = estimated(*estimate)
@@ -309,7 +329,7 @@ def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[
             for group in zip(*used, strict=True)
         ]
         rows[name] = _row(name, *means)
-    return rows
+    return _known(rows)
 
 
 def _flags(

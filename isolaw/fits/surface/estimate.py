@@ -114,7 +114,7 @@ class Surface:
         covariance -= half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
         try:
-            return mean + across @ alpha, np.linalg.cholesky(covariance)
+            return mean + across @ alpha, np.asarray(np.linalg.cholesky(covariance))
         except np.linalg.LinAlgError:
             value, vector = np.linalg.eigh(covariance)
             return mean + across @ alpha, vector * np.sqrt(np.maximum(value, 0.0))

@@ -114,11 +114,11 @@ def slices(
         kept = allowed(u, v)
         u, v = u[kept], v[kept]
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
-    kept, weights = _nodes(u, v, _DRAWN // at.size)
-    points = np.tile(u[kept], at.size), np.tile(v[kept], at.size), np.repeat(at, kept.size)
+    nodes, weights = _nodes(u, v, _DRAWN // at.size)
+    points = np.tile(u[nodes], at.size), np.tile(v[nodes], at.size), np.repeat(at, nodes.size)
     with one_blas_thread():
-        reward = model.rewards(*points).reshape(-1, at.size, kept.size)
-        reward = reward if kept.size == u.size else reward @ weights
+        reward = model.rewards(*points).reshape(-1, at.size, nodes.size)
+        reward = reward if nodes.size == u.size else reward @ weights
         if several:
             from scipy.interpolate import CubicSpline  # imported here, since its import is slow
 

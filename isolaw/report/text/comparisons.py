@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isolaw.allocation import Cell
 from isolaw.evidence import count, interval, number, share
 from isolaw.fits.flags import Code
 from isolaw.fits.studies.axis import AxisComparison
-from isolaw.fits.studies.recipes import TwoRecipes, side
+from isolaw.fits.studies.recipes import side
 from isolaw.report.document import Document, Stanza, Table, cautions
 from isolaw.report.text import costs
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from isolaw.step_cost import Cost
 
 TwoNames = tuple[str, str]
-_WIDE = 10.0  # times the measured rewards: an interval that is wider says nothing about a reward
 _ROWS = {
     "A": "ceiling A",
     "C_mid": "C_mid (ratio)",
@@ -37,8 +34,6 @@ def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
     """Return the comparison of two recipes with its verdict, or of all recipes along an axis."""
     if isinstance(comparison, AxisComparison):
         return _along_axis(comparison)
-    contrasts = [_known(contrast) for contrast in comparison.contrasts]
-    comparison = replace(comparison, contrasts=contrasts, mean=_known(comparison.mean))
     facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in comparison.facts.items())
     rows: list[list[str]] = []
     for contrast in comparison.contrasts:
@@ -60,30 +55,10 @@ def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
     return Document.of(f"{first} and {second}", lines, data)
 
 
-def _known(contrast: Contrast) -> Contrast:
-    """Return a contrast in which rewards whose interval is far wider than the measured rewards are unknown.
-
-    The curves of a metric without bounds, such as a score, can leave its ceiling open by orders of magnitude.
-    """
-    measured = [abs(q.value) for q in contrast.rows["end"] if q.value is not None]
-    widest = _WIDE * max(measured, default=0.0) or math.inf
-
-    def stated(q: Quantity) -> Quantity:
-        low, high = q.interval or (0.0, 0.0)
-        wide = low is not None and high is not None and high - low > widest
-        return replace(q, interval=None, status="not_identified") if wide else q
-
-    rows = {
-        name: TwoRecipes(*map(stated, row)) if name in ("A", "reward", "predicted") else row
-        for name, row in contrast.rows.items()
-    }
-    return replace(contrast, rows=rows)
-
-
 def _along_axis(along: AxisComparison) -> Document:
     """Return the learning curves of the recipes along an axis, and the difference of each from the base."""
     comparisons = list(along.comparisons.values())
-    base, budget = _known(comparisons[0].mean).rows, comparisons[0].compute
+    base, budget = comparisons[0].mean.rows, comparisons[0].compute
     # Curves may not determine a ceiling, but rewards inside the measured range are known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
     heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
@@ -91,7 +66,7 @@ def _along_axis(along: AxisComparison) -> Document:
     rows = [[along.by, *heads, *changes]]
     rows.append([str(along.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
     for value, comparison in along.comparisons.items():
-        mean = _known(comparison.mean).rows
+        mean = comparison.mean.rows
         cells = [_cell(mean[name].second, True) for name in names]
         cells += [_cell(mean[name].difference, True) for name in names]
         rows.append([str(value), *cells])

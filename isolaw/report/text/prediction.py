@@ -81,9 +81,9 @@ def _verdict(prediction: Prediction) -> list[str]:
     Two more are the command of the next step and the settings for the trainer, where they are known.
     """
     reward = f" Predicted {_law(prediction).metric}: {prediction.reward}." if prediction.options else ""
-    step, own = prediction.next, prediction.overrides
+    step, overrides = prediction.next, prediction.overrides
     more = [f"  {step.command}"] if step.command else []
-    more += [f"{_law(prediction).framework}: {own}"] if own else []
+    more += [f"{_law(prediction).framework}: {overrides}"] if overrides else []
     return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {step}", *more]
 
 

@@ -89,25 +89,3 @@ def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
     assert told.startswith(
         f"--problems: {tmp_path}/empty: the folder has no data; expected .jsonl or .parquet files"
     )
-
-
-@pytest.mark.real
-def test_the_command(isolaw: Any, made: Any, tmp_path: Path, snapshot: Path) -> None:
-    command = [
-        "problems",
-        "--model",
-        made.model,
-        "--max-response-tokens",
-        6,
-        "--out",
-        tmp_path / "out",
-        "--dry-run",
-    ]
-    data = ["--problems", "hf://datasets/org/sums", "--part", "main/train"]
-    columns = ["--column", "prompt=question", "--column", "answer=gold.answer"]
-    code, stdout, stderr = isolaw(*command, *data, *columns)
-    assert (code, stderr) == (0, "")
-    assert stdout.startswith("3 problems; 48 to 432 rollouts")
-    code, _, stderr = isolaw(*command, *data)
-    assert code == 2
-    assert "no 'prompt' anywhere; found ['question', 'gold']" in stderr

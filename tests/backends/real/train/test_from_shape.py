@@ -110,6 +110,8 @@ def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
         hours.append(json.loads(done.stdout)["cost"]["gpu_hours"])
         assert json.loads(done.stdout)["memory"][0]["row_tokens"] < 1024 + 64  # the prompts are short
     assert hours[0] == hours[1] > 1
+    done = sweep("shape", "--dry-run")
+    assert (done.returncode, "plan for 8 GPUs of 80 GB with --machine h100-80g:8" in done.stderr) == (0, True)
     done = sweep("models/Qwen2.5-8B", "--dry-run", "--machine", "h100-80g:8")
     assert (done.returncode, "no such folder; expected the folder of a model" in done.stderr) == (2, True)
     assert "did you mean 'qwen2.5-7b'?" in done.stderr

@@ -270,7 +270,6 @@ def test_memory_and_name_are_those_of_the_visible_gpus(
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., engine.ResolvedSweep]:
     """Plan a sweep file of a model that is a configuration and nothing else, for machines of some name."""
     monkeypatch.setattr(planner, "_prompt_tokens", lambda *_: 1_024)
-    monkeypatch.setattr("isolaw.backends.real._missing_packages", lambda _: [])
     monkeypatch.setattr("isolaw.backends.real._prompt_issues", lambda *_: ())
     monkeypatch.setattr("isolaw.executors.check", lambda *_: [])
     monkeypatch.setattr(environment, "installed", lambda _: True)

@@ -236,14 +236,15 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
 
 def note(spec: RunSpec) -> str | None:
     """Return the reason why there is no memory plan for a resolved spec, or None if there is one."""
-    if not environment.gpus() or _demand(spec):
+    model, gpus = RealOptions.of(spec).model, environment.gpus()
+    if (gpus and _demand(spec)) or (not gpus and models.has_weights(model)):
         return None
     if not environment.gpu_memory():
+        unknown = "does not know the memory of the GPUs here" if gpus else "found no GPU here"
         return (
-            "isolaw does not know the memory of the GPUs here, so it does not check whether the runs fit; "
-            "plan for 8 GPUs of 80 GB with --machine h100-80g:8"
+            f"isolaw {unknown}, so it does not check whether the runs fit; plan for 8 GPUs of 80 GB with "
+            "--machine h100-80g:8"
         )
-    model = RealOptions.of(spec).model
     if Decoder.read(model):
         return f"{model}: isolaw has no memory plan, since the sizes of the weights differ from config.json"
     return (
