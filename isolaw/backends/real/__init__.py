@@ -105,7 +105,11 @@ class _Real(Backend):
         if not models.has_weights(options.model):
             code.append(f"{options.model} has no weights here: isolaw can only plan with the model's sizes")
         code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
-        return [*code, *presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
+        return [
+            *code,
+            *presets.notes_on_defaults(spec.recipe, spec.problems),
+            *lora.notes_on_defaults(spec.recipe),
+        ]
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return all issues that can be found without loading the model."""
@@ -154,7 +158,7 @@ class _Real(Backend):
         adapters = lora.LoRA.of(spec.recipe)
         decoder = Decoder.read(folder)
         whole = models.parameters(folder) or (decoder.parameters if decoder else 0)
-        state = _STATE_BYTES * (adapters.numbers(folder) if adapters else whole)
+        state = _STATE_BYTES * (adapters.trained_numbers(folder) if adapters else whole)
         if spec.recipe.algorithm == "ppo" and adapters:
             state *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic

@@ -25,7 +25,7 @@ _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
 F = TypeVar("F", bound=Callable[..., Any])
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
-# Model families, by model_type, for which packed rows would give wrong results. `train.policy.agrees` detects
+# Model families, by model_type, for which packed rows would give wrong results; `policy.check_packing` finds
 # others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
 _LINEAR, _SINKS = "linear attention, which passes a state from row to row", "attention with sinks"
 _REFUSED = {

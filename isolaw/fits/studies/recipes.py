@@ -105,7 +105,7 @@ class RecipeComparison(Flagged, Shown):
         return {key: value for key, value in super().to_dict().items() if key != "warnings"}
 
 
-def side(difference: Quantity, neutral: float = 0.0) -> int | None:
+def sign_of_difference(difference: Quantity, neutral: float = 0.0) -> int | None:
     """Return 1 (−1) if the difference is significantly above (below) ``neutral``, and 0 if it is neither.
 
     Returns None if the difference has no interval, or is not determined.

@@ -8,7 +8,7 @@ from isolaw.allocation import Cell
 from isolaw.evidence import count, interval, number, share
 from isolaw.fits.flags import Code
 from isolaw.fits.studies.axis import AxisComparison
-from isolaw.fits.studies.recipes import side
+from isolaw.fits.studies.recipes import sign_of_difference
 from isolaw.report.document import Document, Stanza, Table, cautions
 from isolaw.report.text import costs
 
@@ -128,7 +128,7 @@ def _higher(names: TwoNames, difference: Quantity, what: str) -> str:
     if difference.interval is None:
         return f"{ahead} {what}, by {size} (without an interval, so this may be noise)"
     size = f"{size} ({_interval(difference, value < 0)})"
-    if not side(difference):
+    if not sign_of_difference(difference):
         return f"neither recipe {what} beyond noise; {ahead} leads by {size}"
     return f"{ahead} {what}, by {size}"
 
@@ -142,14 +142,14 @@ def _speed(names: TwoNames, ratio: Quantity) -> str:
     if ratio.interval is None:
         return f"{text} (without an interval, so this may be noise)"
     text = f"{text} ({_interval(ratio)})"
-    faster = side(ratio, 1.0)
+    faster = sign_of_difference(ratio, 1.0)
     if faster:
         return f"{names[faster < 0]} is faster, since {text}"
     return f"neither recipe is faster beyond noise; {text}"
 
 
 def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str:
-    truth, early = side(measured), side(predicted)
+    truth, early = sign_of_difference(measured), sign_of_difference(predicted)
     if measured.value is None:
         return "not tested, since no compute was measured for both recipes"
     if truth is None:

@@ -13,7 +13,7 @@ import pytest
 from isolaw.config import Recipe, RunSpec
 from isolaw.errors import DataError, InputError
 from isolaw.fits.studies.axis import compare_by
-from isolaw.fits.studies.recipes import compare, side
+from isolaw.fits.studies.recipes import compare, sign_of_difference
 from isolaw.runs import Runs
 from isolaw.store.tables import attributes_of
 
@@ -83,7 +83,7 @@ def test_the_recorded_leave_one_out_is_as_the_docs_say() -> None:
     root = Path(__file__).parents[3]
     found = compare_by(str(root / "examples/data/real-scale-rl.parquet"), "without", compute=65_536)
     rows = [c.mean.rows["reward"] for c in found.comparisons.values()]
-    assert all(side(row.difference) == 0 for row in rows)
+    assert all(sign_of_difference(row.difference) == 0 for row in rows)
     low, high = min(row.difference.value for row in rows), max(row.difference.value for row in rows)
     changes = f"changes it by {low:+.3f} to {high:+.3f}".replace("0.", ".").replace("-", "−")
     whole = f"{rows[0].first.value:.3f} at the end of the complete recipe".lstrip("0")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isolaw.evidence import REFUSED, Quantity
-from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, _known, side
+from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, _known, sign_of_difference
 from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.report.text.comparisons import recipes
 
@@ -44,8 +44,8 @@ def words(compute: float | None = None, **rows: TwoRecipes) -> dict[str, str]:
     ],
 )
 def test_sides(interval: Any, neutral: float, expected: int | None) -> None:
-    assert side(Quantity(0.3, interval), neutral) == expected
-    assert side(Quantity(0.3, interval, "not_identified"), neutral) is None
+    assert sign_of_difference(Quantity(0.3, interval), neutral) == expected
+    assert sign_of_difference(Quantity(0.3, interval, "not_identified"), neutral) is None
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class LoRA:
         ends = tuple(f".{target}" for target in self.targets)
         return [name for name in numbered if f".{name}".endswith(ends)]
 
-    def numbers(self, model: str) -> int:
+    def trained_numbers(self, model: str) -> int:
         """Return the number of adapter parameters for the model in the folder ``model``."""
         shapes = _linear_layers(model)
         return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
@@ -108,10 +108,10 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
     return out
 
 
-def unchosen(recipe: Recipe) -> list[str]:
+def notes_on_defaults(recipe: Recipe) -> list[str]:
     """Return notes on the defaults of LoRA keys that the recipe does not set.
 
-    >>> unchosen(Recipe()), unchosen(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
+    >>> notes_on_defaults(Recipe()), notes_on_defaults(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
     ([], [])
     """
     if recipe.lora_rank is None:

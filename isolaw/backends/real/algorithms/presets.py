@@ -123,11 +123,11 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     return recipe.model_copy(update={k: v for k, v in full.items() if k in given or k not in without_effect})
 
 
-def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
+def notes_on_defaults(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     """Return a list with one note if neither the recipe nor ``problems.difficulty`` sets the regularisation.
 
-    >>> unchosen(Recipe(kl=0.0), ProblemsSpec()), unchosen(Recipe(), ProblemsSpec(difficulty="hard"))
-    ([], [])
+    >>> notes_on_defaults(Recipe(kl=0.0), ProblemsSpec())
+    []
     """
     preset = ALGORITHMS.get(recipe.algorithm, {})
     if problems.difficulty is not None or any(

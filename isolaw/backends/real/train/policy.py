@@ -1,7 +1,7 @@
 """Load language models for training, which map packed rows to log-probabilities and entropies of responses.
 
-`head` has the equations, and `packing` defines packed rows and their attention. `agrees` checks that a model
-can be trained this way. The model must support this attention, must not scale its logits, and must not leak
+`head` has the equations, and `packing` defines packed rows and their attention. `check_packing` checks that a
+model can be trained this way: it must support this attention, must not scale its logits, and must not leak
 information between rows.
 """
 
@@ -157,7 +157,7 @@ def _weightless() -> Iterator[None]:
 
 
 @torch.no_grad()
-def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
+def check_packing(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
     """Check that packing does not change a model's results.
 
     Compare two packed rows with the same rows computed separately by the model's own attention. Raise

@@ -18,9 +18,9 @@ from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC,
+    notes_on_defaults,
     recipe_issues,
     resolve_recipe,
-    unchosen,
 )
 from isolaw.backends.real.algorithms.scale_rl import PARTS, PHRASE
 from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
@@ -168,7 +168,7 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
 def test_terms_that_nobody_chose_are_named_with_how_to_choose(
     recipe: dict[str, Any], difficulty: str | None, told: bool
 ) -> None:
-    notes = unchosen(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
+    notes = notes_on_defaults(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
     assert len(notes) == told
     for words in ("recipe.kl = 0 and recipe.entropy = 0", 'problems.difficulty = "easy"') if told else ():
         assert words in notes[0]

@@ -127,7 +127,9 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path, name: str, dtyp
     with pytest.raises(
         RunError, match=f"^{name.removesuffix('Text')}ForCausalLM cannot be trained: .*{why}"
     ) as raised:
-        policy.agrees(policy.Policy(policy.pretrained(folder, dtype, device)), dtype, device, varlen=False)
+        policy.check_packing(
+            policy.Policy(policy.pretrained(folder, dtype, device)), dtype, device, varlen=False
+        )
     assert str(raised.value).endswith(
         'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
     )
@@ -142,7 +144,7 @@ def test_a_row_beyond_longrope_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, "Phi3", rope_parameters=rope, original_max_position_embeddings=10)
     device = torch.device("cpu")
     loaded = policy.Policy(policy.pretrained(folder, "float32", device))
-    policy.agrees(loaded, "float32", device, varlen=False)
+    policy.check_packing(loaded, "float32", device, varlen=False)
     loaded(packing.pack(ROWS.rows([0, 1, 3]), device), 1.0)
     with pytest.raises(RunError, match="Phi3ForCausalLM cannot be trained on a row of 33 tokens"):
         loaded(packing.pack(ROWS, device), 1.0)

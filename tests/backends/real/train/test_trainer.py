@@ -288,7 +288,7 @@ def test_a_model_that_packing_is_wrong_for_is_refused(
         whole = packing._Block(1, 15, 15, None)
         monkeypatch.setattr(packing, "_blocks", lambda lengths, device: (whole,))
     with pytest.raises(RunError, match=f"Qwen2ForCausalLM cannot be trained: .*{why}"):
-        policy.agrees(loaded, "float32", torch.device("cpu"), varlen=False)
+        policy.check_packing(loaded, "float32", torch.device("cpu"), varlen=False)
 
 
 @pytest.mark.parametrize(("stage", "clip"), [(0, 1e6), (3, 0.5)])

@@ -19,7 +19,7 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory import step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import Demand
-from isolaw.backends.real.train.memory.planner import cheapest
+from isolaw.backends.real.train.memory.planner import fastest
 from isolaw.config import Recipe, RunSpec
 from isolaw.errors import InputError, shown
 from isolaw.machine import Cards, card_speed, cards
@@ -88,7 +88,7 @@ def _estimator(model: Decoder, on: Cards, recipe: Recipe, text: str) -> Callable
     row = _PROMPT_TOKENS + (recipe.max_response_tokens or 1)
     demand = Demand(model, on.gpu_bytes, row, bool(recipe.kl), gpus=on.count)
     placed = RealOptions(model=text, sampler="vllm", dtype="bfloat16", processes=on.count)
-    plans = (cheapest(demand, placed.changed(zero_stage=stage)) for stage in (0, 2, 3))
+    plans = (fastest(demand, placed.changed(zero_stage=stage)) for stage in (0, 2, 3))
     plan = next((plan for plan in plans if plan.fits()), None)
     if plan is None:
         raise InputError(f"cost: {text} does not fit; expected more GPUs, or GPUs with more memory")

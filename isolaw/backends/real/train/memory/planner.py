@@ -83,7 +83,7 @@ class _MemoryPlan:
 
 
 @functools.lru_cache(maxsize=256)  # the runs of a sweep often have equal demands
-def cheapest(demand: Demand, options: RealOptions) -> _MemoryPlan:
+def fastest(demand: Demand, options: RealOptions) -> _MemoryPlan:
     """Return the plan with the fastest settings that fit for unset keys.
 
     If no plan leaves the spare share free, return the first one that fits without it, else the last one
@@ -156,7 +156,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
 def plan(spec: RunSpec) -> _MemoryPlan | None:
     """Return the plan for the run of a resolved spec, or None for an unknown GPU or model."""
     demand = _demand(spec)
-    return cheapest(demand, RealOptions.of(spec)) if demand else None
+    return fastest(demand, RealOptions.of(spec)) if demand else None
 
 
 def runs_at_a_time(spec: RunSpec) -> int:
@@ -215,7 +215,7 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
 
         def fits(candidate: RealOptions, offload: bool | None = offload) -> bool:
-            return demand is None or cheapest(demand, candidate.changed(offload_optimizer=offload)).fits()
+            return demand is None or fastest(demand, candidate.changed(offload_optimizer=offload)).fits()
 
         if options.streaming:
             seconds = token_seconds(spec, options, demand)
@@ -312,7 +312,7 @@ def _phrase_tokens(model: str, phrase: str) -> int:
 def issues(spec: RunSpec) -> list[Issue]:
     """Return the issues of a resolved spec that does not fit the GPUs or the host, with settings that fit."""
     demand, options = _demand(spec), RealOptions.of(spec)
-    if demand is None or (best := cheapest(demand, options)).fits(spare=0.0):
+    if demand is None or (best := fastest(demand, options)).fits(spare=0.0):
         return []
     phase, size = best.largest
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
@@ -333,7 +333,7 @@ def issues(spec: RunSpec) -> list[Issue]:
     for fraction, tried in itertools.product(range(15, 0, -1), (options, options.changed(**_OPEN))):
         shorter = response * fraction // 16
         row = demand.row_tokens - response + shorter
-        if shorter and (less := cheapest(replace(demand, row_tokens=row), tried)).fits():
+        if shorter and (less := fastest(replace(demand, row_tokens=row), tried)).fits():
             accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, less.options).values()]
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
@@ -348,7 +348,7 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
 
     Prefer sections for the available GPUs, and among them sections with the optimiser on the GPUs.
     """
-    fitting = [plan.options for other in _others(options) if (plan := cheapest(demand, other)).fits()]
+    fitting = [plan.options for other in _others(options) if (plan := fastest(demand, other)).fits()]
 
     def cost(setting: RealOptions) -> tuple[bool, bool]:
         beyond = setting.cores > environment.gpus()
