@@ -306,23 +306,6 @@ def test_nanochat_and_torchforge(tmp_path: Path) -> None:
     assert (own.framework, own.steps, own.metrics["train"]["reward"]) == ("torchforge", (1, 6), 6)
 
 
-def test_a_log_without_a_reward_is_not_ready_and_two_mounts_are_one_model(tmp_path: Path) -> None:
-    step = "step:{s} - response_length/mean:9.5 - actor/ppo_kl:0.1"
-    (own,) = found(write(tmp_path, "a.log", lines(step)), **SET)
-    assert "it logs no reward and no accuracy" in own.message
-    for mount, n in (("a", 4), ("b", 8)):
-        config = {
-            **CONFIG,
-            "actor_rollout_ref": {"rollout": {"n": n}, "model": {"path": f"/mnt/{mount}/m-4b"}},
-        }
-        text = pprint.pformat(config, width=60) + "\n" + lines(f"step:{{s}} - critic/score/mean:{{r}}{n}")
-        (tmp_path / "runs").mkdir(exist_ok=True)
-        write(tmp_path / "runs", f"{mount}.log", text)
-    runs = survey([tmp_path / "runs"]).together().ready
-    assert {own.facts["model"].value for own in runs} == {"m-4b"}
-    assert len(runs) == 2
-
-
 # Rebuilt inputs of people whose logs were misread
 
 
