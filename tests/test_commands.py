@@ -519,6 +519,7 @@ def mentioned() -> list[tuple[str, str, list[str]]]:
     return out
 
 
+@pytest.mark.slow
 def test_mentioned_options_exist() -> None:
     assert len(mentioned()) > 20
     for where, name, options in mentioned():

@@ -189,6 +189,7 @@ def test_no_floor_imports_from_a_higher_one() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_nobody_goes_through_the_door_from_inside() -> None:
     """`isolaw` leads everywhere: only commands, which are outside, use it."""
     through = {"isolaw"} | {f"isolaw.{name}" for name in isolaw.__all__ if f"isolaw.{name}" not in MODULES}

@@ -42,6 +42,7 @@ def curves(runs: Runs) -> pd.DataFrame:
     return points.sort_values(["rollouts_per_problem", "seed", "step"], ignore_index=True)
 
 
+@pytest.mark.slow
 def test_played_back_exactly(tmp_path: Path) -> None:
     played = engine.sweep(qwen(), tmp_path)
     recorded = isolaw.read(TABLE, **MAPPED)
@@ -92,6 +93,7 @@ def test_a_configuration_that_was_not_recorded(tmp_path: Path, asked: dict[str, 
     assert "(512, 4, 0), (512, 8, 0), (512, 16, 0), (512, 32, 0)" in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_horizon_cuts_and_can_be_extended(tmp_path: Path) -> None:
     short = qwen(sweep={"backend": "replay", "compute": 200_000})
     points = engine.sweep(short, tmp_path).points
@@ -113,6 +115,7 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, same) -> None:
     same(engine.sweep(qwen(), tmp_path / "stopped"), engine.sweep(qwen(), tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_the_same_table_elsewhere_is_the_same_sweep(tmp_path: Path) -> None:
     copy = tmp_path / "moved.csv"
     copy.write_bytes(TABLE.read_bytes())
@@ -166,6 +169,7 @@ def test_a_table_that_disappeared_fails_and_is_retried(tmp_path: Path) -> None:
     assert engine.status(out)["done"] == 4
 
 
+@pytest.mark.slow
 def test_metrics_and_sets_of_a_long_table(tmp_path: Path) -> None:
     rows = [
         f"4,2,{step},{8 * step},{s},{m},0.{step}{len(m)},30,{k}\n"
@@ -243,12 +247,14 @@ def test_tables_in_memory_are_played_as_their_file_is(tmp_path: Path) -> None:
     assert again.replay["source"] == str(tmp_path / "frame" / "recorded.parquet")
 
 
+@pytest.mark.slow
 def test_a_table_in_memory_with_a_mapping(tmp_path: Path) -> None:
     frame = pd.read_csv(TABLE)
     spec = {"sweep": {"backend": "replay"}, "replay": {"source": frame, **MAPPED}, "executor": INLINE}
     pd.testing.assert_frame_equal(curves(isolaw.sweep(spec)), curves(isolaw.read(TABLE, **MAPPED)))
 
 
+@pytest.mark.slow
 def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     spec = SweepSpec.parse(replaying(FRAME))

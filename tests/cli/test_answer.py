@@ -48,6 +48,7 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     assert f"n\u00a0=\u00a0{n}, B_p" in page.read_text()
 
 
+@pytest.mark.slow
 def test_failed_runs_are_to_repeat_first(isolaw: Call, directory: Path) -> None:
     failed = sorted((directory / "runs").iterdir())[:2]
     for run in failed:

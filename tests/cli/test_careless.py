@@ -51,6 +51,7 @@ def test_devices_are_refused(isolaw: Call) -> None:
             refused(isolaw("read", path, *more), f"{path}: found a device")
 
 
+@pytest.mark.slow
 def test_what_a_directory_may_hold(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log(tmp_path / "run")
     os.mkfifo(tmp_path / "pipe")
@@ -147,6 +148,7 @@ def test_where_nothing_can_be_written(isolaw: Call, tmp_path: Path) -> None:
     assert other.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_many_runs_of_one_identity(isolaw: Call, tmp_path: Path) -> None:
     for i in range(120):
         log(tmp_path / f"run{i}")

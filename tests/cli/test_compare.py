@@ -41,6 +41,7 @@ def recipes(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFac
     return out[0], out[1]
 
 
+@pytest.mark.slow
 def test_in_words(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     code, stdout, stderr = isolaw("compare", *recipes, "--compute", "5e5")
     assert (code, stderr) == (0, "")
@@ -58,6 +59,7 @@ def test_in_words(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     assert said["First half"].startswith("First half: new.parquet ends 0.0")
 
 
+@pytest.mark.slow
 def test_as_json(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     code, stdout, stderr = isolaw("compare", *recipes, "--json")
     assert (code, stderr) == (0, "")
@@ -72,6 +74,7 @@ def test_as_json(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     assert "reward" not in data["mean"]
 
 
+@pytest.mark.slow
 def test_notes_go_to_standard_error(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
     runs = library.read(recipes[0])
     one = runs.select(runs.points.query("rollouts_per_problem == 8 and seed == 0")["run_id"].unique())
@@ -83,6 +86,7 @@ def test_notes_go_to_standard_error(isolaw: Call, recipes: tuple[Path, Path], tm
     assert strict(stdout)["notes"] == [line.removeprefix("note: ") for line in stderr.splitlines()]
 
 
+@pytest.mark.slow
 def test_columns_of_both_tables_are_mapped(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
     tables = []
     for path in recipes:
@@ -100,6 +104,7 @@ def test_columns_of_both_tables_are_mapped(isolaw: Call, recipes: tuple[Path, Pa
         assert found == pytest.approx(direct["mean"][row]["difference"]["value"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_table(isolaw: Call, tiny: Callable[..., Any], tmp_path: Path) -> None:
     """The mapping is for the table; the sweep has names of its own."""
     runs = library.sweep(tiny(), out=tmp_path / "sweep")
@@ -116,6 +121,7 @@ def test_a_sweep_and_a_table(isolaw: Call, tiny: Callable[..., Any], tmp_path: P
     assert "needs no columns" in stderr
 
 
+@pytest.mark.slow
 def test_names_that_are_alike_are_told_apart(
     isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -146,6 +152,7 @@ def test_wrong_usage(
     assert "Traceback" not in stderr
 
 
+@pytest.mark.slow
 def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
     runs = library.read(recipes[0])
     table = runs.to_pandas().assign(problems_per_batch=64)
@@ -159,6 +166,7 @@ def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], 
     assert "gone" in stderr
 
 
+@pytest.mark.slow
 def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
     both = Runs.concat([named(library.read(path), path.stem) for path in recipes])
     both.to_parquet(tmp_path / "both.parquet")
@@ -182,6 +190,7 @@ def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_pa
         assert "expected one of: FIRST SECOND; SOURCE --by NAME; " in stderr
 
 
+@pytest.mark.slow
 def test_where_selects_the_runs_of_recipes(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     code, stdout, _ = isolaw("compare", *recipes, "--where", "n=8", "--json")
     assert code == 0
@@ -196,6 +205,7 @@ def named(runs: Runs, name: str) -> Runs:
     return Runs(table.assign(run_id=name + table["run_id"]), attributes)
 
 
+@pytest.mark.slow
 def test_two_configurations_of_one_source(
     isolaw: Call, synthetic: Callable[..., Runs], tmp_path: Path
 ) -> None:

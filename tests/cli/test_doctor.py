@@ -295,6 +295,7 @@ def test_gpus_are_found(nvidia_smi: None) -> None:
     assert machine.on_gpu
 
 
+@pytest.mark.slow
 def test_this_machine(isolaw: Any) -> None:
     machine = doctor.examine()
     assert machine.python == ".".join(map(str, sys.version_info[:3]))

@@ -40,6 +40,7 @@ MAPPED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_symbols_and_names_are_one(isolaw: Call, csv: Path) -> None:
     short = ("--metric", "accuracy", "--column", "n=group", "--column", "C=samples")
     said = [
@@ -115,6 +116,7 @@ def test_without_out_nothing_is_written(isolaw: Call, csv: Path, tmp_path: Path,
     assert tree(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
     def document(*options: object) -> Any:
         code, stdout, stderr = isolaw("fit", csv, *MAPPED, "--json", *options)
@@ -131,6 +133,7 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
     assert every["bootstrap"]["draws"] == 0
 
 
+@pytest.mark.slow
 def test_several_sources_hold_a_run_once(
     isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +152,7 @@ def test_several_sources_hold_a_run_once(
 # What --out may replace
 
 
+@pytest.mark.slow
 def test_a_law_is_replaced(isolaw: Call, csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "laws" / "law.json"
     for draws in (5, 6):

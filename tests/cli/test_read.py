@@ -91,6 +91,7 @@ def test_json_is_the_same(isolaw: Call, sweep: Path) -> None:
     assert any("6 of the files found are not logs" in note for note in said["notes"])
 
 
+@pytest.mark.slow
 def test_logs_become_a_law(isolaw: Call, sweep: Path, tmp_path: Path) -> None:
     table = tmp_path / "points.parquet"
     code, out, _ = isolaw("read", sweep, "-o", table)
@@ -176,6 +177,7 @@ def test_no_source(isolaw: Call) -> None:
     assert "Missing argument" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"my notes", b"PAR1", None])
 def test_out_replaces_only_a_table_of_runs(
     isolaw: Call, sweep: Path, tmp_path: Path, content: bytes | None

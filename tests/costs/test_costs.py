@@ -89,6 +89,7 @@ def test_a_busy_machine_has_a_bounded_effect() -> None:
     assert 1 < after / before < 1.15
 
 
+@pytest.mark.slow
 def test_the_recorded_sweep_predicts_its_left_out_batch_sizes() -> None:
     """The figure that docs/costs.md has."""
     cost = costs.read(RECORDED)
@@ -173,6 +174,7 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
         assert low <= own.wall_s[-1] - own.wall_s[0] <= high
 
 
+@pytest.mark.slow
 def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder) -> None:
     cost = costs.read(ROOT / "examples" / "logs" / "nemo-rl")
     assert (cost.source, cost.gpus, cost.runs, cost.unit) == (CostOrigin.RECORDED, None, 4, "rollouts")

@@ -55,6 +55,7 @@ def trees(draw: st.DrawFn, depth: int = 4) -> tuple[str, np.ndarray | float]:
         return f"({left} {symbol} {right})", OPERATIONS[symbol](np.float64(x), np.float64(y))
 
 
+@pytest.mark.slow
 @given(trees())
 def test_any_tree(tree: tuple[str, np.ndarray | float]) -> None:
     expression, expected = tree

@@ -126,6 +126,7 @@ def test_a_csv_is_no_console(rows: list[tuple[int, float, str]]) -> None:
     assert not is_console("\n".join(["step,score,note", *lines]).encode())
 
 
+@pytest.mark.slow
 def test_any_bytes_end_soon() -> None:
     for piece in (b"1/9 a=", b"a" * 80 + b"=", b"1/1 ", b"x=1/0 1/2 ", b"=" * 9):
         is_console(piece * 5_000)

@@ -90,6 +90,7 @@ def test_the_data_models_own_table_needs_no_keywords() -> None:
     pd.testing.assert_frame_equal(isolaw.read(pa.Table.from_pandas(runs.points)).points, runs.points)
 
 
+@pytest.mark.slow
 def test_runs_are_exported_by_arrow(tiny) -> None:
     for runs in (isolaw.read(TAN, **HOW), isolaw.sweep(tiny())):
         table = pa.table(runs)

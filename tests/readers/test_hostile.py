@@ -77,6 +77,7 @@ def test_nothing_in_a_log_is_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(seeds(Path("x"))))
 def test_bytes_that_went_wrong(tmp_path: Path, name: str) -> None:
     whole = seeds(tmp_path / "was-run")[name]

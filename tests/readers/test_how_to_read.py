@@ -59,6 +59,7 @@ def facts(source: Path, **more: Any) -> set[tuple[int, int]]:
     return set(runs.points[["problems_per_batch", "rollouts_per_problem"]].itertuples(index=False, name=None))
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_found_by_everything_that_reads(isolaw: Call, logs: Path) -> None:
     given = ["--name-pattern", "n{n}", "--set", "B_p=32", "--set", "*n8:seed=3", "--only", "!*n128*"]
     code, _, err = isolaw("read", logs, *given, "--save")
@@ -363,6 +364,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_mistakes_without_number_are_one_short_message(tmp_path: Path, kind: str) -> None:
     text, match = MISTAKES[kind]

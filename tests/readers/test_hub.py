@@ -157,6 +157,7 @@ def test_revisions(hub: Hub, revision: str) -> None:
     assert local(f"{NAME}@{revision}/results.csv").endswith(f"snapshots/{BRANCH}/results.csv")
 
 
+@pytest.mark.slow
 def test_a_sweep(hub: Hub, tiny) -> None:
     runs = isolaw.sweep(tiny(), hub.files[SHA] / "sweep")
     pd.testing.assert_frame_equal(isolaw.read(f"{NAME}/sweep").points, runs.points)
@@ -186,6 +187,7 @@ def test_a_gated_data_set(hub: Hub) -> None:
     assert f"{NAME}: not downloaded: GatedRepoError" in failure(NAME)
 
 
+@pytest.mark.slow
 def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     isolaw.read(f"{NAME}/runs")
     reach(monkeypatch, 9)

@@ -97,6 +97,7 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     assert run(["read", str(tmp_path / "wandb.csv"), *options]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "settled"),
     [

@@ -260,6 +260,7 @@ class TestTables:
             assert survey([path], HowToRead.of(set={"n": 8, "B_p": 8}, metric="avg@4")).runs
         assert len(str(caught.value)) < 2_000
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["rows", "text", "plain", "delta", "columns", "footer"])
     def test_parquet_that_unfolds(self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parquet, "_LARGEST", 3 * MB)
@@ -308,6 +309,7 @@ class TestTables:
         with pytest.raises(DataError, match="4 MB or more when unpacked"):
             parquet.read_parquet(path)
 
+    @pytest.mark.slow
     def test_one_row_of_long_texts_is_refused_before_it_is_decoded(self, tmp_path: Path) -> None:
         path = tmp_path / "t.parquet"
         text = pa.array(["a" * 60 * MB])
@@ -371,6 +373,7 @@ def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path:
 
 
 class TestDirectories:
+    @pytest.mark.slow
     def test_pipes_are_not_opened(self, tmp_path: Path) -> None:
         for name in ("x.jsonl", "config.yaml", "run.yaml", "sweep.json"):
             os.mkfifo(tmp_path / name)
@@ -574,6 +577,7 @@ def test_a_damaged_column_chunk_is_a_message(tmp_path: Path) -> None:
             parquet.read_parquet(path)
 
 
+@pytest.mark.slow
 def test_a_table_of_many_runs(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = "".join(f"r{i},32,8,{i},1,0.5\n" for i in range(5_001))

@@ -166,6 +166,7 @@ def test_a_resumed_run_is_one(tmp_path: Path, write: Write) -> None:
     assert curve(reading, "mean_reward", "train") == {1: 0.1, 2: 0.25, 3: 0.35, 4: 0.45, 5: 0.55}
 
 
+@pytest.mark.slow
 @in_order
 def test_trainings_in_one_file_are_asked_for_their_seeds(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4]) + records([1, 2, 3], shift=0.05)
@@ -185,6 +186,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_twice_is_no_other_training(
     assert (own.status, own.steps) == (LogStatus.READY, (5, 8))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("counter", ["rollout_count", "n_trajectories", "total_episodes"])
 def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter: str) -> None:
@@ -200,6 +202,7 @@ def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter:
     assert "B_p" in other.candidates[0].message
 
 
+@pytest.mark.slow
 @of_ones_own
 @pytest.mark.parametrize("name", ["solve_rate", "win_rate"])
 def test_an_accuracy_next_to_a_loss_is_no_supervised_training(

@@ -309,6 +309,7 @@ def test_nanochat_and_torchforge(tmp_path: Path) -> None:
 # Rebuilt inputs of people whose logs were misread
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CASES.is_dir(), reason="needs the rebuilt logs")
 @pytest.mark.parametrize(
     ("path", "metric", "values", "expected"),

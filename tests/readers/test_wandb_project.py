@@ -127,6 +127,7 @@ def test_without_wandb_a_key_or_a_network(
         isolaw.read(PROJECT)
 
 
+@pytest.mark.slow
 def test_an_answer_from_a_project(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["answer", PROJECT, "--compute", "4M", "--draws", "8"]) == 0
     out, notes = capsys.readouterr()

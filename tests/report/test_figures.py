@@ -88,6 +88,7 @@ def same(chart: Chart, figure: Figure) -> None:
             assert ends == pytest.approx(10.0 ** np.array(layout.get("range", np.log10(ends))))
 
 
+@pytest.mark.slow
 def test_a_figure_is_the_chart_of_the_page(study: FittedRuns, predicted: Budgets) -> None:
     simulated, run_ids = study.runs.simulated, sorted(study.runs.points["run_id"].unique())
     for chart in (

@@ -92,6 +92,7 @@ def test_steps_in_pieces_and_after_a_restore_are_the_same_to_the_last_bit(name: 
     assert whole.drift() == pieces.drift() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_arrays_are_copies(name: str) -> None:
     model = small(name)

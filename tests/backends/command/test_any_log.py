@@ -370,6 +370,7 @@ def test_output_that_is_lost_makes_no_false_values(
     assert {values["train", "reward"] for values in found.values()} == {0.25}
 
 
+@pytest.mark.slow
 def test_a_full_disk_blocks_no_trainer(
     printing: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_hostile_values_arrive(out: str, shell: bool, tmp_path: object) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
 def test_the_printed_line_is_the_command(out: str) -> None:

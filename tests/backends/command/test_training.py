@@ -112,6 +112,7 @@ def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tm
     assert not resumed.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoints", "said"),
     [
@@ -146,6 +147,7 @@ def test_a_longer_horizon_continues(sweep_of: Callable[..., Any], tmp_path: Path
     assert trained[0].equals(trained[1])
 
 
+@pytest.mark.slow
 def test_a_sweep_that_names_no_problem_set_continues(
     sweep_of: Callable[..., Any], tmp_path: Path, isolaw: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_sweep_that_names_no_problem_set_continues(
     assert (code, "problems.set is 'problems' in the directory and 'hard'" in said) == (2, True)
 
 
+@pytest.mark.slow
 def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of(n=(2,), checkpoints=None)
     data["command"].pop("checkpoints")

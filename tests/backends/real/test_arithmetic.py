@@ -61,6 +61,7 @@ def test_terms_come_in_either_order_and_a_difference_is_never_negative() -> None
     assert all(int(q.answer) >= 0 for q in arithmetic.generate("sub-100", 2000))
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_problems_anywhere() -> None:
     code = "from arithmetic import *; print([q.id for q in generate('add-100', 20, 7)])"
     command = [sys.executable, "-R", "-c", code]

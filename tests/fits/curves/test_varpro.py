@@ -193,6 +193,7 @@ def test_the_gradient_is_that_of_the_projected_sum_of_squares(case: Case) -> Non
         np.testing.assert_allclose(gradient, [(sse(shape + h) - sse(shape - h)) / 2e-5 for h in steps], 1e-5)
 
 
+@pytest.mark.slow
 @each
 def test_no_solver_does_better(case: Case) -> None:
     behind = {}

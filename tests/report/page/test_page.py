@@ -296,6 +296,7 @@ def test_the_drawn_n_star_is_smooth_and_inside_its_axis(synthetic: Make) -> None
     )
 
 
+@pytest.mark.slow
 def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
     uneven = study(
         synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n * (4 if n == 512 else 1))
@@ -306,6 +307,7 @@ def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
     assert "Some runs end there" not in render(even, facts(even))
 
 
+@pytest.mark.slow
 def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], checkpoints=6)
     looks = runs.points[["run_id", "step", "eval_set"]].drop_duplicates()

@@ -192,6 +192,7 @@ def test_a_response_that_was_judged_while_others_were_drawn_is_not_judged_again(
     assert sent == [(problem.answer, right), [(problem.answer, wrong)]]
 
 
+@pytest.mark.slow
 def test_answers_that_cannot_be_read_are_listed_with_their_lines(tmp_path: Path) -> None:
     answers = ["1", r"\ldots", "2", r"\ldots", r"\$3"]
     rows = [{"prompt": f"{n}", "answer": answer} for n, answer in enumerate(answers)]
@@ -289,6 +290,7 @@ def test_what_a_users_function_must_not_do(module: str, function: str, said: str
     assert str(error.value) == f"reward {module}:{function}, problem 'aime-7', response '1': {said}"
 
 
+@pytest.mark.slow
 def test_replies_are_the_same_for_any_number_of_workers(module: str) -> None:
     responses = ["x" * (i % 7) for i in range(150)]
     for workers_ in (1, 3):
@@ -309,6 +311,7 @@ def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function
     reward.close()
 
 
+@pytest.mark.slow
 def test_several_rewards(module: str) -> None:
     several = rewards.Rewards(["exact", f"{module}:length"], [1.0, 0.25])
     found = several([asked("12"), asked("13")], ["12", "1"])

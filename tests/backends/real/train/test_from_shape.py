@@ -81,6 +81,7 @@ sys.exit(run())
 """
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
     """Neither weights nor a tokenizer, nor any package of the real backend: a known name or a config.json."""
     (tmp_path / "sums").mkdir()

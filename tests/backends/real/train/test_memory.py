@@ -205,6 +205,7 @@ def test_a_state_of_lora_is_counted_from_the_configuration() -> None:
     assert "reference" not in part  # it is the model without its adapters
 
 
+@pytest.mark.slow
 def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine.ResolvedSweep]) -> None:
     alone = ("real.processes=1", "real.zero_stage=0", "real.offload_optimizer=false", "recipe.kl=0.001")
     with pytest.raises(SpecError, match=r"needs \d+\.\d GiB of each GPU, which has 79\.6"):
@@ -311,6 +312,7 @@ def test_the_shipped_examples_fit_their_machines(
     assert table["gpu_memory"] >= 0.4
 
 
+@pytest.mark.slow
 def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def table(machine: str, *settings: str) -> dict[str, Any]:
         (found,) = planned("real-qwen-easy.toml", machine, *settings).notes
@@ -534,6 +536,7 @@ def test_a_run_takes_as_many_gpus_as_it_needs(
         assert set(gpus("real.processes=8").values()) == {8}
 
 
+@pytest.mark.slow
 def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
     planned: Callable[..., engine.ResolvedSweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,6 +582,7 @@ def test_memory_of_other_machines_is_unknown() -> None:
         assert environment.host_memory() == 0
 
 
+@pytest.mark.slow
 def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.ResolvedSweep]) -> None:
     def mends(machine: str, *settings: str) -> list[str]:
         with pytest.raises(SpecError) as raised:
