@@ -101,7 +101,12 @@ def varpro(
         for step in (-1, 1)
     ]
     code, x, log_x = _abscissae(family, x)
-    search = grid, on_grid(code, x, log_x, grid), np.stack(neighbours, axis=1), *np.array(axes).T[:2].copy()
+    search = (
+        grid,
+        on_grid(code, x, log_x, grid),
+        np.stack(neighbours, axis=1),
+        *np.array(axes, dtype=np.float64).T[:2].copy(),
+    )
     out = np.empty((max(len(y), len(weights)), 4 + len(axes)))
     arguments = code, x, log_x, y, weights, math.nan if low is None else low, *search, out
     if len(out) <= _CHUNK:
