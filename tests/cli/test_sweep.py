@@ -250,3 +250,10 @@ def test_nothing_but_the_answer_off_a_terminal(command: str, file: Path, tmp_pat
     assert "\x1b" not in done.stderr
     assert "%" not in done.stderr
     assert len(done.stderr.splitlines()) <= 4
+
+
+def test_machine_is_for_our_own_trainer_and_names_the_key_of_others(isolaw, tmp_path: Path) -> None:
+    words = ("--backend", "command", "--set", "command.run=true", "--dry-run", "--machine", "h100-80g:8")
+    code, said, notes = isolaw("sweep", "--out", tmp_path / "out", *words)
+    assert (code, said) == (2, "")
+    assert "command.gpus sets the GPUs of a command" in notes
