@@ -21,8 +21,9 @@ from isolaw.fits.selection import Floats, varies_in_batch
 FLAT = 1e-9  # a surface that varies by less than this share of the reward is flat up to rounding
 _ZERO = 1e-12  # the same share of the reward's unit, for rewards near 0
 _STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points; isolaw uses the finest that _MOST allows
-_MOST = 400  # number of points that are drawn together, up to which the grid becomes finer
-_DRAWN = 2 * _MOST  # limit on this number, beyond which rewards are interpolated between allocations as well
+# Number of points that are drawn together, up to which the grid becomes finer. Beyond twice this number,
+# rewards are interpolated between allocations as well.
+_MOST = 400
 _KNOTS = 12  # number of computes at which the surface is drawn, and between which it is interpolated
 _FEWER_KNOTS = 8
 
@@ -114,7 +115,7 @@ def slices(
         kept = allowed(u, v)
         u, v = u[kept], v[kept]
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
-    nodes, weights = _nodes(u, v, _DRAWN // at.size)
+    nodes, weights = _nodes(u, v, 2 * _MOST // at.size)
     points = np.tile(u[nodes], at.size), np.tile(v[nodes], at.size), np.repeat(at, nodes.size)
     with one_blas_thread():
         reward = model.rewards(*points).reshape(-1, at.size, nodes.size)
