@@ -51,6 +51,7 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) ->
     inside = (surface.rewards(u, v, compute)[0] > 0.1) & (surface.rewards(u, v, compute)[0] < 0.9)
     np.testing.assert_allclose(z[0, inside], expected[inside], atol=1e-6)
     np.testing.assert_allclose(z[1:, inside].std(axis=0), spread[inside], rtol=0.05)
+    np.testing.assert_allclose(surface.means(u, v, compute), surface.rewards(u, v, compute)[0], atol=1e-9)
 
 
 @pytest.mark.slow

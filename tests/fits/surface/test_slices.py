@@ -133,3 +133,21 @@ def test_flat_but_for_rounding(rounding: float, level: float) -> None:
     found = flat_and_not(rows)
     assert found.flat[:, 0].tolist() == [True, False]
     assert found.best[0, 0] == 0
+
+
+def test_between_the_drawn_allocations_of_a_large_grid_rewards_are_straight_in_log_n() -> None:
+    class Straight:
+        places = np.array([(u, v) for u in np.linspace(2, 10, 70) for v in range(3, 8)])
+        bounds = (-np.inf, np.inf)
+        drawn = 0
+
+        def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+            self.drawn = log2_n.size
+            return np.stack([log2_n + log2_b + np.log(compute), 2 * log2_n - log2_b + np.log(compute)])
+
+    model, compute = Straight(), np.geomspace(1e4, 1e6, 8)
+    cut = slices(model, compute)
+    assert model.drawn <= 800 < len(model.places) * 8
+    expected = [cut.log2_n + cut.log2_b, 2 * cut.log2_n - cut.log2_b]
+    for rewards, of_allocation in zip(cut.reward, expected, strict=True):
+        np.testing.assert_allclose(rewards, of_allocation + np.log(compute)[:, None], atol=1e-9)
