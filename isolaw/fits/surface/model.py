@@ -73,7 +73,7 @@ _LN2 = float(np.log(2))
 _NOISE = ("seed", "run", "drift", "noise")
 
 
-def matern(distance: Floats) -> Floats:
+def _matern(distance: Floats) -> Floats:
     """Return the Matérn covariance of order 5/2 at distances in units of its length."""
     x = np.sqrt(5) * distance
     return np.asarray((1 + x + x**2 / 3) * np.exp(-x))
@@ -216,7 +216,7 @@ class StructuralModel:
         near = np.exp(-np.hypot(du, dv) / _ALIKE)
         walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
         slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
-        return Kernels(walked, matern(du / _SMOOTH) * matern(dv / _SMOOTH), walked * near, slopes)
+        return Kernels(walked, _matern(du / _SMOOTH) * _matern(dv / _SMOOTH), walked * near, slopes)
 
     def named(self, theta: Floats) -> dict[str, float]:
         """Return θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
@@ -285,7 +285,7 @@ class StructuralModel:
         of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
         looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
         return np.array([
-            o.seed_variance * scaled * (1 + matern(apart / _SEED)) / 2 * (shared @ shared.T),
+            o.seed_variance * scaled * (1 + _matern(apart / _SEED)) / 2 * (shared @ shared.T),
             of_runs,
             of_runs * np.exp(-apart / _DRIFT),
             scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
