@@ -198,48 +198,35 @@ def value(known: dict[str, Any], name: str) -> Any:
         pytest.param(name, marks=pytest.mark.nightly) if name == "ms-swift" else name for name in CHECKED
     ],
 )
-def test_the_frameworks_own_parser_understands(framework: str) -> None:
+def test_the_frameworks_own_parser_understands(
+    framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Started afresh, from a checkpoint, and as the shipped sweep files say: of all one start of the parser."""
     spec = resolved(RECIPE | {"lr_scaling": "constant"}, framework=framework)
-    own = {"TRL": ["--bf16", "false"], "prime-rl": WORDLE}.get(framework, [])  # TRL: no GPU
-    words = ([*own, *settings(spec, *done)] for done in ((), ("/out/global_step_20", 20)))
-    fresh, resumed = understood(framework, *words)
-    assert {name: fresh(name) for name in UNDERSTOOD[framework]} == UNDERSTOOD[framework]
-    assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
-
-
-@pytest.mark.real  # the parsers are installed with it
-@pytest.mark.slow
-def test_the_recipe_of_a_task_of_several_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A dry run of the shipped sweep file; prime-rl's parser reads every command that it composes."""
     (tmp_path / "uv").write_text("#!/bin/sh\n")
     (tmp_path / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("isolaw.backends.command.visible_gpus", lambda: list("01234567"))
     monkeypatch.chdir(ROOT)
-    runs = engine.resolve_sweep(SweepSpec.read("examples/prime-rl.toml"), tmp_path / "out").runs
-    commands = [command(run).words for run in runs]
-    assert {words[:4] for words in commands} == {("uv", "run", "rl", "@")}
-    for run, known in zip(
-        runs, understood("prime-rl", *(list(words[3:]) for words in commands)), strict=True
-    ):
-        assert known("orchestrator.batch_size") == 32 * run.rollouts_per_problem
-        assert known("orchestrator.group_size") == run.rollouts_per_problem
-        assert known("max_steps") == run.steps
-        (source,) = known("orchestrator.train.source")
-        assert source["env"]["taskset"]["game"] == "Wordle-v0"
-        assert source["sampling"]["max_completion_tokens"] == 512
+    own = {"TRL": ["--bf16", "false"], "prime-rl": WORDLE}.get(framework, [])  # TRL: no GPU
+    words = [[*own, *settings(spec, *done)] for done in ((), ("/out/global_step_20", 20))]
+    shipped = SHIPPED.get(framework, lambda _: [])(tmp_path / "out")
+    fresh, resumed, *known = understood(framework, *words, *(composed for composed, _ in shipped))
+    assert {name: fresh(name) for name in UNDERSTOOD[framework]} == UNDERSTOOD[framework]
+    assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
+    for (_, check), one in zip(shipped, known, strict=True):
+        check(one)
 
 
-@pytest.mark.real  # the parsers are installed with it
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["veRL", "OpenRLHF", "TRL"])
-def test_commands_over_two_machines(framework: str, tmp_path: Path) -> None:
-    """Of the shipped sweep files, as they start with two machines; OpenRLHF as the file of veRL says."""
+Shipped = list[tuple[list[str], Callable[[Callable[[str], Any]], None]]]
+
+
+def two_machines(framework: str, out: Path) -> Shipped:
+    """A shipped sweep file's run, as it starts with two machines; OpenRLHF as the file of veRL says."""
     name = "trl-slurm.toml" if framework == "TRL" else "verl-slurm.toml"
     changed = ['command.run=["python3", "-m", "openrlhf.cli.train_ppo_ray", "--actor.num_nodes", "{nodes}"]']
     changed = ['command.framework="openrlhf"', *changed] if framework == "OpenRLHF" else []
-    spec = SweepSpec.read(ROOT / "examples/cluster" / name, changed)
-    run = engine.resolve_sweep(spec, tmp_path / "out").runs[0]
+    run = engine.resolve_sweep(SweepSpec.read(ROOT / "examples/cluster" / name, changed), out).runs[0]
     options = CommandOptions.of(run)
     values = template.values_of(run, options, "/out", nodes=["a", "b"], address="10.0.0.1")
     words = list(template.command_of(options, values).words)
@@ -249,16 +236,45 @@ def test_commands_over_two_machines(framework: str, tmp_path: Path) -> None:
         words = ["--bf16", "false", *words[words.index("--num_generations") :]]  # TRL's own; no GPU
     else:
         words = words[words.index("-m") + 2 :]
-    (known,) = understood(framework, words)
-    b, n = run.problems_per_batch, run.rollouts_per_problem
-    if framework == "veRL":
-        assert (known("trainer.nnodes"), known("trainer.n_gpus_per_node")) == (2, 8)
-        assert known("trainer.logger") == ["console", "file"]
-    elif framework == "OpenRLHF":
-        assert (known("actor.num_nodes"), known("train.batch_size")) == (2, b * n)
-    else:
-        each = known("per_device_train_batch_size") * known("gradient_accumulation_steps")
-        assert each * 16 == b * n
+
+    def check(known: Callable[[str], Any]) -> None:
+        rollouts = run.problems_per_batch * run.rollouts_per_problem
+        if framework == "veRL":
+            assert (known("trainer.nnodes"), known("trainer.n_gpus_per_node")) == (2, 8)
+            assert known("trainer.logger") == ["console", "file"]
+        elif framework == "OpenRLHF":
+            assert (known("actor.num_nodes"), known("train.batch_size")) == (2, rollouts)
+        else:
+            each = known("per_device_train_batch_size") * known("gradient_accumulation_steps")
+            assert each * 16 == rollouts
+
+    return [(words, check)]
+
+
+def several_turns(out: Path) -> Shipped:
+    """The runs of the shipped sweep of a task of several turns, by a dry run."""
+
+    def checked(run: RunSpec) -> Callable[[Callable[[str], Any]], None]:
+        def check(known: Callable[[str], Any]) -> None:
+            assert known("orchestrator.batch_size") == 32 * run.rollouts_per_problem
+            assert known("orchestrator.group_size") == run.rollouts_per_problem
+            assert known("max_steps") == run.steps
+            (source,) = known("orchestrator.train.source")
+            assert source["env"]["taskset"]["game"] == "Wordle-v0"
+            assert source["sampling"]["max_completion_tokens"] == 512
+
+        return check
+
+    runs = engine.resolve_sweep(SweepSpec.read("examples/prime-rl.toml"), out).runs
+    commands = [command(run).words for run in runs]
+    assert {words[:4] for words in commands} == {("uv", "run", "rl", "@")}
+    return [(list(words[3:]), checked(run)) for run, words in zip(runs, commands, strict=True)]
+
+
+SHIPPED: dict[str, Callable[[Path], Shipped]] = {
+    **{name: functools.partial(two_machines, name) for name in ("veRL", "OpenRLHF", "TRL")},
+    "prime-rl": several_turns,
+}
 
 
 def table() -> str:
