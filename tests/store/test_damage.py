@@ -116,10 +116,10 @@ def test_a_marker_that_no_parser_likes(tmp_path: Path, tiny, isolaw, marker: str
 @pytest.mark.slow
 def test_random_damage(command: str) -> None:
     """A few of the cases that `make fuzz` has a thousand of."""
-    fuzz = [sys.executable, "-P", ROOT / "fuzz" / "store.py", "--cases", "15", "--seed", "12151"]
+    fuzz = [sys.executable, "-P", ROOT / "fuzz" / "store.py", "--cases", "5", "--seed", "12151"]
     done = subprocess.run(fuzz, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "15  cases" in done.stdout
+    assert "5  cases" in done.stdout
 
 
 def test_a_line_that_finds_no_room_is_an_error_and_not_half_a_line(tmp_path: Path, tiny, same) -> None:
@@ -190,7 +190,7 @@ def test_what_cannot_be_opened_is_named_in_full(tmp_path: Path, tiny, monkeypatc
 @pytest.mark.slow
 def test_a_closed_stream_is_no_runs_log(tmp_path: Path, command: str) -> None:
     """Its number would be given to the next file, and what is meant for it would go there."""
-    small = ["sweep.compute=4e4", "grid.rollouts_per_problem=[4,8]", "problems.n_train=50"]
+    small = ["sweep.compute=4e4", "sweep.seeds=1", "grid.rollouts_per_problem=[4,8]", "problems.n_train=50"]
     words = [command, "sweep", "--out", tmp_path / "out", *(w for s in small for w in ("--set", s))]
     done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words], check=False)
     assert done.returncode == 0

@@ -217,7 +217,7 @@ def of_ranks(count: int, made, sections: Callable[..., Any]) -> dict[str, dict[s
         sweep={"compute": STEPS * 64},
         grid={"problems_per_batch": [16]},
         recipe={"staleness": K},
-        problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
+        problems={"set": str(made.sums), "n_train": 100, "n_validation": 4},
         evaluation=EVERY_STEP,
         real={
             "checkpoint_minutes": 1e-6,
