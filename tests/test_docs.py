@@ -31,7 +31,8 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
 
 
 # Whose commands take the longest.
-LONG = {"critical-batch.md", "model-size.md", "two-configurations.md"}
+LONG = {"critical-batch.md", "model-size.md", "two-configurations.md", "real-sweep.md"}
+LONG |= {"index.md"}  # README.md and answer.md have its commands
 RUN = [pytest.param(p, marks=[pytest.mark.nightly] * (p.name in LONG)) for p in PAGES if blocks(p)]
 
 
@@ -59,10 +60,25 @@ def test_blocks_run(
             assert missing == [], done.stdout
 
 
+def cells_of(tutorial: Path) -> list[str]:
+    """Its cells but for the first, which makes a folder (`docs/_ext/tutorial.py`)."""
+    return re.findall(r"^```{code-cell} ipython3\n(.*?)^```", tutorial.read_text(), flags=re.M | re.S)[1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tutorial", sorted((DOCS / "tutorials").glob("[!i]*.md")), ids=lambda p: p.name)
+def test_tutorials_run(tutorial: Path, hasty_shell: dict[str, str], preloaded: Path, tmp_path: Path) -> None:
+    """Cell by cell, without the notebook in which the site executes them."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shell = "import subprocess; subprocess.run(['sh', '-euc', {!r}], check=True)\n"
+    cells = [shell.format(cell[5:]) if cell.startswith("%%sh") else cell for cell in cells_of(tutorial)]
+    command = [preloaded / "python", FEW_DRAWS, "-c", "\n".join(cells)]
+    done = subprocess.run(command, cwd=tmp_path, env=hasty_shell, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_dataframe_tutorial_nests_no_dictionary() -> None:
-    """Its cells run when the site is built."""
-    page = (DOCS / "tutorials" / "dataframe.md").read_text()
-    cells = re.findall(r"^```{code-cell} ipython3\n(.*?)^```", page, flags=re.M | re.S)[1:]
+    cells = cells_of(DOCS / "tutorials" / "dataframe.md")
     assert 12 <= len(cells) <= 16
     for cell in cells:
         dictionaries = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Dict)]
@@ -178,9 +194,14 @@ class _Page(html.parser.HTMLParser):
             self.loaded.append(source)
 
 
-@pytest.fixture(scope="module")
-def site(hasty_shell: dict[str, str], preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it: every tutorial is executed, and a warning is an error.
+@pytest.fixture(scope="module", params=["off", pytest.param("force", marks=pytest.mark.nightly)])
+def site(
+    request: pytest.FixtureRequest,
+    hasty_shell: dict[str, str],
+    preloaded: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The site, as `make docs` builds it: a warning is an error; nightly every tutorial is executed, too.
 
     With few draws (`few_draws`), since nobody reads the numbers, and in kernels that have imported isolaw.
     """
@@ -197,7 +218,10 @@ def site(hasty_shell: dict[str, str], preloaded: Path, tmp_path_factory: pytest.
     own = {"argv": words, "display_name": "Python 3", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(own))
     environment = {**hasty_shell, "IPYTHONDIR": str(out / "ipython"), "JUPYTER_PATH": str(out / "jupyter")}
-    command = ["sphinx-build", *options.split(), str(out / "doctrees"), "docs", str(out / "site")]
+    executing = ["-D", f"nb_execution_mode={request.param}"]
+    if request.param == "off":  # only a kernel says in which language the cells are
+        executing += ["-D", "suppress_warnings=myst-nb.lexer"]
+    command = ["sphinx-build", *options.split(), str(out / "doctrees"), *executing, "docs", str(out / "site")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return out / "site"

@@ -130,11 +130,10 @@ def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, comma
 @pytest.mark.parametrize(
     ("backends", "said", "value"),
     [
-        (["bandit"], "Simulated runs. ", True),
         (["bandit", "real"], "Partly simulated runs. ", "partly"),
         ([None], "", False),  # of a log that says nothing
     ],
-    ids=["simulated", "mixed", "unknown"],
+    ids=["mixed", "unknown"],
 )
 def test_a_replay_is_what_it_replays(
     isolaw: Call,

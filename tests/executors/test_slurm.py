@@ -107,6 +107,7 @@ def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.Monkey
     same(SweepStore(out).collect(), engine.sweep(inline, tmp_path / "inline"))
 
 
+@pytest.mark.nightly  # test_real_slurm.py has it with SLURM's own commands
 @pytest.mark.slow
 def test_jobs_outlive_a_killed_engine_and_are_waited_for(
     isolaw, make, tmp_path: Path, long, holder, killed_engine, same
@@ -254,7 +255,7 @@ def one(tmp_path: Path, long) -> Path:
 
 
 @pytest.mark.slow
-def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_for) -> None:
+def test_run_one_keeps_its_state_when_told_to_end(command: str, isolaw, one: Path, wait_for) -> None:
     run = SweepStore(one.parent.parent).run(one.name)
     process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(run.recorded().checkpoints) > 3)
@@ -263,11 +264,9 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     assert process.returncode == 3
     assert "stopped; the same command continues" in said
     assert run.settled() == run.recorded().checkpoints
-    done = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, f"{one}: is done")
+    code, out, _ = isolaw("run-one", one)
+    assert (code, out.strip()) == (0, f"{one}: is done")
     assert engine.status(one.parent.parent)["done"] == 1
-    again = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
-    assert (again.returncode, again.stdout.strip()) == (0, f"{one}: is done")
 
 
 @pytest.mark.nightly  # test_real_slurm.py suspends its jobs, too

@@ -47,9 +47,9 @@ def situations(count: int) -> list[tuple[str, float, dict[str, Any]]]:
 
 @pytest.mark.slow
 def test_the_runs_and_the_final_run_cost_at_most_the_budget(shared: SharedLaws) -> None:
-    """In 200 random situations; the price of the step is the price of its runs."""
+    """In 60 random situations; the price of the step is the price of its runs."""
     kinds = set()
-    for name, budget, limits in situations(200):
+    for name, budget, limits in situations(60):
         prediction = shared.law(name).predict(budget, **limits)
         step, final = prediction.next, prediction.next.final
         kinds.add((bool(step.runs), final is not None))
@@ -96,7 +96,7 @@ def test_no_run_is_bought_that_cannot_pay(shared: SharedLaws) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hold", ["one", "several"])
+@pytest.mark.parametrize("hold", [pytest.param("one", marks=pytest.mark.nightly), "several"])
 def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], hold: str) -> None:
     """fit, predict, answer, report, their JSON and Python: one allocation, loss and next step."""
     batches = [32] if hold == "one" else [16, 32, 64]

@@ -201,7 +201,7 @@ def value(known: dict[str, Any], name: str) -> Any:
 def test_the_frameworks_own_parser_understands(
     framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Started afresh, from a checkpoint, and as the shipped sweep files say: of all one start of the parser."""
+    """Started afresh, from a checkpoint, and as the shipped sweep files say, read by one process."""
     spec = resolved(RECIPE | {"lr_scaling": "constant"}, framework=framework)
     (tmp_path / "uv").write_text("#!/bin/sh\n")
     (tmp_path / "uv").chmod(0o755)

@@ -182,9 +182,9 @@ def test_an_export_has_the_weights_that_are_sampled(sections, trainer, tmp_path:
 @pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_sampler_and_trainer_agree_over_a_run(train, sampler: str) -> None:
     recipe = {"lora_rank": 8, "lr": 2e-2}
-    curve = train(recipe=recipe, sweep={"compute": 40 * 32}, real={"sampler": sampler})
+    curve = train(recipe=recipe, sweep={"compute": 12 * 32}, real={"sampler": sampler})
     assert max(curve["train", "mismatch"].values()) <= 1e-5  # the run itself asserts 1e-4 at each step
-    assert curve.last.step == 40
+    assert curve.last.step == 12
 
 
 @pytest.fixture
@@ -203,16 +203,12 @@ def rise(train, made) -> Callable[..., float]:
     return made_of
 
 
-def test_adapters_learn(rise: Callable[..., float]) -> None:
-    """E = 64 is the most that a layer's rank can be."""
-    assert rise(0, lora_rank=64, lr=3e-3) >= 0.15
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_rank_as_large_as_the_layers_learns_what_the_whole_model_does(
     rise: Callable[..., float], seed: int
 ) -> None:
+    """E = 64 is the most that a layer's rank can be."""
     lora, full = rise(seed, lora_rank=64, lr=3e-3), rise(seed, lr=1.5e-3)
     assert lora >= 0.15
     assert abs(lora - full) <= 0.15

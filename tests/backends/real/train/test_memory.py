@@ -162,12 +162,9 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[li
 @pytest.mark.real
 @pytest.mark.slow
 def test_tensors_without_data_take_what_real_ones_do(measured: Callable[..., list[list[int]]]) -> None:
-    common = {"gpus": 2, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
-    cells = [{**common, "zero_stage": stage} for stage in (2, 3)]
-    for fake, true in zip(
-        measured(*cells), measured(*({**cell, "fake": False} for cell in cells)), strict=True
-    ):
-        assert fake == pytest.approx(true, rel=0.01)
+    cell = {"zero_stage": 3, "gpus": 2, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
+    fake, true = measured(cell, {**cell, "fake": False})
+    assert fake == pytest.approx(true, rel=0.01)
 
 
 def test_what_each_key_saves() -> None:
