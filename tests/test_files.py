@@ -162,7 +162,7 @@ def test_a_name_and_its_format_agree(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o002, 0o077])
+@pytest.mark.parametrize("umask", [pytest.param(0o002, marks=pytest.mark.nightly), 0o077])
 def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path: Path, umask: int) -> None:
     """Of everything that isolaw writes for the user, and of a library's files in a new folder."""
     before = os.umask(umask)

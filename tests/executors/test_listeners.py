@@ -44,7 +44,9 @@ SIMULATED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["processes", pytest.param("ray", marks=pytest.mark.nightly), "slurm"])
+@pytest.mark.parametrize(
+    "kind", ["processes", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("ray", "slurm"))]
+)
 def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     if importlib.util.find_spec({"slurm": "submitit"}.get(kind, kind)) is None and kind != "processes":
         pytest.skip(f"needs the extra {kind}")

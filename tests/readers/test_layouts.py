@@ -54,7 +54,9 @@ def printed(capsys: pytest.CaptureFixture[str], before: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(own, marks=[pytest.mark.nightly] * own.endswith(".csv")) for own in LAYOUTS]
+)
 def test_one_pattern_settles_a_layout_and_its_runs_fit(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

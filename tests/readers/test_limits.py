@@ -173,7 +173,7 @@ def test_a_hole_of_100_gb(tmp_path: Path, name: str, head: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["run.jsonl", "train.log"])
+@pytest.mark.parametrize("name", [pytest.param("run.jsonl", marks=pytest.mark.nightly), "train.log"])
 def test_a_line_that_does_not_end(tmp_path: Path, name: str) -> None:
     head = STEP if name == "run.jsonl" else CONSOLE * 800
     assert "longer than 256 MB" in said_of(sparse(tmp_path / name, head, 600 * MB))
@@ -457,7 +457,9 @@ LARGE: dict[str, tuple[str, Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.nightly] * (c == "state of one text")) for c in LARGE]
+)
 def test_large_files(tmp_path: Path, case: str) -> None:
     name, build, match = LARGE[case]
     path = build(tmp_path / name)
@@ -533,7 +535,10 @@ def test_a_tables_integer_of_400_digits_is_not_finite(tmp_path: Path, list_of: b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["repeated", "distinct", "view", "decimals"])
+@pytest.mark.parametrize(
+    "kind",
+    ["repeated", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("distinct", "view")), "decimals"],
+)
 def test_a_small_parquet_file_takes_no_500_mb(tmp_path: Path, kind: str) -> None:
     path, long = tmp_path / "t.parquet", "x" * 300_000
     options: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 2**30}

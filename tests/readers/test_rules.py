@@ -188,7 +188,13 @@ def test_a_run_that_goes_on_from_a_checkpoint_twice_is_no_other_training(
 
 @pytest.mark.slow
 @every
-@pytest.mark.parametrize("counter", ["rollout_count", "n_trajectories", "total_episodes"])
+@pytest.mark.parametrize(
+    "counter",
+    [
+        *(pytest.param(k, marks=pytest.mark.nightly) for k in ("rollout_count", "n_trajectories")),
+        "total_episodes",
+    ],
+)
 def test_a_count_completes_or_contradicts(tmp_path: Path, write: Write, counter: str) -> None:
     rows = records([1, 2, 3, 4])
     for row in rows:

@@ -128,7 +128,7 @@ def test_it_continues_from_any_checkpoint_with_a_state_of_adapters(
     resolved: Callable[..., Any], train, tmp_path: Path, algorithm: str
 ) -> None:
     more: dict[str, Any] = {
-        "sweep": {"compute": 6 * 32, "seeds": [1]},
+        "sweep": {"compute": 4 * 32, "seeds": [1]},
         "recipe": {"algorithm": algorithm, "lora_rank": 3, "kl": 0.01, "staleness": 1, "lr": 1e-2},
         "evaluation": {"points": 1000},
         "real": {"sampler": "transformers", "checkpoint_minutes": 1e-9},
@@ -139,13 +139,12 @@ def test_it_continues_from_any_checkpoint_with_a_state_of_adapters(
         folder = tmp_path / str(checkpoint.step)
         folder.mkdir()
         checkpoint.save(folder)
-    for step in (1, 4):
-        rest = list(steps(resolved(**more), tmp_path / str(step)))
-        lines = [c.line(0.0) for c in rest if c.rows]
-        for line in lines:
-            del line["seconds"], line["machine"]
-        assert lines == [line for line in whole.lines() if line["step"] > step]
-    stored = load_file(tmp_path / "4" / "model.safetensors")
+    rest = list(steps(resolved(**more), tmp_path / "2"))
+    lines = [c.line(0.0) for c in rest if c.rows]
+    for line in lines:
+        del line["seconds"], line["machine"]
+    assert lines == [line for line in whole.lines() if line["step"] > 2]
+    stored = load_file(tmp_path / "2" / "model.safetensors")
     assert all(".lora_" in name for name in stored)
     numbers = sum(value.numel() for value in stored.values())
     spec = resolved(**more)

@@ -146,7 +146,7 @@ def test_a_group_of_samplers_draws_what_one_sampler_draws(made, transformers_sam
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("sampler", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
 def test_no_token_is_older_than_k(resolved, sampler: str) -> None:
     spec = resolved(
         sweep={"compute": 32 * 12},

@@ -236,7 +236,7 @@ def test_the_filter_leaves_out_mini_batches_without_any_rollout(run, reward) -> 
 def test_it_continues_from_any_checkpoint_also_with_single_rollouts(resolved, train, tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "grid": {"problems_per_batch": [8], "rollouts_per_problem": [1]},
-        "sweep": {"compute": 8 * 8},
+        "sweep": {"compute": 8 * 5},
         "recipe": RECIPE,
         "evaluation": {"points": 1000},
         "real": {"sampler": "transformers", "checkpoint_minutes": 1e-9},
@@ -247,12 +247,11 @@ def test_it_continues_from_any_checkpoint_also_with_single_rollouts(resolved, tr
         folder = tmp_path / str(checkpoint.step)
         folder.mkdir()
         checkpoint.save(folder)
-    for step in (1, 3):
-        rest = list(steps(resolved(**more), tmp_path / str(step)))
-        lines = [c.line(0.0) for c in rest if c.rows]
-        for line in lines:
-            del line["seconds"], line["machine"]
-        assert lines == [line for line in whole.lines() if line["step"] > step]
+    rest = list(steps(resolved(**more), tmp_path / "3"))
+    lines = [c.line(0.0) for c in rest if c.rows]
+    for line in lines:
+        del line["seconds"], line["machine"]
+    assert lines == [line for line in whole.lines() if line["step"] > 3]
     (tmp_path / "3" / "critic_exp_avg.safetensors").unlink()
     with pytest.raises(UnreadableState, match="critic_exp_avg"):
         list(steps(resolved(**more), tmp_path / "3"))
