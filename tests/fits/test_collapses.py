@@ -38,7 +38,7 @@ def configurations(runs: Runs) -> list[Configuration]:
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=settings().max_examples // 8)
 @given(n=st.sampled_from([n for _, n in GRID]), seed=st.integers(0, 2), at=st.floats(1e5, 8e5))
 def test_the_run_that_collapsed_counts_until_then(synthetic: Make, n: int, seed: int, at: float) -> None:
     steady = configurations(synthetic(GRID, noise=0.003))

@@ -335,13 +335,16 @@ def test_a_race_compares_what_the_trainer_logs(sweep_of: Callable[..., Any], tmp
 
 
 @pytest.mark.slow
-def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_dry_run_prints_what_would_be_started(
+    isolaw: Any, sweep_of: Callable[..., Any], tmp_path: Path
+) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(toml_text(sweep_of()))
-    command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(tmp_path / "s"), "--dry-run"]
-    result = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+    words = ["sweep", file, "--out", tmp_path / "s", "--dry-run"]
+    result = json.loads(isolaw(*words, "--json")[1])
     assert [own["environment"]["ISOLAW_N"] for own in result["commands"]] == ["2", "4"]
-    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    code, printed, _ = isolaw(*words)
+    assert code == 0
     assert all(own["line"] in printed for own in result["commands"])
     assert not (tmp_path / "s").exists()
     engine.sweep(sweep_of(), tmp_path / "s")

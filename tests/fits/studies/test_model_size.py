@@ -256,10 +256,10 @@ def test_the_same_seed_draws_the_same() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
-    """24 data sets of 3 runs: with 8 quantities, dependent within a data set."""
+    """60 data sets of 3 runs: with 8 quantities, dependent within a data set."""
     truth = {n: 0.15 / (1 + 12 / n) for n in (*SIZES, 72.0)}
     held: dict[str, list[bool]] = {}
-    for seed in range(24):
+    for seed in range(60):
         table = synthetic(
             runs=3, problems=500, steps=np.unique(np.geomspace(1, 105, 40).astype(int)), seed=seed
         )
@@ -277,7 +277,7 @@ def test_intervals_hold_the_truth() -> None:
             low, high = (np.inf * s if v is None else v for s, v in zip((-1, 1), found.interval, strict=True))
             held.setdefault(name, []).append(low <= true <= high)
     for name, hits in held.items():
-        assert 0.8 <= np.mean(hits) <= 1.0, name
+        assert 0.88 <= np.mean(hits) <= 1.0, name
     assert 0.91 <= np.mean(list(held.values())) <= 0.985
 
 

@@ -85,7 +85,7 @@ def weighted(rows: Any, packed: Any, logp: Any, entropy: Any) -> Any:
     return sum(((row + 1) * values.sum() for row, values in zip(rows, logp, strict=False)), logp.sum() * 0)
 
 
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.nightly), 3])
 @pytest.mark.parametrize("name", RIGHT)
 def test_another_architecture_is_right_row_by_row(tmp_path: Path, name: str, stage: int) -> None:
     from isolaw.backends.real.train.trainer import Trainer

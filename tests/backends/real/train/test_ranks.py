@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,34 @@ def failure(out: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-@pytest.mark.real
-@pytest.mark.slow
-def test_a_process_that_is_killed_or_fails(
-    sections: Callable[..., Any],
-    reward,
-    sweep_file,
-    ended,
-    command: str,
-    preloaded: Path,
-    tmp_path: Path,
-) -> None:
+@dataclass(frozen=True)
+class Hurt:
+    """A sweep of one run of two processes, whose reward raises while there is the file ``flag``."""
+
+    flag: Path
+    out: Path
+    words: list[str]
+    environment: dict[str, str]
+
+    def started(self) -> subprocess.Popen[bytes]:
+        """The sweep, once the run that it is making has a new state."""
+        before = time.time()
+
+        def new(state: Path) -> bool:
+            with contextlib.suppress(FileNotFoundError):  # the next one has taken its place
+                return state.stat().st_mtime > before
+            return False
+
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(self.words, env=self.environment, **quiet)
+        while not any(map(new, self.out.glob("runs/*/state/[1-9]*"))):
+            assert process.poll() is None, "the sweep ended before it could be hurt"
+            time.sleep(0.05)
+        return process
+
+
+@pytest.fixture
+def hurt(sections: Callable[..., Any], reward, sweep_file, command: str, tmp_path: Path) -> Hurt:
     flag, out = tmp_path / "flag", tmp_path / "out"
     data = sections(
         sweep={"compute": 32 * 40},
@@ -97,46 +115,39 @@ def test_a_process_that_is_killed_or_fails(
     )
     words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    where = {**os.environ, "PYTHONPATH": path, "FLAG": str(flag)}
+    return Hurt(flag, out, words, {**os.environ, "PYTHONPATH": path, "FLAG": str(flag)})
 
-    def started() -> subprocess.Popen[bytes]:
-        """The sweep, once the run that it is making has a new state."""
-        before = time.time()
 
-        def new(state: Path) -> bool:
-            with contextlib.suppress(FileNotFoundError):  # the next one has taken its place
-                return state.stat().st_mtime > before
-            return False
-
-        process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not any(map(new, out.glob("runs/*/state/[1-9]*"))):
-            assert process.poll() is None, "the sweep ended before it could be hurt"
-            time.sleep(0.05)
-        return process
-
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_process_that_is_killed_or_fails(hurt: Hurt, ended, preloaded: Path) -> None:
     # The second process of the run is killed: the run fails.
-    process = started()
+    process = hurt.started()
     first, second = ranks_of(process)
     second.kill()
     assert process.wait(timeout=600) == 1
-    told = failure(out)
+    told = failure(hurt.out)
     assert told["cause"].startswith("process 1 of the run ended (SIGKILL)")
     assert ended(first.pid)
-    state = engine.status(out)
+    state = engine.status(hurt.out)
     assert (state["done"], state["failed"]) == (0, 1)
-    (failed,) = (SweepStore(out).run(path.parent.name) for path in out.glob("runs/*/FAILED.json"))
+    (failed,) = (SweepStore(hurt.out).run(path.parent.name) for path in hurt.out.glob("runs/*/FAILED.json"))
     assert failed.last_state
 
     # Its reward raises in the second process: what is told is that, and not that a process has gone.
-    flag.touch()
-    again = [preloaded / "isolaw", *words[1:]]
-    assert subprocess.run(again, env=where, capture_output=True, timeout=600, check=False).returncode == 1
-    assert failure(out)["cause"].endswith("it raised ValueError: told to")
-    assert "problem '" in failure(out)["cause"]
+    hurt.flag.touch()
+    again = [preloaded / "isolaw", *hurt.words[1:]]
+    done = subprocess.run(again, env=hurt.environment, capture_output=True, timeout=600, check=False)
+    assert done.returncode == 1
+    assert failure(hurt.out)["cause"].endswith("it raised ValueError: told to")
+    assert "problem '" in failure(hurt.out)["cause"]
 
-    # The engine and its worker are killed: the processes of the run do not outlive them.
-    flag.unlink()
-    process = started()
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.nightly  # test_pipeline.py kills a run's only trainer and its sampler
+def test_the_processes_of_a_run_do_not_outlive_its_engine(hurt: Hurt, ended) -> None:
+    process = hurt.started()
     ranks = ranks_of(process)
     assert len(ranks) == 2
     for victim in (process, ranks[0].parent().parent()):
