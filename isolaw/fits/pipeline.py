@@ -140,12 +140,12 @@ def fit_selection(
     records: float | str | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,
-    points: int = frontiers.POINTS,
+    traced: bool = True,
 ) -> Law:
     """Fit a law to runs that were selected, with the arguments of `fit`.
 
-    ``points`` is the number of computes in the frontier. Predictions of the method ``surface`` use neither
-    the frontier nor its laws.
+    Unless ``traced``, the law has only the ends of its frontier, no equation and no crossovers: predictions
+    of an allocation use none of these.
     """
     hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
@@ -170,7 +170,7 @@ def fit_selection(
         of_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
-        compute = np.geomspace(low, high, points)
+        compute = np.geomspace(low, high, frontiers.POINTS if traced else 2)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
         abscissa = compute * scale if hold == "B" else np.log10(compute)
         laws: dict[str, Fitted] = {}
@@ -190,7 +190,7 @@ def fit_selection(
             path = frontiers.ridge_path(cut, configurations, reach)
             rewards = frontier.compute, frontier.reward
             logistic = _fit_law(path, abscissa)
-            laws = fit_laws(cut, path, abscissa, logistic) if hold != "nothing" else {}
+            laws = fit_laws(cut, path, abscissa, logistic) if traced and hold != "nothing" else {}
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
     n = SYMBOL_OF[varied(hold)]
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags, n)
@@ -217,7 +217,7 @@ def fit_selection(
         epochs_seen=selection.epochs_seen,
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
+        crossovers=doc.crossover_entries(configurations, *rewards, low, scale) if traced else (),
         curves=tuple(doc.curve_entry(c, curve) for c, curve in of_curves),
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=comparison,

@@ -38,7 +38,6 @@ from isolaw.runs import ReadKeywords, Runs, Source
 _BUDGETS = 4
 _MOST_HELD_OUT = 5  # seeds: each is a fit
 FIXED = 16
-_POINTS = 4  # of a frontier, which predictions do not use
 _SAME = 1e-6  # tolerance in comparisons of places, in doublings
 
 
@@ -129,7 +128,7 @@ def backtest(
         if times_beyond(budgets[-1], [grid_entry(c) for c in before]) > FAR:
             raise _no_allocation(fit_below, budgets)
         try:
-            law = fit_selection(small, selected, method, draws=draws, seed=seed, points=_POINTS)
+            law = fit_selection(small, selected, method, draws=draws, seed=seed, traced=False)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         predictions = [law.predict(float(c)) for c in budgets]
