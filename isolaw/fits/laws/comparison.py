@@ -152,7 +152,9 @@ class Fitted:
         return LawEntry(float(self.mean[0]), float(self.most[0]), theta, interval, better)
 
 
-def fit_laws(slices: Slices, path: NStarPath, x: Floats, logistic: Logistic | None) -> dict[str, Fitted]:
+def fit_laws(
+    slices: Slices, path: NStarPath, x: Floats, logistic: Logistic | None = None
+) -> dict[str, Fitted]:
     """Fit every law to the n* in ``path``, and compute the losses.
 
     ``x`` (X,) is log10 C or M. ``logistic`` is the logistic law if it was fitted to ``path`` already.
