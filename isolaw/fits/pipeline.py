@@ -136,7 +136,7 @@ def fit_selection(
     runs: Runs,
     selection: Selection,
     method: Literal["surface", "paper"] = "surface",
-    curve: str = "exp",
+    curve: Literal["exp", "hill", "power"] = "exp",
     records: float | str | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,

@@ -162,8 +162,10 @@ def fit_laws(
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():
-        known = logistic is not None and name == "logistic"
-        theta = logistic.theta if known else law.fit(x, path, weight)
+        if logistic is not None and name == "logistic":
+            theta = logistic.theta
+        else:
+            theta = law.fit(x, path, weight)
         lost = losses(slices, law.log2_n(x, theta[:1])[0])
         out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
     return out
