@@ -17,7 +17,6 @@ from isolaw.fits.pipeline import fit as fit
 from isolaw.fits.prediction import Prediction as Prediction
 from isolaw.fits.studies.axis import compare_by as compare_by
 from isolaw.fits.studies.backtest import backtest as backtest
-from isolaw.fits.studies.dead_groups import dead_groups as dead_groups
 from isolaw.fits.studies.model_size import SizeCurves as SizeCurves
 from isolaw.fits.studies.model_size import fit_sizes as fit_sizes
 from isolaw.fits.studies.recipes import compare as compare

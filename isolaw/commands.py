@@ -275,12 +275,6 @@ def spend(file: object, batch: Sequence[int], budget: int) -> _Command:
 
 
 @_printed
-def dead_groups(counts: object) -> _Command:
-    """Return the command that prints the share of groups without a signal, from counts of correct answers."""
-    return _isolaw("problems", "--counts", counts)
-
-
-@_printed
 def write_advised(words: Sequence[str], folder: str) -> _Command:
     """Return the command that gives the same advice and writes the files of its sweeps to a folder."""
     return _isolaw(*words, "--write", folder)

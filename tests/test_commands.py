@@ -334,12 +334,6 @@ def machine(desk: Desk, **facts: Any) -> None:
     desk.patch.setattr("isolaw.doctor.examine", lambda: own)
 
 
-@prints("dead_groups")
-def a_split_that_counted(desk: Desk) -> None:
-    desk.write("my counts.jsonl", '{"id": "a", "correct": 3, "samples": 16}\n')
-    desk.said += str(commands.dead_groups("my counts.jsonl"))
-
-
 @prints("doctor")
 def a_split_without_its_packages(desk: Desk) -> None:
     machine(desk)

@@ -112,8 +112,6 @@ def test_a_dry_run_refuses_special_files(line: str, said: str, special: Path, li
         "answer zero.csv --compute 1e4",
         "model-size pipe.csv",
         "model-size zero.csv",
-        "problems --counts pipe.csv",
-        "problems --counts zero.csv",
         "compare pipe.json pipe.json",
     ],
 )

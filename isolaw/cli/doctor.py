@@ -25,8 +25,8 @@ _GIB = 2**30
     help="Sample and train with a model of random weights: about 4 minutes.",
 )  # fmt: skip
 @click.option(
-    "--device", type=click.Choice(["cuda", "cpu"]), default="cuda",
-    help="With --gpu: cpu runs the stages on the CPU with a tiny model.",
+    "--device", type=click.Choice(["cuda", "cpu"]),
+    help="With --gpu: cpu runs the stages on the CPU with a tiny model.  [default: cuda]",
 )  # fmt: skip
 @click.option(
     "--out", type=Destination(path_type=Path),
@@ -34,7 +34,7 @@ _GIB = 2**30
 )  # fmt: skip
 @json_option
 @interruptible()
-def doctor(checkup: bool, **of_checkup: Any) -> int:
+def doctor(checkup: bool, device: str | None, out: Path | None) -> int:
     """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault; run this command in isolaw's own folder. The exit code is
@@ -43,7 +43,9 @@ def doctor(checkup: bool, **of_checkup: Any) -> int:
     from isolaw.doctor import diagnose, examine, readers, states, to_dict
 
     if checkup:
-        return _checkup(**of_checkup)
+        return _checkup(device or "cuda", out)
+    if device or out:
+        raise click.UsageError(f"{'--device' if device else '--out'} requires --gpu")
     machine = examine()
     findings = diagnose(machine)
     lines = [*_facts(machine), ""]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from isolaw.cli.common import note
 from isolaw.errors import IsolawError
@@ -18,15 +17,6 @@ READING = "how logs are read"
 CURVES = "how curves and intervals are fitted"
 COSTS = "limits, hours and costs"
 _NAMED = 3  # options of each group to name in the last line of --help
-# All combinations of options that a command rejects. Any other combination has a meaning.
-_REQUIRES, _EXCLUDES = "requires", "cannot be combined with"
-_COMBINATIONS = (
-    ("doctor", "--device", _REQUIRES, "--gpu"),
-    ("doctor", "--out", _REQUIRES, "--gpu"),
-    ("problems", "--counts", _EXCLUDES, "--model"),
-    ("problems", "--counts", _EXCLUDES, "--out"),
-    ("problems", "--counts", _EXCLUDES, "--problems"),
-)
 
 
 class Further(click.Option):
@@ -53,20 +43,6 @@ class ShortHelp(click.Command):
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all, hidden=True
         )
         self.params.append(every)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; raise `click.UsageError` for options that this command does not combine."""
-        rest = super().parse_args(ctx, args)
-        flags = {
-            flag
-            for option in self.params
-            if ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-            for flag in option.opts
-        }
-        for command, flag, relation, other in _COMBINATIONS:
-            if command == self.name and flag in flags and (other in flags) == (relation == _EXCLUDES):
-                raise click.UsageError(f"{flag} {relation} {other}", ctx)
-        return rest
 
     @property
     def listed(self) -> list[click.Option]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw import commands
-from isolaw.cli.common import interruptible, json_option, note, print_document, print_result, progress_bar
+from isolaw.cli.common import interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import Further, ShortHelp
 from isolaw.cli.options import Destination, column_option, pairs
 
@@ -39,10 +38,6 @@ def _arguments(
 
 
 @click.command(cls=ShortHelp)
-@click.option(
-    "--counts", type=click.Path(),
-    help="Sample nothing; print the share of dead groups from a table of correct and samples by problem.",
-)  # fmt: skip
 @click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
 @click.option(
     "--problems", "pool", type=click.Path(),
@@ -77,9 +72,7 @@ def _arguments(
 @click.option("--dry-run", is_flag=True, help="Print the number of rollouts without loading a model.")
 @json_option
 @interruptible()
-def problems(
-    counts: str | None, model: str | None, pool: str | None, out: str | None, dry_run: bool, **options: Any
-) -> None:
+def problems(model: str | None, pool: str | None, out: str | None, dry_run: bool, **options: Any) -> None:
     """Sort a pool of problems into easy, hard and extremely hard sets.
 
     \b
@@ -95,16 +88,11 @@ def problems(
     A data set is a folder of .parquet and .jsonl files, or hf://datasets/OWNER/NAME[@REVISION][/PATH], which
     isolaw downloads once into the Hub's cache.
 
-    --counts FILE prints, for each n, the share of groups in which all rollouts are right or all are wrong.
-    FILE is counts.jsonl in --out, or another table (.jsonl, .csv, .parquet) with a row for each problem.
     """
-    if counts is not None:
-        _dead_groups(counts)
-        return
     if model is None or pool is None or out is None:
         needed = {"--model": model, "--problems": pool, "--out": out}
         missing = ", ".join(name for name, value in needed.items() if value is None)
-        raise click.UsageError(f"{missing}: missing (or --counts FILE)")
+        raise click.UsageError(f"{missing}: missing")
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
 
@@ -130,13 +118,6 @@ def problems(
     print_result(result, _summary(work, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
-
-
-def _dead_groups(counts: str) -> None:
-    """Print the share of dead groups for each n."""
-    from isolaw.fits.studies.dead_groups import dead_groups, read_counts
-
-    print_document(dead_groups(*read_counts(counts)))
 
 
 def _load(model: str, work: SplitFolder) -> Draw:
@@ -174,8 +155,6 @@ def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
         elif one["problems"]:
             text += ": not written, since a training and a validation set need more problems"
         lines.append(text)
-    counts = commands.dead_groups(work.folder / "counts.jsonl")
-    lines.append(f"To show the share of groups without a signal for each n: {counts}")
     rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
     lines.append(f"{'in no set':<15} {rest:>7,} problems")
     if report["sets"]["easy"]["written"]:

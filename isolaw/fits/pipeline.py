@@ -121,16 +121,39 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    width = _checked(curve, records)
+    if curve not in FAMILIES:
+        raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
+    positive = isinstance(records, int | float) and math.isfinite(records) and records > 0
+    if records not in ("auto", "off", None) and not positive:
+        raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
-    hold = hold or usual_hold(runs, where)
-    selection = select(runs, metric, eval_set, hold, where, x)
+    selection = select(runs, metric, eval_set, hold or usual_hold(runs, where), where, x)
     selection.flags[:0] = flags
+    return fit_selection(runs, selection, method, curve, records, draws, seed)
+
+
+def fit_selection(
+    runs: Runs,
+    selection: Selection,
+    method: Literal["surface", "paper"] = "surface",
+    curve: Literal["exp", "hill", "power"] = "exp",
+    records: float | str | None = "auto",
+    draws: int = DRAWS,
+    seed: int = 0,
+    traced: bool = True,
+) -> Law:
+    """Fit a law to runs that were selected, with the arguments of `fit`.
+
+    Unless ``traced``, the law has only the ends of its frontier, no equation and no crossovers: predictions
+    of an allocation use none of these.
+    """
+    hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
         selection = collapses.steady(selection)
     configurations = selection.configurations
     unit_of_reward = unit_of(metric, configurations)
     curves: list[Curves] = []
+    width: float | None = None  # of the bins of record points
     failed: dict[str, int] = {}
     surface: Surface | None = None
     with one_blas_thread():
@@ -139,12 +162,15 @@ def fit(
             unit: Unit = "run" if surface.model.observations.freedom else "lack of fit"
         else:
             samples, unit = resample(configurations, curve, draws, seed)
-            width = WIDTH * unit_of_reward if records == "auto" else width
+            if records == "auto":
+                width = WIDTH * unit_of_reward
+            elif isinstance(records, int | float):
+                width = float(records)
             curves, failed = _fit_all(selection, samples, curve, width)
         of_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
-        compute = np.geomspace(low, high, frontiers.POINTS)
+        compute = np.geomspace(low, high, frontiers.POINTS if traced else 2)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
         abscissa = compute * scale if hold == "B" else np.log10(compute)
         laws: dict[str, Fitted] = {}
@@ -164,7 +190,7 @@ def fit(
             path = frontiers.ridge_path(cut, configurations, reach)
             rewards = frontier.compute, frontier.reward
             logistic = _fit_law(path, abscissa)
-            laws = fit_laws(cut, path, abscissa) if hold != "nothing" else {}
+            laws = fit_laws(cut, path, abscissa, logistic) if traced and hold != "nothing" else {}
             comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
     n = SYMBOL_OF[varied(hold)]
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags, n)
@@ -175,7 +201,7 @@ def fit(
         for b in health.batches
         if b.reason
     )
-    name: Literal[X, "steps"] = "steps" if hold == "B" else x
+    name: Literal[X, "steps"] = "steps" if hold == "B" else selection.x
     document = LawDocument(
         hold=hold,
         fixed=selection.fixed,
@@ -183,7 +209,7 @@ def fit(
         eval_set=eval_set,
         method=method,
         curve=curve if curves else None,
-        records=width if curves else None,
+        records=width,
         x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
@@ -191,7 +217,7 @@ def fit(
         epochs_seen=selection.epochs_seen,
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
+        crossovers=doc.crossover_entries(configurations, *rewards, low, scale) if traced else (),
         curves=tuple(doc.curve_entry(c, curve) for c, curve in of_curves),
         bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
         comparison=comparison,
@@ -217,20 +243,6 @@ def _machine(runs: Runs) -> dict[str, Any]:
         "max_batch_rollouts": int(min(cap)) if len(cap) else None,
         "framework": str(names.pop()) if len(names) == 1 else "",
     }
-
-
-def _checked(curve: str, records: float | str | None) -> float | None:
-    """Check the options, and return the bin width of record points, or None if none is given.
-
-    Raises `InputError` for a wrong option.
-    """
-    if curve not in FAMILIES:
-        raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
-    if records in ("auto", "off", None):
-        return None
-    if isinstance(records, str) or not (math.isfinite(records) and records > 0):
-        raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
-    return float(records)
 
 
 def _fit_all(

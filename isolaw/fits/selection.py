@@ -120,6 +120,10 @@ def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
 class Selection:
     """The configurations and runs that a fit uses, the values that it holds fixed, and flags about them."""
 
+    metric: str
+    eval_set: str
+    hold: Hold
+    x: X
     configurations: list[Configuration]
     fixed: dict[str, Any]
     epochs_seen: float | None
@@ -183,7 +187,7 @@ def select(
     kept = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
     run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    return Selection(configurations, held, seen, size, run_ids, flags, diverged)
+    return Selection(metric, eval_set, hold, x, configurations, held, seen, size, run_ids, flags, diverged)
 
 
 def _diverged(

@@ -81,7 +81,6 @@ LOOKS = {
     "compare": ["compare runs n=4 n=16 --compute 1e4", "compare log law.json"],
     "problems": [
         "problems --model model --problems problems/train.jsonl --reward evilmod:f --out split --dry-run",
-        "problems --counts evilmod.py",
     ],
     "model-size": ["model-size log/rows.csv"],
     "export": ["export runs/{run} --out exported"],

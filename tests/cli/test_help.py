@@ -59,7 +59,6 @@ def test_a_command_has_sixteen_options_at_most(name: str) -> None:
     ("words", "message"),
     [
         (["doctor", "--device", "cpu"], "--device requires --gpu"),
-        (["problems", "--counts", "c.csv", "--model", "m"], "--counts cannot be combined with --model"),
     ],
 )
 def test_a_combination_without_meaning_is_refused(isolaw: Call, words: list[str], message: str) -> None:

@@ -92,6 +92,5 @@ def write(folder: Path, group: str) -> None:
         for n in (1, 3, 9, 15)
     ]
     pd.concat(sizes).to_csv(folder / "sizes.csv", index=False)
-    pd.DataFrame({"correct": [0, 1, 4, 8, 15, 16], "samples": 16}).to_csv(folder / "counts.csv", index=False)
     (folder / "unreadable.parquet").write_bytes(b"PAR1" + b"x" * 100)
     (folder / "notes.html").write_text("mine")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from isolaw.evidence import LEVEL
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, RuleLoss
 from isolaw.fits.frontier import TOLERANCE, Frontier, NStarPath
-from isolaw.fits.laws.equations import LAWS
+from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 
@@ -152,15 +152,20 @@ class Fitted:
         return LawEntry(float(self.mean[0]), float(self.most[0]), theta, interval, better)
 
 
-def fit_laws(slices: Slices, path: NStarPath, x: Floats) -> dict[str, Fitted]:
+def fit_laws(
+    slices: Slices, path: NStarPath, x: Floats, logistic: Logistic | None = None
+) -> dict[str, Fitted]:
     """Fit every law to the n* in ``path``, and compute the losses.
 
-    ``x`` (X,) is log10 C or M.
+    ``x`` (X,) is log10 C or M. ``logistic`` is the logistic law if it was fitted to ``path`` already.
     """
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():
-        theta = law.fit(x, path, weight)
+        if logistic is not None and name == "logistic":
+            theta = logistic.theta
+        else:
+            theta = law.fit(x, path, weight)
         lost = losses(slices, law.log2_n(x, theta[:1])[0])
         out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
     return out

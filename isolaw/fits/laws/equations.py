@@ -163,8 +163,7 @@ class LawForm:
 
 
 def _logistic_of(x: Floats, path: NStarPath, _: Floats) -> Floats:
-    law = fit_logistic(x, path.log2_n, path.below, path.above)
-    return np.stack([law.b, law.L, np.log(np.maximum(law.k, 1e-12)), law.x0], axis=1)
+    return fit_logistic(x, path.log2_n, path.below, path.above).theta
 
 
 def _linear_of(x: Floats, path: NStarPath, weight: Floats) -> Floats:
@@ -231,6 +230,11 @@ class Logistic:
     k: Floats
     x0: Floats
     on_bound: Bools  # whether the points leave steepness or midpoint undetermined, (D,)
+
+    @property
+    def theta(self) -> Floats:
+        """b, L, log k and x0, (D, 4)."""
+        return np.stack([self.b, self.L, np.log(np.maximum(self.k, 1e-12)), self.x0], axis=1)
 
     def __call__(self, x: ArrayLike) -> Floats:
         """Return log2 n* of each law at x (X,), as an array of shape (D, X)."""

@@ -27,7 +27,7 @@ from isolaw.fits.allocations import FAR, times_beyond
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
-from isolaw.fits.pipeline import DRAWS, fit
+from isolaw.fits.pipeline import DRAWS, fit_selection
 from isolaw.fits.predict import Prediction
 from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
@@ -123,14 +123,12 @@ def backtest(
         after = select(judging, metric, eval_set, hold, where).configurations
         _check_judged(after, budgets)
         small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
-        before = select(small, metric, eval_set, hold, where).configurations
+        selected = select(small, metric, eval_set, hold, where)
+        before = selected.configurations
         if times_beyond(budgets[-1], [grid_entry(c) for c in before]) > FAR:
             raise _no_allocation(fit_below, budgets)
         try:
-            law = fit(
-                small, metric, eval_set=eval_set, hold=hold, where=where, method=method, draws=draws,
-                seed=seed,
-            )  # fmt: skip
+            law = fit_selection(small, selected, method, draws=draws, seed=seed, traced=False)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         predictions = [law.predict(float(c)) for c in budgets]

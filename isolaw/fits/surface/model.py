@@ -70,7 +70,7 @@ _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
 _FAR = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
-_NOISE = ("seed", "run", "drift", "noise")
+_ADDED = ("common", "seed", "run", "drift", "noise")
 
 
 def _matern(distance: Floats) -> Floats:
@@ -268,23 +268,25 @@ class StructuralModel:
         out[2:-1] *= np.exp(2 * p["ceilings"])
         return out
 
-    def _discrepancy(self, p: dict[str, float], k: Kernels) -> tuple[Floats, Floats]:
-        """Return the covariance of δ0 with the slopes, and that of δ1 + δ2."""
-        common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
-        plain, across = common * k.common, smooth * k.smooth
-        plain += k.slopes
-        across += walk * k.walk
-        return plain, across
+    @staticmethod
+    def _across(p: dict[str, float], k: Kernels, learnt: Floats, others: Floats) -> Floats:
+        """Return the covariance of F (δ1 + δ2), given F at both sets of points."""
+        out = np.exp(2 * p["smooth"]) * k.smooth
+        out += np.exp(2 * p["walk"]) * k.walk
+        out *= others
+        out *= learnt[:, None]
+        return np.asarray(out)
 
     @cached_property
-    def _noise(self) -> Floats:
-        """Return the covariance of each kind of noise per unit of its size, of shape (4, O, O)."""
+    def _added(self) -> Floats:
+        """Return the covariances of δ0 and of each kind of noise per unit of their sizes, (5, O, O)."""
         o = self.observations
         apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
         of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
         looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
         return np.array([
+            self.kernels.common,
             o.seed_variance * scaled * (1 + _matern(apart / _SEED)) / 2 * (shared @ shared.T),
             of_runs,
             of_runs * np.exp(-apart / _DRIFT),
@@ -296,20 +298,13 @@ class StructuralModel:
 
         Both are in units of ``scale``, of shape (O, O) and (O,).
         """
-        p = self.named(theta)
+        p, k = self.named(theta), self.kernels
         learnt = self._learnt(p, self.points)
-        return self._observed(
-            p, learnt, self._design(learnt, self.points), *self._discrepancy(p, self.kernels)
-        )
-
-    def _observed(
-        self, p: dict[str, float], learnt: Floats, design: Floats, plain: Floats, across: Floats
-    ) -> tuple[Floats, Floats]:
-        """Return what `observed` returns, given F, the coefficients, and the covariances of δ."""
-        out = np.tensordot([np.exp(2 * p[name]) for name in _NOISE], self._noise, 1)
-        out += plain
+        design = self._design(learnt, self.points)
+        out = np.tensordot([np.exp(2 * p[name]) for name in _ADDED], self._added, 1)
+        out += k.slopes
         out += (design * self._variance(p)) @ design.T
-        out += learnt[:, None] * learnt * across
+        out += self._across(p, k, learnt, learnt)
         np.einsum("oo->o", out)[:] += _JITTER
         return out, self.y - design @ self.mean
 
@@ -346,17 +341,17 @@ class StructuralModel:
         out = []
         for other, k in ((self.points, with_data), (at, among)):
             share = learnt if other is at else self._learnt(p, other)
-            covariance, across = self._discrepancy(p, k)
+            covariance = np.exp(2 * p["common"]) * k.common
+            covariance += k.slopes
             covariance += (design * self._variance(p)) @ self._design(share, other).T
-            across *= learnt[:, None] * share
-            covariance += across
+            covariance += self._across(p, k, learnt, share)
             out.append(covariance)
         return design @ self.mean, out[0], out[1]
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
         covariance, left = self.observed(theta)
-        root, failed = dpotrf(covariance, lower=True, clean=False)
+        root, failed = dpotrf(covariance.T, lower=True, clean=False, overwrite_a=True)
         if failed:
             return 1e10
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
@@ -369,30 +364,29 @@ class StructuralModel:
         With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
         rule needs ∂/∂F once, and the derivatives of F itself.
         """
-        p, a, k = self.named(theta), self.points, self.kernels
-        learnt, variance = self._learnt(p, a), self._variance(p)
-        design, (plain, across) = self._design(learnt, a), self._discrepancy(p, k)
-        covariance, left = self._observed(p, learnt, design, plain, across)
-        root, failed = dpotrf(covariance, lower=True, clean=False)
+        covariance, left = self.observed(theta)
+        root, failed = dpotrf(covariance.T, lower=True, overwrite_a=True)
         if failed:
             return 1e10, np.zeros_like(theta)
         alpha = dpotrs(root, left, lower=True)[0]
         value = 0.5 * left @ alpha + np.log(np.diag(root)).sum()
-        inverse = np.tril(dpotri(root, lower=True)[0])
-        inward = inverse + np.tril(inverse, -1).T - np.outer(alpha, alpha)
-        both = inward * (learnt[:, None] * learnt)
-        slope = {
-            "ceilings": np.vdot(inward @ design[:, 2:-1], design[:, 2:-1] * variance[2:-1]),
-            "common": np.exp(2 * p["common"]) * np.vdot(inward, k.common),
-            "smooth": np.exp(2 * p["smooth"]) * np.vdot(both, k.smooth),
-            "walk": np.exp(2 * p["walk"]) * np.vdot(both, k.walk),
-        }
-        for name, along in zip(_NOISE, np.tensordot(self._noise, inward, 2), strict=True):
-            slope[name] = np.exp(2 * p[name]) * along
+        inverse = dpotri(root, lower=True, overwrite_c=True)[0]
+        inward = inverse + inverse.T  # W, as the upper triangle of the inverse is 0
+        np.einsum("oo->o", inward)[:] /= 2
+        inward -= alpha[:, None] * alpha
+        p, a, k = self.named(theta), self.points, self.kernels
+        learnt, variance = self._learnt(p, a), self._variance(p)
+        design = self._design(learnt, a)
+        by_design = inward @ design
+        slope = dict(zip(_ADDED, np.tensordot(self._added, inward, 2), strict=True))
+        slope["ceilings"] = np.vdot(by_design[:, 2:-1], design[:, 2:-1] * variance[2:-1])
         change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
-        of_share = np.einsum("ij,ij->i", inward, (change * variance) @ design.T + across * learnt) - alpha * (
-            change @ self.mean
-        )
+        of_share = np.sum(by_design * change * variance, axis=1) - alpha * (change @ self.mean)
+        for name, kernel in (("smooth", k.smooth), ("walk", k.walk)):
+            along = np.einsum("ij,ij,j->i", inward, kernel, learnt)
+            slope[name] = learnt @ along
+            of_share += np.exp(2 * p[name]) * along
+        slope |= {name: np.exp(2 * p[name]) * slope[name] for name in (*_ADDED, "smooth", "walk")}
         slope |= {name: of_share @ part for name, part in self._learnt_slopes(p, a).items()}
         of_residuals, more = self._of_residuals(p)
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]

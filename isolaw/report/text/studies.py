@@ -1,4 +1,4 @@
-"""The text of studies: backtests, laws side by side, model sizes, rollouts to a reward, and dead groups."""
+"""The text of studies: backtests, laws side by side, model sizes and rollouts to a reward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.evidence import count, number
+from isolaw.evidence import number
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.laws.equations import signed
 from isolaw.report.document import Document, Passage, Stanza, Table
@@ -15,7 +15,6 @@ from isolaw.report.text.law import data_line, saturation, symbol, verdict
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
     from isolaw.fits.document.schema import LawDocument
-    from isolaw.fits.studies.dead_groups import DeadGroups, GroupSize
     from isolaw.fits.studies.model_size import SizeLaw
     from isolaw.fits.studies.target_laws import LrLaw
     from isolaw.fits.studies.targets import TargetRow, TargetStudy
@@ -228,48 +227,3 @@ def _short(q: Quantity) -> str:
 
 def _ends(q: Quantity) -> str:
     return "" if q.interval is None else f"{number(q.interval[0])}–{number(q.interval[1])}"
-
-
-_USUAL = 16
-
-
-def dead_groups(result: DeadGroups) -> Document:
-    """Return the share of dead groups of a problem set; the first line is about n = 16."""
-    least, most = result.samples
-    usual = min(result.sizes, key=lambda size: abs(size.rollouts_per_problem - _USUAL))
-    samples = f"{least}" if least == most else f"{least} to {most}"
-    heads = ("all wrong", "all right", "live of 100", "live in 1,000 rollouts", "estimate")
-    rows = [["n", "dead", "95 % interval", *heads]]
-    rows += [_row(size) for size in result.sizes]
-    lines: list[Stanza] = [
-        f"With n = {usual.rollouts_per_problem}, {_share(usual.dead.value or 0.0)} of the groups have no "
-        f"signal: of 100 problems in a batch, {100 * usual.live:.0f} contribute to the gradient.",
-        f"The estimate is from {count(result.problems, 'problem')} with {samples} samples each; "
-        f"{_share(result.mean)} of the samples are correct on average.",
-        Table.of(rows),
-        "A group is dead if all its rollouts are right or all are wrong: its advantages are then 0.",
-        "Of the B_p problems of a batch, B_p · (1 − dead) contribute to the gradient.",
-        "An unbiased estimate assumes no model of pass rates.",
-    ]
-    if any(size.basis == "model" for size in result.sizes):
-        lines.append(
-            f"A model estimate is for an n above the {least} samples of a problem. Its value comes from a "
-            "beta-binomial fit. Its interval assumes no model, and more samples narrow the interval."
-        )
-    lines.append("Pass rates are for the sampled model; they change during training.")
-    return Document.of("groups without a signal", lines, result.to_dict())
-
-
-def _row(size: GroupSize) -> list[str]:
-    dead = size.dead
-    low, high = dead.interval or (None, None)
-    ends = f"{100 * (low or 0.0):.1f}–{_share(1.0 if high is None else high)}"
-    return [
-        str(size.rollouts_per_problem), _share(dead.value or 0.0), ends,
-        _share(size.wrong), _share(size.right),
-        f"{100 * size.live:.0f}", number(size.per_thousand_rollouts), size.basis,
-    ]  # fmt: skip
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
