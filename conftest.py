@@ -16,8 +16,8 @@ TORCH = importlib.util.find_spec("torch") is not None
 # Files whose tests run vLLM in pytest's own process; then the others that take longest, and all that is left:
 # of the tests without PyTorch what waits or has few long tests, then those of the real backend.
 _WITH_VLLM = (
-    *("test_backend", "test_resume"),
-    *("train/test_loop", "train/test_ranks", "rollout/test_samplers", "rollout/test_difficulty"),
+    *("test_backend", "train/test_loop", "train/test_adapters"),
+    *("rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
     *("test_docs", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
@@ -27,6 +27,8 @@ _LONG = (
     "backends/real/test_nodes",
     *(
         "backends/real/train/test_pipeline",
+        "backends/real/train/test_ranks",
+        "backends/real/test_resume",
         "backends/real/test_turns",
         "backends/real/train/test_memory",
         "backends/real/train/test_trainer",
@@ -95,7 +97,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return nodeid if "::test_blocks_run[" in nodeid else together.get(file, file)
+            alone = re.search(r"::test_(blocks|tutorials)_run\[", nodeid)
+            return nodeid if alone else together.get(file, file)
 
         def _assign_work_unit(self, node: Any) -> None:
             for name in first:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import sys
 import threading
@@ -44,23 +42,6 @@ def went_on_from_its_state(events: list[Event], lost: str) -> bool:
     step = int(events[at].cause.rpartition("repeats the run from step ")[2])
     first = next(e for e in events[at:] if e.kind == "checkpoint" and e.run_id == lost)
     return step > 0 and first.compute > step * 16
-
-
-# A machine that is removed, below, takes runs along.
-@pytest.mark.nightly
-def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same) -> None:
-    out, events, killed = tmp_path / "out", [], ""
-    for event in events_of(long(executor=on_ray()), out):
-        state = SweepStore(out).run(event.run_id).last_state if event.run_id else None
-        if not killed and event.kind == "checkpoint" and state:
-            killed = event.run_id
-            os.kill(holder(out, killed), signal.SIGKILL)
-        events.append(event)
-    assert killed
-    assert [e.kind for e in events if e.kind != "checkpoint"].count("warning") == 1
-    assert went_on_from_its_state(events, killed)
-    assert engine.status(out)["done"] == 2
-    same(SweepStore(out).collect(), alone)
 
 
 def test_a_machine_that_is_removed(tmp_path: Path, long, cluster, on_ray, with_a_state, alone, same) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,22 +190,6 @@ def test_sbatch_squeue_and_a_machine_that_fails(
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
 
 
-@pytest.mark.nightly  # test_real_slurm.py has it with SLURM's own commands
-@pytest.mark.slow
-def test_jobs_of_an_engine_that_was_killed_are_adopted(
-    make, tmp_path: Path, long, slurm_commands: Path, killed_engine, wait_for, same
-) -> None:
-    spec, out = long(executor={"kind": "slurm"}), tmp_path / "out"
-    killed_engine(spec, out, lambda: len(list(slurm_commands.iterdir())) == 2)
-    events = make(spec, out)
-    warnings = [e.cause for e in events if e.kind == "warning"]
-    assert len(warnings) == 2
-    assert all("already executes the run; waiting" in cause for cause in warnings)
-    assert len(list(slurm_commands.iterdir())) == 2
-    assert engine.status(out)["done"] == 2
-    same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
-
-
 def test_what_sbatch_refuses_of_the_first_ends_the_sweep(
     make, tmp_path: Path, tiny, slurm_commands: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,20 +250,6 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, isolaw, one: Pat
     code, out, _ = isolaw("run-one", one)
     assert (code, out.strip()) == (0, f"{one}: is done")
     assert engine.status(one.parent.parent)["done"] == 1
-
-
-@pytest.mark.nightly  # test_real_slurm.py suspends its jobs, too
-@pytest.mark.slow
-def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_for) -> None:
-    """As SLURM does with jobs that it suspends."""
-    run = SweepStore(one.parent.parent).run(one.name)
-    process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: run.recorded().checkpoints)
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(1.5)
-    process.send_signal(signal.SIGCONT)
-    _, said = process.communicate(timeout=300)
-    assert (process.returncode, said) == (0, "")
 
 
 def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:
