@@ -31,7 +31,8 @@ from isolaw.metrics import is_reward
 from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import by_training, of_list
+from isolaw.readers.records import of_list
+from isolaw.readers.trainings import by_training
 
 _FEWEST = 3  # lines required to recognise a console
 _LONGEST = 5_000  # bytes of a line

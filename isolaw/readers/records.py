@@ -8,8 +8,7 @@ agree; if they do not, the user decides.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,99 +26,19 @@ from isolaw.readers.names import (
     BATCH,
     CALLED,
     MAYBE,
-    RUN_NAMES,
     SPLIT,
-    STEPS,
     SYMBOL,
     counts,
     guess,
+    is_step,
     plain,
 )
 from isolaw.readers.raw_log import number
 from isolaw.runs import CURVE, after_last_value, listed
 
 Floats = NDArray[np.float64]
-# A training whose first record is later than this many intervals between records continues a checkpoint.
-_FROM_SCRATCH = 2
 _SLACK = 0.02  # relative; a counter or a compute can be read off a figure
-# Words in the names of what a trainer measures; a learning rate can follow a schedule.
-_MEASURED = {
-    *("loss", "lr", "learning", "grad", "gradient", "norm", "kl", "entropy", "clip", "clipfrac"),
-    *("advantage", "length", "tokens", "epoch", "time", "times", "elapsed", "duration", "seconds", "secs"),
-    *("timestamp", "wall", "runtime", "memory", "mem", "gb", "mb", "throughput", "speed", "eta"),
-}
 _MAYBE_N = set(MAYBE["rollouts_per_problem"].split())
-
-
-def is_step(key: str) -> bool:
-    """Return whether a key counts steps, as ``train/global_step`` does."""
-    return plain(key.rpartition("/")[2]) in STEPS.split()
-
-
-_Measured = Mapping[
-    str, tuple[Sequence[int], Sequence[float]]
-]  # metric → ascending positions, and its values
-
-
-def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
-    """Return the positions at which another training begins in the same file.
-
-    ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
-    and ``settings`` the positions before which a configuration was printed that differs from the one before.
-    Another training begins where a metric's steps start again from their first one, with other values. A
-    resumed run goes back only to its last checkpoint.
-
-    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
-    []
-    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": (range(1, 7), range(1, 7)), "val/acc": ([0], [0.1])})
-    [4]
-    >>> trainings([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
-    []
-    """
-    steps = np.asarray(step, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(steps))
-    begins: list[int] = []
-    start, furthest, fall, before = 0, -np.inf, -1, -np.inf
-    if not settings and not (np.diff(steps[known]) < 0).any():
-        return begins
-    for at in known.tolist():
-        now = steps[at]
-        fall = at if now < before or at in settings else fall
-        before = now
-        if now > furthest or (now == furthest and at not in settings):
-            furthest = now
-        elif fall > start and _again(
-            steps, start, fall, at, places, any(fall <= each <= at for each in settings)
-        ):
-            begins.append(fall)
-            start, furthest = fall, now
-    return begins
-
-
-def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
-    """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
-    for positions, values in places.values():
-        low, here = bisect_left(positions, start), bisect_left(positions, at)
-        high = bisect_left(positions, fall)
-        if high == low or here == len(positions) or positions[here] != at:
-            continue
-        past = steps[np.asarray(positions[low:high])]
-        first = past[0]
-        if np.isnan(first) or steps[fall] > first:
-            continue
-        same = [
-            k for k in np.flatnonzero(past == steps[at]).tolist() if _equal(values[low + k], values[here])
-        ]
-        gaps = np.diff(past)
-        interval = gaps[gaps > 0].max(initial=0)
-        scratch = past.max() > first and first <= _FROM_SCRATCH * interval
-        if resettled or (scratch and not same):
-            return True
-    return False
-
-
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
 
 
 LENGTH = "len({})"  # column with the length of a list of rewards
@@ -174,65 +93,6 @@ def with_settings(
     where = f"{what} {listed(list(map(str, without)), 4)}"
     note = f"{where} has no step, so its values are settings, read as columns: {', '.join(names)}"
     return out, kept, [note[:500]] if names else []
-
-
-def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str] = ()) -> pd.DataFrame:
-    """Return a table whose column ``run`` names the trainings in it, if there are several.
-
-    ``attrs["falls"]`` has the rows at which steps go back, as in a resumed run. A table whose columns
-    distinguish the trainings already names its runs. ``step`` is the column of the steps, ``name`` the name
-    of the first training, and ``named`` has the columns that the user names.
-    """
-    steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
-    falls = np.flatnonzero(np.diff(steps, prepend=-np.inf) < 0)
-    others = [column for column in frame.columns if column != step]
-    if not falls.size or not others:
-        return frame
-    numeric = [c for c in others if pd.api.types.is_numeric_dtype(frame[c])]
-    segment = np.searchsorted(falls, np.arange(len(frame)), side="right")
-    of_runs = guess(others, RUN_NAMES).values()
-    if _labels(frame[others], segment, named) or any(frame[column].nunique() > 1 for column in of_runs):
-        return frame
-    cells = {c: frame[c].to_numpy(np.float64, na_value=np.nan) for c in numeric}
-    places = {c: np.flatnonzero(~np.isnan(values)).tolist() for c, values in cells.items()}
-    begins = trainings(steps, {c: (at, cells[c][at].tolist()) for c, at in places.items()})
-    training = np.searchsorted(begins, np.arange(len(frame)), side="right")
-    if begins and (of_runs or _labels(frame[others], training, named)):
-        return frame
-    out, notes = frame.copy(), list(frame.attrs.get("notes", ()))
-    out.attrs["falls"] = frame.index[falls].tolist()
-    if begins:
-        names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
-        out.insert(0, "run", names[training])
-        out.attrs["trainings"] = True
-        where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
-        notes.append(f"the steps start again at {where}, so other trainings begin there")
-    out.attrs["notes"] = notes
-    return out
-
-
-def _labels(frame: pd.DataFrame, part: NDArray[np.int64], named: Collection[str]) -> bool:
-    """Return whether columns that are constant within most parts distinguish most parts.
-
-    Not all: a row that is repeated by mistake is no training of its own.
-    """
-    sizes, labels = np.bincount(part), []
-    for name, cells in frame.items():
-        if name not in named and (is_measured(str(name)) or (cells.dtype.kind == "f" and sizes.min() < 2)):
-            continue
-        values = cells.groupby(part).agg(["nunique", "first"])
-        if (values["nunique"] == 1).mean() > 0.5 and cells.notna().all():
-            labels.append(values["first"])
-    return bool(labels) and bool(pd.concat(labels, axis=1).duplicated().mean() < 0.5)
-
-
-def is_measured(column: str) -> bool:
-    """Return whether a column measures training, so that it cannot be a label of runs.
-
-    >>> [is_measured(name) for name in ("train/loss", "lr", "elapsed_time", "gpu_mem", "variant", "seed")]
-    [True, True, True, True, False, False]
-    """
-    return is_reward(column) or not _MEASURED.isdisjoint(plain(column).split("_"))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.trainings import repeats
 
 Floats = NDArray[np.float64]
 
@@ -102,12 +103,7 @@ def stitch(
                 if at > max(last, out.diverged.get(place, -1)):
                     out.diverged[place] = int(at)
     differing_steps = np.unique(np.concatenate(other)).size
-    if differing_steps:
-        out.notes.append(
-            f"{_count(differing_steps, 'step')} repeated with other values; isolaw kept the later values"
-        )
-    if same := np.unique(np.concatenate(again)).size - differing_steps:
-        out.notes.append(f"{_count(same, 'step')} repeated with the same values; isolaw counts them once")
+    out.notes += repeats(differing_steps, np.unique(np.concatenate(again)).size - differing_steps)
     if thinned:
         out.notes.append(
             f"{_count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"

@@ -35,8 +35,9 @@ from isolaw.readers.containers.notebook import (
 )
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
+from isolaw.readers.names import is_step
 from isolaw.readers.raw_log import HEAD, RawLog, number
-from isolaw.readers.records import is_step, of_list, with_settings
+from isolaw.readers.records import of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages

@@ -19,7 +19,7 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
-from isolaw.readers import frameworks, table_segments
+from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
@@ -36,19 +36,26 @@ from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_
 from isolaw.readers.proposals import proposed
 from isolaw.readers.records import (
     LENGTH,
-    by_training,
     check_compute,
     check_said,
     counted_batch,
     ends_in_nan,
-    is_measured,
     of_training_rows,
     split_batch,
     steps_of_rollouts,
 )
-from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
+from isolaw.readers.table_columns import (
+    TableNeeds,
+    apply,
+    check_complete,
+    columns_used,
+    from_names,
+    melt,
+    value_alone,
+)
 from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
+from isolaw.readers.trainings import PART, by_training, is_measured, join, names_of, naming, once
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
 
 def read_table(
@@ -73,7 +80,7 @@ def read_table(
     by_name: list[str] = []
     if ways:
         used = set() if used is None else used
-        given = table_segments.from_names(frame, ways, used, how.columns, str(path))
+        given = from_names(frame, ways, used, how.columns, str(path))
         by_name = [column for column in given.columns if column not in frame.columns]
         frame[given.columns] = given
         how = how.but(columns={**{name: name for name in given.columns}, **how.columns})
@@ -168,23 +175,29 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             table[column] = value
     identity = [*IDENTITY, *attribute_names]
     unused = [c for c in frame.columns if c not in {*used, *COLUMNS, metric, phase}]
-    named = ["run_id"] if "run_id" in table else table_segments.names_of(table, unused)
+    named = ["run_id"] if "run_id" in table else names_of(table, unused)
     notes += of_training_rows(table, [*(name for name in identity if name not in SPLIT), *named], source)
-    naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
+    by = None if "run_id" in table else naming(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
     there = {*how.names, *frame.columns}
     # The trainings in one file can differ in anything, so their seeds are asked for.
-    seeded, numbered = "seed" in there or "trainings" in frame.attrs, "step" in table
-    if naming:  # joined below; until then, each segment counts its own steps
-        table["run_id"] = _run_ids(table, [*identity, *naming.names])
+    seeded = "seed" in there or "trainings" in frame.attrs
+    attributed = {name: name for name in attribute_names}
+    table[PART] = 0
+    if by:
+        notes += join(table, identity, by, seeded)
+        attributed |= by.settings
+        unused = [c for c in unused if c not in {*by.names, *by.settings.values()}]
     elif "run_id" in table:
         table["run_id"] = table["run_id"].astype("str")
     else:
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
+    if falls := frame.attrs.get("falls"):
+        table[PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
     check_said(table, frame, how, unused, source)
     notes += steps_of_rollouts(table) if "step" in there else []
@@ -209,18 +222,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     table, converted = _in_fractions(table, units, source)
     notes += converted
     notes += check_compute(table, source) if {"step", "compute"} <= there else []
-    attributed = {name: name for name in attribute_names}
-    if naming:
-        table, joined = table_segments.join(table, identity, naming, numbered, seeded)
-        notes += joined
-        if columns and ends.any():  # a run that was resumed after NaN has not diverged
-            table = table[table["value"].notna() | after_last_value(table)]
-        attributed |= naming.attributes
-        unused = [c for c in unused if c not in naming.used]
-    elif falls := frame.attrs.get("falls"):
-        segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
-        table, repeated = table_segments.once(table, segment, segment)
-        notes += repeated
+    table, repeated = once(table)
+    notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}
@@ -308,7 +311,7 @@ def _with_metric_names(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, s
         return {}, ""
     free = [str(column) for column in frame.columns if column not in {*how.texts, *COLUMNS}]
     run, step = (how.columns.get(name, name) for name in ("run_id", "step"))
-    runs = [run] if "run_id" in there else table_segments.names_of(frame, free)
+    runs = [run] if "run_id" in there else names_of(frame, free)
     for column in free:
         if not _contains_rewards(frame[column]):
             continue
