@@ -28,8 +28,8 @@ from isolaw.readers.measures import in_percent, is_supervised
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, only, option, resolve
-from isolaw.readers.stitch import ROUNDED, RunCurves, stitch
-from isolaw.readers.trainings import of_logs
+from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.readers.trainings import ROUNDED, of_logs
 from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.

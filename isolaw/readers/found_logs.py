@@ -66,26 +66,11 @@ class FoundLog:
         return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
-@dataclass(frozen=True)
-class Group:
-    """A group of logs that cannot be fitted for one common reason."""
-
-    status: LogStatus
-    needs: tuple[str, ...]
-    message: str
-    runs: tuple[str, ...]
-
-
-def groups(candidates: Iterable[FoundLog]) -> list[Group]:
-    """Return the logs that are not ready, grouped by reason."""
-    members: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
-    for candidate in candidates:
-        if candidate.status is not LogStatus.READY:
-            members.setdefault((candidate.status, tuple(candidate.needs), candidate.message), []).append(
-                candidate.run
-            )
+def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:
+    """Return the logs that are not ready, grouped by reason: status, missing values and message."""
+    alike: dict[tuple[LogStatus, tuple[str, ...], str], list[FoundLog]] = {}
+    for log in candidates:
+        if log.status is not LogStatus.READY:
+            alike.setdefault((log.status, tuple(log.needs), log.message), []).append(log)
     order = list(LogStatus)
-    return sorted(
-        (Group(*key, tuple(runs)) for key, runs in members.items()),
-        key=lambda group: order.index(group.status),
-    )
+    return sorted(alike.values(), key=lambda logs: order.index(logs[0].status))

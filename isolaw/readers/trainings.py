@@ -33,6 +33,10 @@ Floats = NDArray[np.float64]
 # A training whose first record is later than this many intervals between records continues a checkpoint.
 _FROM_SCRATCH = 2
 _SHOWN = 4
+_MIXED = 2  # steps
+# rtol and atol of equal values in different containers: TensorBoard stores 32-bit numbers, and consoles print
+# few digits.
+ROUNDED = 1e-4, 6e-4
 PART = "_part"  # the column with the place of each row's part among the parts of its run
 # Words in the names of what a trainer measures; a learning rate can follow a schedule.
 _MEASURED = {
@@ -313,14 +317,32 @@ def once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return kept.drop(columns=PART), repeats(int(differing.sum()), int((~differing).sum()))
 
 
+def mixed(key: str, step: Floats, value: Floats) -> str:
+    """Return the problem if a key has consecutive values for one step at two or more steps, else "".
+
+    A resumed run goes back by several steps. Consecutive values for one step therefore come from two kinds of
+    rows, or from parts of a batch. So do four values for one step, since no run resumes there so often.
+    """
+    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
+    steps = np.unique(step[1:][twice]).size
+    if steps < _MIXED and twice.sum() <= _MIXED:
+        return ""
+    at = int(np.flatnonzero(twice)[0])
+    return (
+        f"{key} has several values at {count(steps, 'step')}, e.g. at step {step[at]:g}: "
+        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of "
+        "parts of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, "
+        "e.g. eval/"
+    )
+
+
 def repeats(differing: int, same: int) -> list[str]:
     """Return the notes about steps of a run that are repeated, with other values or with the same ones."""
-    kinds = (
-        (differing, "other values; isolaw kept the later values"),
-        (same, "the same values; isolaw counts them once"),
-    )
-    return [
-        f"{number:,} step{'' if number == 1 else 's'} repeated with {text}"
-        for number, text in kinds
-        if number
-    ]
+    other = f"{count(differing, 'step')} repeated with other values; isolaw kept the later values"
+    equal = f"{count(same, 'step')} repeated with the same values; isolaw counts them once"
+    return [*([other] if differing else []), *([equal] if same else [])]
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with the name of what it counts, in the plural unless it is 1."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
