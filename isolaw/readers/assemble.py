@@ -60,10 +60,6 @@ class _LoggedRun(FoundLog):
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
 
-    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
-        """Mark the run as one that cannot be fitted, with the reason."""
-        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
-
     def take(self, resolved: Resolved) -> None:
         """Store the resolved facts of the run."""
         self.facts, self.notes = resolved.facts, resolved.notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -60,6 +60,10 @@ class FoundLog:
     def n(self) -> int | None:
         """Rollouts per problem, or None if unknown."""
         return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
+
+    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
+        """Mark the run as one that cannot be fitted, with the reason."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the log's facts and its status as JSON-compatible data."""

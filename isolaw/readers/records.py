@@ -264,16 +264,17 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
 
 def check_said(
     table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
-) -> None:
+) -> list[str]:
     """Raise `DataError` if an unmapped column contradicts n, B_p or B, or counts other rollouts than B_p · n.
 
     A column counts each record, or from the start. Only rows of training are checked, if there are any;
-    evaluations have a number of problems and samples of their own. What the user maps is trusted.
+    evaluations have a number of problems and samples of their own. What the user maps is trusted. Returns a
+    note if the steps may count rollouts.
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     numbers = rows[["run_id"]].join(rows[[_B, _N, "step"]].apply(pd.to_numeric, errors="coerce"))
     if numbers.isna().any(axis=None) or (numbers[_N] < 1).any():
-        return  # `Runs` reports this
+        return []  # `Runs` reports this
     numbers[_BATCH] = numbers[_B] * numbers[_N]
     trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
     overridden = {name: name for name in _SAY if name in how.values and name in frame}
@@ -311,32 +312,55 @@ def check_said(
                 + "; if it counts something else: "
                 + option("columns", "C", f"{_B}*{_N}*step")
             )
+    return _steps_of_rollouts(table) if "step" in {*how.names, *frame.columns} else []
 
 
-def counted_batch(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
-    """Return a column that counts the rollouts of each step, and their number, if B_p or n is missing.
+def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
+    """Return how to read a table that counts its rollouts, which states n or B = B_p · n; and notes.
+
+    The length of a list of rewards is such a count, and so is a column that counts the rollouts of each step.
+    Raises `DataError` if a list is no multiple of n.
 
     >>> frame = pd.DataFrame({"step": [1, 2, 3], "rollout_count": 20, "loss": 0.1})
-    >>> counted_batch(frame, HowToRead())
-    ('rollout_count', 20)
+    >>> with_counts(frame, HowToRead(), "run.csv")[1]
+    ['the column rollout_count is 20 a step, which isolaw reads as B = B_p · n']
     """
     columns = list(map(str, frame.columns))
+
+    def stating(name: str, count: int) -> HowToRead:
+        return how.but(set={**how.set, "": {**how.values, name: count}})
+
+    known, notes = {*how.names, *columns} & {*SPLIT}, list[str]()
+    rewards = [name for name in columns if is_reward(name) and LENGTH.format(name) in columns]
+    of = how.metric or (rewards[0] if len(rewards) == 1 else "")
+    lengths = frame[LENGTH.format(of)].dropna().unique() if of in rewards else ()
+    if len(lengths) == 1:
+        length, n, where = (
+            int(lengths[0]),
+            how.values.get(_N),
+            f"the lists {of} have {lengths[0]:,.0f} values",
+        )
+        if n is not None and length % n and n != 1:
+            raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
+        if _N not in known and len(known) < 2:
+            how, notes, known = stating(_N, length), [f"{where}, which is n"], {*known, _N}
+        elif n is not None and length != n and known == {_N}:
+            return stating(_BATCH, length), [f"{where}, which is B = B_p · n"]
     step = how.columns.get("step") or guess(columns).get("step")
-    known = {*how.names, *columns} & {*SPLIT}
     if step not in columns or len(known) > 1 or _BATCH in known or "compute" in how.columns:
-        return None
+        return how, notes
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
     for column in (c for c in columns if c not in how.texts and c not in guess(columns).values()):
-        if counts(column) != "rollouts" or plain(column) in MAYBE[_N].split() or words_of(column) & HELD_OUT:
+        if counts(column) != "rollouts" or plain(column) in _MAYBE_N or words_of(column) & HELD_OUT:
             continue
-        value = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
-        count = _count_of(column, steps, value)
-        if count and len(count.a_step) == 1 and count.a_step[0] == int(count.a_step[0]) > 1:
-            return column, int(count.a_step[0])
-    return None
+        count = _count_of(column, steps, pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64))
+        if count and len(count.a_step) == 1 and (batch := int(count.a_step[0])) == count.a_step[0] > 1:
+            note = f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n"
+            return stating(_BATCH, batch), [*notes, note]
+    return how, notes
 
 
-def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
+def _steps_of_rollouts(table: pd.DataFrame) -> list[str]:
     """Return a note if all steps are consecutive multiples of B_p · n, since they may count rollouts."""
     b, n, step = (pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step"))
     batch, steps = (b * n).iloc[0], np.unique(step)

@@ -35,14 +35,12 @@ from isolaw.readers.measures import (
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
 from isolaw.readers.records import (
-    LENGTH,
     check_compute,
     check_said,
-    counted_batch,
     ends_in_nan,
     of_training_rows,
     split_batch,
-    steps_of_rollouts,
+    with_counts,
 )
 from isolaw.readers.table_columns import (
     TableNeeds,
@@ -134,12 +132,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         if recognised:
             how = how.but(columns={**recognised, **how.columns})
             notes.append(note)
-    how, lengths = _with_lengths(frame, how, source)
-    notes += lengths
-    if (counted := counted_batch(frame, how)) is not None:
-        column, batch = counted
-        how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
-        notes.append(f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n")
+    how, counted = with_counts(frame, how, source)
+    notes += counted
     check_complete(frame, how, source)
     metric, reward = how.metric, how.metric or "avg@4"
     attribute_names = [name for name in how.names if name not in {*COLUMNS, reward, SPLIT[2]}]
@@ -177,7 +171,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     unused = [c for c in frame.columns if c not in {*used, *COLUMNS, metric, phase}]
     named = ["run_id"] if "run_id" in table else names_of(table, unused)
     notes += of_training_rows(table, [*(name for name in identity if name not in SPLIT), *named], source)
-    by = None if "run_id" in table else naming(table, IDENTITY, unused)
+    names, settings = ([], {}) if "run_id" in table else naming(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
         column = next(c for c in identity if empty[c].any())
@@ -187,10 +181,10 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     seeded = "seed" in there or "trainings" in frame.attrs
     attributed = {name: name for name in attribute_names}
     table[PART] = 0
-    if by:
-        notes += join(table, identity, by, seeded)
-        attributed |= by.settings
-        unused = [c for c in unused if c not in {*by.names, *by.settings.values()}]
+    if names:
+        notes += join(table, identity, names, list(settings.values()), seeded)
+        attributed |= settings
+        unused = [c for c in unused if c not in {*names, *settings.values()}]
     elif "run_id" in table:
         table["run_id"] = table["run_id"].astype("str")
     else:
@@ -199,8 +193,7 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     if falls := frame.attrs.get("falls"):
         table[PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
-    check_said(table, frame, how, unused, source)
-    notes += steps_of_rollouts(table) if "step" in there else []
+    notes += check_said(table, frame, how, unused, source)
     of_reward = {reward: reward} if wide else {}
     columns = {name: column.column for name, column in how.metrics.items()} or of_reward
     if columns:
@@ -260,29 +253,6 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
                 f"{other}"
             )
     return table["metric"].map(lambda name: sets[str(name)]), notes
-
-
-def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
-    """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
-    called = LENGTH.partition("{")[0]
-    lists = [column for column in map(str, frame.columns) if column.startswith(called)]
-    rewards = [c for c in map(str, frame.columns) if is_reward(c) and not c.startswith(called)]
-    metric = how.metric or (rewards[0] if len(rewards) == 1 else "")
-    if LENGTH.format(metric) not in lists or frame[LENGTH.format(metric)].nunique() != 1:
-        return how, []
-    lists = [LENGTH.format(metric)]
-    length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
-    known = {*how.names, *frame.columns} & {*SPLIT}
-    where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"
-    n = how.values.get(SPLIT[1])
-    if SPLIT[1] not in known and len(known) < 2:
-        return how.but(set={**how.set, "": {**how.values, SPLIT[1]: length}}), [f"{where}, which is n"]
-    if n is not None and length % n and n != 1:
-        raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
-    if n is not None and length != n and known == {SPLIT[1]}:
-        values = {**how.values, SPLIT[2]: length}
-        return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
-    return how, []
 
 
 def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -208,14 +207,6 @@ def is_measured(column: str) -> bool:
 # Runs that the columns of a table name
 
 
-@dataclass(frozen=True)
-class Naming:
-    """The columns by which a table distinguishes its runs and their parts."""
-
-    names: tuple[str, ...]  # from the coarsest (the run's name) to the finest
-    settings: Mapping[str, str]  # an attribute of a run, such as lr → its column
-
-
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the columns that name runs, the coarsest first, without columns that number the rows."""
     called = guess(columns, RUN_NAMES).values()
@@ -223,14 +214,17 @@ def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda column: int(table[column].nunique()))
 
 
-def naming(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) -> Naming | None:
-    """Return the columns of ``free`` that name runs, if the identity columns do not distinguish runs.
+def naming(
+    table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the columns of ``free`` by which a table distinguishes its runs and their parts.
 
-    Returns None if no column does, or if none varies among the rows with the same identity.
+    They are the columns that name runs, from the coarsest (the run's name) to the finest, and the attributes
+    of a run, such as lr, each with its column. Both are empty if the identity columns distinguish the runs.
     """
     names = names_of(table, free)
     if not names or not (table.groupby(list(identity))[names].nunique() > 1).any(axis=None):
-        return None
+        return [], {}
     varying = [column for column in free if column not in names and table[column].nunique() > 1]
     of_part = table.groupby(names, sort=False)[varying].nunique(dropna=False)
     fixed = [c for c in varying if (of_part[c] == 1).all() and table[c].notna().all()]
@@ -244,17 +238,25 @@ def naming(table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]) ->
         and (runs[c].nunique() == 1).all()
         and table[c].nunique() < max(runs.ngroups, 3)
     }
-    return Naming(tuple(names), {**recipe, **labels})
+    return names, {**recipe, **labels}
 
 
-def join(table: pd.DataFrame, identity: Sequence[str], by: Naming, seeded: bool) -> list[str]:
+def join(
+    table: pd.DataFrame,
+    identity: Sequence[str],
+    names: Sequence[str],
+    attributes: Sequence[str],
+    seeded: bool,
+) -> list[str]:
     """Join parts to runs: set the columns ``run_id`` and `PART`, in place; return notes.
+
+    ``names`` and ``attributes`` are the columns that `naming` returns.
 
     Without a column ``step``, every part is a run. Unless ``seeded`` is true (the table has seeds), the runs
     of one configuration are numbered as repeats in the column ``seed``.
     """
-    label, *finer = by.names
-    settings = list(dict.fromkeys([*identity, *by.settings.values()]))
+    label, *finer = names
+    settings = list(dict.fromkeys([*identity, *attributes]))
     part = table.groupby([label, *settings, *finer], sort=False).ngroup()
     numbered = "step" in table
     steps = pd.to_numeric(table["step"] if numbered else part, errors="coerce").groupby(part)
@@ -282,15 +284,14 @@ def join(table: pd.DataFrame, identity: Sequence[str], by: Naming, seeded: bool)
             place[at] = 0
         runs[run], run_of[at] = at, run
     table["run_id"], table[PART] = part.map(run_of), part.map(place)
-    distinguishing = ", ".join([*by.names, *by.settings.values()])
-    notes = [f"the columns {distinguishing} distinguish runs"]
+    notes = [f"the columns {', '.join([*names, *attributes])} distinguish runs"]
     sizes = pd.Series(run_of).value_counts(sort=False)
     if (sizes > 1).any():
         joined = sizes.index[sizes > 1].tolist()
         notes.append(f"{sizes[joined].sum()} segments are {len(joined)} runs: {listed(joined, _SHOWN)}")
     if not seeded:
         heads = parts.assign(run=pd.Series(run_of))[[place[at] == 0 for at in parts.index]]
-        alike = heads.groupby([*identity, *by.settings.values()], sort=False)["run"]
+        alike = heads.groupby([*identity, *attributes], sort=False)["run"]
         table["seed"] = table["run_id"].map(dict(zip(heads["run"], alike.cumcount(), strict=True)))
         repeats = [" and ".join(runs) for _, runs in alike if len(runs) > 1]
         if repeats:
