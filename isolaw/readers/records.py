@@ -331,9 +331,9 @@ def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowTo
         return how.but(set={**how.set, "": {**how.values, name: count}})
 
     known, notes = {*how.names, *columns} & {*SPLIT}, list[str]()
-    rewards = [name for name in columns if is_reward(name) and LENGTH.format(name) in columns]
+    rewards = [name for name in columns if is_reward(name) and not name.startswith(LENGTH[:4])]
     of = how.metric or (rewards[0] if len(rewards) == 1 else "")
-    lengths = frame[LENGTH.format(of)].dropna().unique() if of in rewards else ()
+    lengths = frame[LENGTH.format(of)].dropna().unique() if LENGTH.format(of) in columns else ()
     if len(lengths) == 1:
         length, n, where = (
             int(lengths[0]),
