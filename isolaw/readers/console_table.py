@@ -127,7 +127,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = frame.drop(columns="bar")
     apart = [rows for _, rows in lines_of_text.groupby(keys[1:])] if keys[1:] else [lines_of_text]
     for curve in apart:
-        for column in frame.columns.difference(keys):
+        for column in frame.columns.drop(keys):
             known = curve[["step", column]].dropna().to_numpy(np.float64)
             if problem := mixed(column, known[:, 0], known[:, 1]):
                 raise DataError(f"{path}: {problem}")

@@ -72,8 +72,7 @@ Floats = NDArray[np.float64]
 
 
 def _numeric(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    numbers = frame[list(columns)].select_dtypes("number")
-    return list(map(str, numbers))
+    return list(map(str, frame[list(columns)].select_dtypes("number")))
 
 
 def _summarises(column: str) -> bool:

@@ -193,8 +193,7 @@ def split_batch(table: pd.DataFrame, source: str) -> None:
         return
     numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
     if _B not in table.columns and (numbers[_BATCH] < numbers[_N]).all():  # a group feeds several updates
-        updates = numbers[_N] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
-        table[_B] = numbers[_BATCH] * updates / numbers[_N]
+        table[_B] = numbers[_BATCH] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
         if "compute" not in table.columns and "step" in table.columns:
             table["compute"] = numbers[_BATCH] * pd.to_numeric(table["step"], errors="coerce")
         return

@@ -100,9 +100,9 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
 
 def _no_run(rule: Rule) -> str:
     """Return what is wrong with a rule that no run uses."""
-    if isinstance(rule, Assignment):
-        return f"no run matches {rule.glob!r}" if rule.glob else "no run uses it"
-    return "no run matches it"
+    if not isinstance(rule, Assignment):
+        return "no run matches it"
+    return f"no run matches {rule.glob!r}" if rule.glob else "no run uses it"
 
 
 class _Collector:

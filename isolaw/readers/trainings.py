@@ -307,13 +307,13 @@ def join(
 def once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table with one row for each step of a run, that of its last part, and notes.
 
-    If rows differ within a part, all rows stay.
+    If rows differ within a part, all rows of the last parts stay.
     """
     repeated = table[table.duplicated(KEY, keep=False)]
     latest = table[table[PART] == table.groupby(KEY)[PART].transform("max")]
     kept = latest[~latest.duplicated([*KEY, "value"])]
     if repeated.empty or kept.duplicated(KEY).any():
-        return table.drop(columns=PART), []
+        return latest.drop(columns=PART), []
     differing = repeated.groupby(KEY)["value"].nunique().gt(1).groupby(["run_id", "step"]).any()
     return kept.drop(columns=PART), repeats(int(differing.sum()), int((~differing).sum()))
 

@@ -2,11 +2,11 @@
 
 *Wide* is a panel's "Export CSV". The first column is the panel's x axis. The others are ``<run> - <metric>``,
 each followed by ``…__MIN`` and ``…__MAX``, its range within a bin. If x is not the step, a run can have a
-column ``<run> - _step``. Runs that the panel groups are named by their settings. *History*,
-``run.history().to_csv()``, has ``_step`` and a column per metric; some tools keep only the columns with a
-framework's names.
+column ``<run> - _step``. Runs that the panel groups are named by their settings. *Long* has the columns
+``run_name, metric, step, value``. *History*, ``run.history().to_csv()``, has ``_step`` and a column per
+metric; some tools keep only the columns with a framework's names.
 
-Neither contains the configuration, and the points are a sample of the run's history. The tables that
+No form contains the configuration, and the points are a sample of the run's history. The tables that
 `isolaw.readers.wandb_project` writes have both: the first row has the configuration in the column `CONFIG`.
 """
 
@@ -26,6 +26,7 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.literals import literal, parse_json
 from isolaw.readers.raw_log import Container, RawLog, finite, number
 
+_LONG = ["run_name", "metric", "step", "value"]
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
@@ -45,7 +46,7 @@ _LogOf = Callable[[str], RawLog]
 
 
 def _is_export(_path: Path, head: bytes) -> bool:
-    """Return whether a file has one of the two forms, judged by its header."""
+    """Return whether a file has one of the three forms, judged by its header."""
     return any(is_it(header) for header in [_header(head)] for is_it, _ in _KINDS)
 
 
@@ -172,6 +173,14 @@ def _add_wide(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> Non
                 log_of(run).add(values, math.nan if step is None else step)
 
 
+def _add_long(_path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
+    places = [header.index(name) for name in _LONG]
+    for run, metric, step, value in ([row[place] for place in places] for row in rows):
+        if number(value) is not None:
+            log_of(run).in_order = False
+            log_of(run).add({metric: value}, finite(step))
+
+
 def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
     run = next((name for name in _RUN if name in header), "")
     for row in rows:
@@ -187,6 +196,7 @@ def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> 
 
 _KINDS = (
     (_is_wide, _add_wide),
+    (lambda header: {*header} >= {*_LONG}, _add_long),
     (_is_history, _add_history),
 )
 CONTAINER = Container("wandb-csv", read, file=_is_export)

@@ -27,6 +27,15 @@ WIDE_TABLE = {
     "qwen-n8": {HELD_OUT: {0: 0.25, 10: 0.3125}},
     "qwen - n16": {HELD_OUT: {10: 0.28, 20: 0.35, 30: 0.4}},
 }
+LONG = """\
+run_name,metric,step,value
+a,reward,1,0.5
+a,reward,2,0.625
+a,kl,2,0.01
+b,reward,1,0.25
+a,reward,2,0.75
+b,reward,2,
+"""
 # run.history().to_csv(): pandas numbers the rows.
 HISTORY = """\
 ,_step,_runtime,_timestamp,trainer/global_step,reward/avg_raw_reward,eval/all/avg_score,best
@@ -72,6 +81,15 @@ def test_wide_becomes_runs(tmp_path: Path) -> None:
     assert sorted(found) == [
         (8, 0, 0.25), (8, 2560, 0.3125), (16, 5120, 0.28), (16, 10240, 0.35), (16, 15360, 0.4)
     ]  # fmt: skip
+
+
+def test_long(tmp_path: Path) -> None:
+    logs = read(tmp_path, LONG)
+    assert list(logs) == ["a", "b"]
+    assert list(logs["a"].step) == [1, 2, 2]
+    assert list(logs["a"].series["reward"].value) == [0.5, 0.625, 0.75]  # what was repeated stays apart
+    assert table(logs["a"]) == {"reward": {1: 0.5, 2: 0.75}, "kl": {2: 0.01}}
+    assert table(logs["b"]) == {"reward": {1: 0.25}}
 
 
 def test_a_history_of_the_api(tmp_path: Path) -> None:
@@ -146,9 +164,9 @@ def test_two_runs_of_one_name(tmp_path: Path) -> None:
 
 
 def test_more_runs_than_there_can_be(tmp_path: Path) -> None:
-    rows = "".join(f"{i},1,2,0.5\n" for i in range(10_001))
+    rows = "".join(f"{i},reward,1,0.5\n" for i in range(10_001))
     with pytest.raises(DataError, match="more than 10,000 runs"):
-        read(tmp_path, "run_name,_step,_runtime,reward\n" + rows)
+        read(tmp_path, "run_name,metric,step,value\n" + rows)
 
 
 def test_half_a_last_line(tmp_path: Path) -> None:
@@ -196,7 +214,7 @@ def test_a_field_beyond_all_bounds_names_its_line(tmp_path: Path) -> None:
         read(tmp_path, f"Step,a - reward\n1,0.5\n2,{'9' * 200_000}\n")
 
 
-@given(st.binary(max_size=400), st.sampled_from([WIDE, HISTORY]), st.integers(0, 600))
+@given(st.binary(max_size=400), st.sampled_from([WIDE, LONG, HISTORY]), st.integers(0, 600))
 def test_any_bytes_are_survived(tmp_path_factory, content: bytes, text: str, at: int) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.csv"
     path.write_bytes(text.encode()[:at] + content + text.encode()[at:])
