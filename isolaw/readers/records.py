@@ -332,7 +332,7 @@ def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowTo
     known, notes = {*how.names, *columns} & {*SPLIT}, list[str]()
     rewards = [name for name in columns if is_reward(name) and not name.startswith(LENGTH[:4])]
     of = how.metric or (rewards[0] if len(rewards) == 1 else "")
-    lengths = frame[LENGTH.format(of)].dropna().unique() if LENGTH.format(of) in columns else ()
+    lengths = frame[LENGTH.format(of)].dropna().unique().tolist() if LENGTH.format(of) in columns else []
     if len(lengths) == 1:
         length, n, where = (
             int(lengths[0]),

@@ -210,8 +210,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             )
         table = table[measured]  # after the steps were numbered
         if table.empty:
-            names = ", ".join(sorted(set(columns.values())))
-            raise DataError(f"{source}: the metrics' columns are empty: {names}")
+            without = ", ".join(sorted(set(columns.values())))
+            raise DataError(f"{source}: the metrics' columns are empty: {without}")
     table, converted = _in_fractions(table, units, source)
     notes += converted
     notes += check_compute(table, source) if {"step", "compute"} <= there else []
