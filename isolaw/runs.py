@@ -470,13 +470,6 @@ class Arrow(Protocol):
         """Return a stream of record batches."""
 
 
-class _Interchangeable(Protocol):
-    """A table that supports the dataframe interchange protocol."""
-
-    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """Return the interchange object."""
-
-
 class _Dataset(Protocol):
     """A table that converts to pandas, such as a dataset from Hugging Face datasets."""
 
@@ -495,4 +488,4 @@ class ReadKeywords(TypedDict, total=False):
     name_pattern: str | Iterable[str]
 
 
-Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | _Interchangeable | _Dataset
+Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | _Dataset

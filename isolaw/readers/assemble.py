@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from isolaw import commands
 from isolaw.commands import Placeholder
@@ -30,9 +27,9 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying
 from isolaw.readers.measures import in_percent, is_supervised
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.records import is_step, trainings
 from isolaw.readers.resolve import Resolved, only, option, resolve
-from isolaw.readers.stitch import ROUNDED, RunCurves, stitch
+from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.readers.trainings import ROUNDED, of_logs
 from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
@@ -62,10 +59,6 @@ class _LoggedRun(FoundLog):
     # Sources of the facts: the configurations and counts of the run's parts, and the user's settings.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
-
-    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
-        """Mark the run as one that cannot be fitted, with the reason."""
-        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
 
     def take(self, resolved: Resolved) -> None:
         """Store the resolved facts of the run."""
@@ -132,7 +125,7 @@ def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[_
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
     ``group_by``. The last of the ``ways`` takes precedence.
     """
-    groups, runs = _grouped(list(_trainings(logs)), ways)
+    groups, runs = _grouped(list(of_logs(logs)), ways)
     logs.clear()
     used: set[Rule] = set()
     for name in list(groups):
@@ -151,41 +144,6 @@ def assemble(logs: list[RawLog], ways: Sequence[HowToRead] = ()) -> tuple[list[_
         _base_learning_rates(alike)
         _same_identity(alike)
     return runs, used
-
-
-def _trainings(logs: Sequence[RawLog]) -> Iterator[RawLog]:
-    """Yield the logs, with one run for each training in a file: ``run``, ``run#2`` and so on."""
-    for _, group in groupby(logs, lambda log: (log.source, log.run)):
-        parts = list(group)
-        ends = np.cumsum([0, *(len(part.step) for part in parts)]).tolist()
-        steps = np.concatenate([_steps(part) for part in parts])
-        begins: list[int] = []
-        if all(part.in_order for part in parts):
-            places: dict[str, tuple[list[int], list[float]]] = {}
-            if len(steps) and (np.diff(steps[~np.isnan(steps)]) < 0).any():
-                for part, offset in zip(parts, ends, strict=False):
-                    for key, series in part.series.items():
-                        at, values = places.setdefault(key, ([], []))
-                        at.extend(place + offset for place in series.record)
-                        values.extend(series.value)
-            begins = trainings(steps, places, ends[1:-1] if len(parts) > 1 else ())
-        if not begins:
-            yield from parts
-            continue
-        for part, (start, end) in zip(parts, pairwise(ends), strict=True):
-            inside = [start, *(at for at in begins if start < at < end)]
-            numbers = [bisect_right(begins, at) + 1 for at in inside]
-            names = [f"{part.run}#{number}" if number > 1 else part.run for number in numbers]
-            yield from part.pieces([at - start for at in inside], names)
-
-
-def _steps(log: RawLog) -> NDArray[np.float64]:
-    """Return the steps of a log's records, by the container or by a key that counts steps."""
-    steps = np.array(log.step, dtype=np.float64)
-    keys = [key for key in log.series if is_step(key)] if np.isnan(steps).all() else []
-    for key in keys[:1]:
-        steps[np.asarray(log.series[key].record)] = log.series[key].value
-    return steps
 
 
 def _alike(runs: Sequence[_LoggedRun]) -> list[list[_LoggedRun]]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError
@@ -31,7 +32,8 @@ from isolaw.metrics import is_reward
 from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import by_training, of_list
+from isolaw.readers.records import of_list
+from isolaw.readers.trainings import by_training, mixed
 
 _FEWEST = 3  # lines required to recognise a console
 _LONGEST = 5_000  # bytes of a line
@@ -121,28 +123,18 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         keys.append("phase")
     frame = by_training(frame, "step", str(path.with_suffix("")))
     keys += ["run"] if "trainings" in frame.attrs else []
-    _check_repeated(frame[~frame["bar"]].drop(columns="bar"), keys, path)
+    lines_of_text = frame[~frame["bar"]]
     frame = frame.drop(columns="bar")
+    apart = [rows for _, rows in lines_of_text.groupby(keys[1:])] if keys[1:] else [lines_of_text]
+    for curve in apart:
+        for column in frame.columns.drop(keys):
+            known = curve[["step", column]].dropna().to_numpy(np.float64)
+            if problem := mixed(column, known[:, 0], known[:, 1]):
+                raise DataError(f"{path}: {problem}")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
     whole.attrs = frame.attrs
     return whole.rename(columns={"step": unit})
-
-
-def _check_repeated(frame: pd.DataFrame, keys: list[str], path: Path) -> None:
-    """Raise `DataError` if several steps have consecutive rows with different values for one key."""
-    again = (frame[keys] == frame[keys].shift()).all(axis=1)
-    values = frame.drop(columns=keys)
-    differs = values.ne(values.shift()) & values.notna() & values.shift().notna()
-    wrong = differs.index[again & differs.any(axis=1)]
-    if len(wrong) > 1:
-        at, column = int(wrong[0]), differs.loc[wrong[0]].idxmax()
-        before = frame.index[frame.index.get_loc(at) - 1]
-        one, other = (f"{frame[column][line]:g} in line {line}" for line in (before, at))
-        raise DataError(
-            f"{path}: {column} of step {frame['step'][at]:g} is {one} and {other}, and other steps also "
-            "repeat, so the lines are from several runs or processes. Keep the lines of one of them"
-        )
 
 
 @dataclass

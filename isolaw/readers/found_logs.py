@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -61,31 +61,20 @@ class FoundLog:
         """Rollouts per problem, or None if unknown."""
         return self.facts["rollouts_per_problem"].value if "rollouts_per_problem" in self.facts else None
 
+    def leave_out(self, status: LogStatus, message: str, needs: Sequence[str] = ()) -> None:
+        """Mark the run as one that cannot be fitted, with the reason."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the log's facts and its status as JSON-compatible data."""
         return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
-@dataclass(frozen=True)
-class Group:
-    """A group of logs that cannot be fitted for one common reason."""
-
-    status: LogStatus
-    needs: tuple[str, ...]
-    message: str
-    runs: tuple[str, ...]
-
-
-def groups(candidates: Iterable[FoundLog]) -> list[Group]:
-    """Return the logs that are not ready, grouped by reason."""
-    members: dict[tuple[LogStatus, tuple[str, ...], str], list[str]] = {}
-    for candidate in candidates:
-        if candidate.status is not LogStatus.READY:
-            members.setdefault((candidate.status, tuple(candidate.needs), candidate.message), []).append(
-                candidate.run
-            )
+def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:
+    """Return the logs that are not ready, grouped by reason: status, missing values and message."""
+    alike: dict[tuple[LogStatus, tuple[str, ...], str], list[FoundLog]] = {}
+    for log in candidates:
+        if log.status is not LogStatus.READY:
+            alike.setdefault((log.status, tuple(log.needs), log.message), []).append(log)
     order = list(LogStatus)
-    return sorted(
-        (Group(*key, tuple(runs)) for key, runs in members.items()),
-        key=lambda group: order.index(group.status),
-    )
+    return sorted(alike.values(), key=lambda logs: order.index(logs[0].status))

@@ -100,7 +100,7 @@ class Assignment:
         return not self.glob or _matching([run, PurePath(run).name, *sources], [self.glob])
 
     def __str__(self) -> str:
-        return f"{self.file or '--set'} {shown(setting(self.glob, self.name, self.value), str)}"
+        return f"{self.file or '--set'} {shown(_setting(self.glob, self.name, self.value), str)}"
 
 
 Rule = Assignment | NamePattern
@@ -190,7 +190,7 @@ class HowToRead(BaseModel):
         known: dict[tuple[str, str], Assignment] = {}
         for glob_, values in self.set.items():
             for name, value in values.items():
-                spelled = f"{where} {shown(setting(glob_, name, value))}" if not file else f"{where}.{name}"
+                spelled = f"{where} {shown(_setting(glob_, name, value))}" if not file else f"{where}.{name}"
                 full = name if context.get("checked") else settable(name, spelled)
                 one = Assignment(full, value_of(full, str(value), spelled), glob_, file)
                 twice = known.setdefault((full, glob_), one)
@@ -331,7 +331,7 @@ class HowToRead(BaseModel):
         pairs: list[tuple[str, str]]
         pairs = [("--column", word(SYMBOL.get(name, name), "=", text)) for name, text in columns.items()]
         pairs += [("--name-pattern", text) for text in self.name_pattern]
-        pairs += [("--set", setting(*each)) for each in self._settings()]
+        pairs += [("--set", _setting(*each)) for each in self._settings()]
         pairs += [("--only", text) for text in self.only]
         pairs += [(f"--{key.replace('_', '-')}", getattr(self, key)) for key in _ONE if _given(self, key)]
         return [each for pair in pairs for each in pair]
@@ -395,7 +395,7 @@ def _by_glob(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def setting(glob_: str, name: str, value: object) -> Word:
+def _setting(glob_: str, name: str, value: object) -> Word:
     """Return the value of a ``--set`` option for the runs that match a glob, with its placeholders."""
     return word(glob_, ":", name, "=", value) if glob_ else word(name, "=", value)
 

@@ -27,7 +27,6 @@ LONGEST_NAME = 1_000  # characters in the name of a metric or setting, with its 
 DEEPEST = 100  # levels of nested values
 MOST_SETTINGS = 100_000
 MOST_DAMAGED = 100_000  # records; a file with more damage is of another kind
-MOST_POINTS = 2_000_000  # values that come key by key and are sorted into records
 MOST_FILES = 1_000_000  # files that a search can visit; each takes 0.1 ms
 MOST_LOGS = 5_000  # logs that a search can find
 
@@ -62,16 +61,7 @@ class Held:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self.records = self.values = self.names = self.points = 0
-
-    def point(self) -> None:
-        """Count a value that comes without a record; raise `DataError` beyond 2 million."""
-        self.points += 1
-        if self.points > MOST_POINTS:
-            raise DataError(
-                f"{self._source}: over {MOST_POINTS:,} values, the limit for one file of this kind. Leave "
-                "out metrics, or keep only every tenth step"
-            )
+        self.records = self.values = self.names = 0
 
     def record(self, values: int) -> None:
         """Count a record with this number of values.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,42 +71,33 @@ _ABOVE_ONE = 1 + 1e-6
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """The quantity in a table's column, judged by its name and those of the other columns."""
-
-    train: bool  # measured on training batches
-    held_out: bool  # on held-out problems, according to its name
-    reward: bool  # rises with training: an accuracy, a reward or a score
-    accuracy: bool
-    summary: bool  # best so far, smoothed, or a number of values
+def _numeric(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    return list(map(str, frame[list(columns)].select_dtypes("number")))
 
 
-def _measure(frame: pd.DataFrame, column: str) -> _Measure | None:
-    """Classify a column of a table; return None if it does not contain numbers."""
-    if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
-        return None
-    summary = (bool(words_of(column) & _SUMMARIES) and "@" not in column) or bool(_NUMBER_OF.match(column))
-    train, held_out = of_training(column, list(map(str, frame.columns))), bool(words_of(column) & HELD_OUT)
-    return _Measure(train, held_out, is_reward(column), is_accuracy(column), summary)
+def _summarises(column: str) -> bool:
+    """Return whether a column is the best so far, smoothed, or a number of values, by its name."""
+    return bool(words_of(column) & _SUMMARIES and "@" not in column) or bool(_NUMBER_OF.match(column))
 
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the column that looks most like a held-out accuracy or reward, or "" if none does."""
-    every = [(column, match) for column in columns if (match := _measure(frame, column))]
-    measured = [one for one in every if one[1].reward] or [one for one in every if _R.fullmatch(one[0])]
+    numeric, every = _numeric(frame, columns), list(map(str, frame.columns))
     return min(
-        measured,
-        key=lambda one: (one[1].summary, one[1].train, not one[1].held_out, not one[1].accuracy),
-        default=("", None),
-    )[0]
+        list(filter(is_reward, numeric)) or list(filter(_R.fullmatch, numeric)),
+        key=lambda column: (
+            _summarises(column),
+            of_training(column, every),
+            not words_of(column) & HELD_OUT,
+            not is_accuracy(column),
+        ),
+        default="",
+    )
 
 
 def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     """Return the only accuracy of a table, or "" if it has none or several."""
-    accuracies = [
-        c for c in columns if (match := _measure(frame, c)) and match.accuracy and not match.summary
-    ]
+    accuracies = [c for c in _numeric(frame, columns) if is_accuracy(c) and not _summarises(c)]
     return accuracies[0] if len(accuracies) == 1 else ""
 
 

@@ -58,7 +58,7 @@ class NamePattern:
     def read(self, run: str, sources: Sequence[str] = ()) -> dict[str, Any]:
         """Return the values in the name of a run or, failing that, of a file that it was read from."""
         parts = self.text.count("/") + 1
-        for name in (ending(run, parts), run, *(ending(source, parts) for source in sources), *sources):
+        for name in (_ending(run, parts), run, *(_ending(source, parts) for source in sources), *sources):
             if texts := self.values(name):
                 return {of: value_of(of, text, f"{self}: {name}") for of, text in texts.items()}
         return {}
@@ -121,10 +121,10 @@ class NamePattern:
         return dict(zip(self._names, most, strict=True)), dict(zip(self._names, least, strict=True))
 
 
-def ending(path: str, parts: int) -> str:
+def _ending(path: str, parts: int) -> str:
     """Return the last ``parts`` parts of a path.
 
-    >>> ending("runs/n8/seed_0", 2)
+    >>> _ending("runs/n8/seed_0", 2)
     'n8/seed_0'
     """
     return "/".join(PurePath(path).parts[-parts:])
@@ -170,7 +170,7 @@ def words_that_differ(runs: Sequence[str]) -> list[str]:
 
 
 def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str, list[str]]:
-    names = [ending(run, parts) for run in runs]
+    names = [_ending(run, parts) for run in runs]
     if len(set(names)) < len(names) or len(names) < 2:
         return "", []
     matched: dict[str, list[re.Match[str]]] = {}

@@ -99,6 +99,11 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
+def is_step(key: str) -> bool:
+    """Return whether a key counts steps, as ``train/global_step`` does."""
+    return plain(key.rpartition("/")[2]) in STEPS.split()
+
+
 def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
     """Map our names to the columns with one of their names in ``called``, in any case and separators.
 

@@ -18,9 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from isolaw.errors import DataError
 from isolaw.readers import limits
 
@@ -129,50 +126,6 @@ class RawLog:
                 f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}, so it is not a {self.container} log. "
                 "Leave the file out, or export it again from the tracker"
             )
-
-
-class PointCollector:
-    """Collects the points of a log, 32 bytes each, and adds all of them to the log at the end.
-
-    There is one record per step, and another if a key repeats a step. Values that a resumed run repeats
-    therefore follow the first values, in their own records. Seconds can start anywhere and can be NaN.
-
-    >>> points = PointCollector(RawLog("f", "example", "run"))
-    >>> for point in [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)]:
-    ...     points.add(*point)
-    >>> log = points.close()
-    >>> list(log.step), list(log.wall_s), list(log.series["a"].value), list(log.series["b"].record)
-    ([1.0, 2.0, 2.0], [0.0, 2.0, 5.0], [0.5, 0.6, 0.7], [1])
-    """
-
-    def __init__(self, log: RawLog) -> None:
-        self.log = log
-        self._keys: dict[str, int] = {}
-        self._rows = array("d")
-
-    def add(self, key: str, step: float, value: float, seconds: float) -> None:
-        """Collect a point; raise `DataError` if the file has too many."""
-        self.log.held.point()
-        self._rows.extend((self._keys.setdefault(key, len(self._keys)), step, value, seconds))
-
-    def close(self) -> RawLog:
-        """Add the records to the log and return it."""
-        if not self._rows:
-            return self.log
-        names, self.log.in_order = list(self._keys), False
-        points = pd.DataFrame(
-            np.asarray(self._rows).reshape(-1, 4), columns=["key", "step", "value", "seconds"]
-        )
-        points["place"] = np.unique(points["step"], return_inverse=True)[1]  # NaN equals NaN here
-        points["repeat"] = points.groupby(["key", "place"]).cumcount()
-        points = points.sort_values(["repeat", "place"], kind="stable")
-        starts = np.flatnonzero(~points.duplicated(["repeat", "place"]))
-        began = points["seconds"].iloc[starts].min()
-        key, step, value, seconds = (points[c].to_numpy() for c in ("key", "step", "value", "seconds"))
-        for start, end in pairwise([*starts.tolist(), len(points)]):
-            pairs = zip(key[start:end].astype(int).tolist(), value[start:end].tolist(), strict=True)
-            self.log.add({names[i]: v for i, v in pairs}, step[start], seconds[start] - began)
-        return self.log
 
 
 @dataclass(frozen=True)

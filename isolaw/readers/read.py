@@ -41,7 +41,7 @@ def read(
         frameworks, as files, globs or directories to search. All of them can be in a data set on the Hugging
         Face Hub: ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``. Runs on W&B:
         ``wandb://ENTITY/PROJECT[/RUN_ID]``. Tables in memory also work: pandas, polars,
-        pyarrow, Hugging Face data sets, and others that support Arrow or the interchange protocol.
+        pyarrow, Hugging Face data sets, and others that export Arrow's stream.
     metric
         the column of the rewards in a wide table.
     columns

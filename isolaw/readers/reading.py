@@ -70,11 +70,10 @@ class Reading:
     @property
     def warnings(self) -> list[str]:
         """One sentence for each reason why logs were left out."""
-        grouped = groups(self.candidates)
         out = [
-            f"isolaw left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
-            for group in grouped
-            if not group.status.settled
+            f"isolaw left out ({len(logs)}): {listed([log.run for log in logs], 4)}: {logs[0].message}"
+            for logs in groups(self.candidates)
+            if not logs[0].status.settled
         ]
         settled = Counter(
             candidate.status for candidate in self.candidates if candidate.status is not LogStatus.READY
@@ -134,7 +133,7 @@ class Reading:
     def none_ready(self) -> str:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
-        texts = [f"{listed(group.runs, _SHOWN)}: " + group.message for group in problems]
+        texts = [f"{listed([log.run for log in logs], _SHOWN)}: " + logs[0].message for logs in problems]
         how = proposed(self.candidates, self.sources)
         words = [commands.path(source) for source in self.sources]
         if how is None:

@@ -8,8 +8,7 @@ agree; if they do not, the user decides.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,99 +26,19 @@ from isolaw.readers.names import (
     BATCH,
     CALLED,
     MAYBE,
-    RUN_NAMES,
     SPLIT,
-    STEPS,
     SYMBOL,
     counts,
     guess,
+    is_step,
     plain,
 )
 from isolaw.readers.raw_log import number
 from isolaw.runs import CURVE, after_last_value, listed
 
 Floats = NDArray[np.float64]
-# A training whose first record is later than this many intervals between records continues a checkpoint.
-_FROM_SCRATCH = 2
 _SLACK = 0.02  # relative; a counter or a compute can be read off a figure
-# Words in the names of what a trainer measures; a learning rate can follow a schedule.
-_MEASURED = {
-    *("loss", "lr", "learning", "grad", "gradient", "norm", "kl", "entropy", "clip", "clipfrac"),
-    *("advantage", "length", "tokens", "epoch", "time", "times", "elapsed", "duration", "seconds", "secs"),
-    *("timestamp", "wall", "runtime", "memory", "mem", "gb", "mb", "throughput", "speed", "eta"),
-}
 _MAYBE_N = set(MAYBE["rollouts_per_problem"].split())
-
-
-def is_step(key: str) -> bool:
-    """Return whether a key counts steps, as ``train/global_step`` does."""
-    return plain(key.rpartition("/")[2]) in STEPS.split()
-
-
-_Measured = Mapping[
-    str, tuple[Sequence[int], Sequence[float]]
-]  # metric → ascending positions, and its values
-
-
-def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
-    """Return the positions at which another training begins in the same file.
-
-    ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
-    and ``settings`` the positions before which a configuration was printed that differs from the one before.
-    Another training begins where a metric's steps start again from their first one, with other values. A
-    resumed run goes back only to its last checkpoint.
-
-    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
-    []
-    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": (range(1, 7), range(1, 7)), "val/acc": ([0], [0.1])})
-    [4]
-    >>> trainings([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
-    []
-    """
-    steps = np.asarray(step, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(steps))
-    begins: list[int] = []
-    start, furthest, fall, before = 0, -np.inf, -1, -np.inf
-    if not settings and not (np.diff(steps[known]) < 0).any():
-        return begins
-    for at in known.tolist():
-        now = steps[at]
-        fall = at if now < before or at in settings else fall
-        before = now
-        if now > furthest or (now == furthest and at not in settings):
-            furthest = now
-        elif fall > start and _again(
-            steps, start, fall, at, places, any(fall <= each <= at for each in settings)
-        ):
-            begins.append(fall)
-            start, furthest = fall, now
-    return begins
-
-
-def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
-    """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
-    for positions, values in places.values():
-        low, here = bisect_left(positions, start), bisect_left(positions, at)
-        high = bisect_left(positions, fall)
-        if high == low or here == len(positions) or positions[here] != at:
-            continue
-        past = steps[np.asarray(positions[low:high])]
-        first = past[0]
-        if np.isnan(first) or steps[fall] > first:
-            continue
-        same = [
-            k for k in np.flatnonzero(past == steps[at]).tolist() if _equal(values[low + k], values[here])
-        ]
-        gaps = np.diff(past)
-        interval = gaps[gaps > 0].max(initial=0)
-        scratch = past.max() > first and first <= _FROM_SCRATCH * interval
-        if resettled or (scratch and not same):
-            return True
-    return False
-
-
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
 
 
 LENGTH = "len({})"  # column with the length of a list of rewards
@@ -174,65 +93,6 @@ def with_settings(
     where = f"{what} {listed(list(map(str, without)), 4)}"
     note = f"{where} has no step, so its values are settings, read as columns: {', '.join(names)}"
     return out, kept, [note[:500]] if names else []
-
-
-def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str] = ()) -> pd.DataFrame:
-    """Return a table whose column ``run`` names the trainings in it, if there are several.
-
-    ``attrs["falls"]`` has the rows at which steps go back, as in a resumed run. A table whose columns
-    distinguish the trainings already names its runs. ``step`` is the column of the steps, ``name`` the name
-    of the first training, and ``named`` has the columns that the user names.
-    """
-    steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
-    falls = np.flatnonzero(np.diff(steps, prepend=-np.inf) < 0)
-    others = [column for column in frame.columns if column != step]
-    if not falls.size or not others:
-        return frame
-    numeric = [c for c in others if pd.api.types.is_numeric_dtype(frame[c])]
-    segment = np.searchsorted(falls, np.arange(len(frame)), side="right")
-    of_runs = guess(others, RUN_NAMES).values()
-    if _labels(frame[others], segment, named) or any(frame[column].nunique() > 1 for column in of_runs):
-        return frame
-    cells = {c: frame[c].to_numpy(np.float64, na_value=np.nan) for c in numeric}
-    places = {c: np.flatnonzero(~np.isnan(values)).tolist() for c, values in cells.items()}
-    begins = trainings(steps, {c: (at, cells[c][at].tolist()) for c, at in places.items()})
-    training = np.searchsorted(begins, np.arange(len(frame)), side="right")
-    if begins and (of_runs or _labels(frame[others], training, named)):
-        return frame
-    out, notes = frame.copy(), list(frame.attrs.get("notes", ()))
-    out.attrs["falls"] = frame.index[falls].tolist()
-    if begins:
-        names = np.array([name, *(f"{name}#{number + 2}" for number in range(len(begins)))])
-        out.insert(0, "run", names[training])
-        out.attrs["trainings"] = True
-        where = listed([f"{frame.index.name} {frame.index[at]}" for at in begins], 4)
-        notes.append(f"the steps start again at {where}, so other trainings begin there")
-    out.attrs["notes"] = notes
-    return out
-
-
-def _labels(frame: pd.DataFrame, part: NDArray[np.int64], named: Collection[str]) -> bool:
-    """Return whether columns that are constant within most parts distinguish most parts.
-
-    Not all: a row that is repeated by mistake is no training of its own.
-    """
-    sizes, labels = np.bincount(part), []
-    for name, cells in frame.items():
-        if name not in named and (is_measured(str(name)) or (cells.dtype.kind == "f" and sizes.min() < 2)):
-            continue
-        values = cells.groupby(part).agg(["nunique", "first"])
-        if (values["nunique"] == 1).mean() > 0.5 and cells.notna().all():
-            labels.append(values["first"])
-    return bool(labels) and bool(pd.concat(labels, axis=1).duplicated().mean() < 0.5)
-
-
-def is_measured(column: str) -> bool:
-    """Return whether a column measures training, so that it cannot be a label of runs.
-
-    >>> [is_measured(name) for name in ("train/loss", "lr", "elapsed_time", "gpu_mem", "variant", "seed")]
-    [True, True, True, True, False, False]
-    """
-    return is_reward(column) or not _MEASURED.isdisjoint(plain(column).split("_"))
 
 
 @dataclass(frozen=True)
@@ -333,8 +193,7 @@ def split_batch(table: pd.DataFrame, source: str) -> None:
         return
     numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
     if _B not in table.columns and (numbers[_BATCH] < numbers[_N]).all():  # a group feeds several updates
-        updates = numbers[_N] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
-        table[_B] = numbers[_BATCH] * updates / numbers[_N]
+        table[_B] = numbers[_BATCH] / np.gcd(numbers[_BATCH].astype(np.int64), numbers[_N].astype(np.int64))
         if "compute" not in table.columns and "step" in table.columns:
             table["compute"] = numbers[_BATCH] * pd.to_numeric(table["step"], errors="coerce")
         return
@@ -404,16 +263,17 @@ def _check_constant(rows: pd.DataFrame, source: str) -> None:
 
 def check_said(
     table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
-) -> None:
+) -> list[str]:
     """Raise `DataError` if an unmapped column contradicts n, B_p or B, or counts other rollouts than B_p · n.
 
     A column counts each record, or from the start. Only rows of training are checked, if there are any;
-    evaluations have a number of problems and samples of their own. What the user maps is trusted.
+    evaluations have a number of problems and samples of their own. What the user maps is trusted. Returns a
+    note if the steps may count rollouts.
     """
     rows = table[table["eval_set"].eq("train")] if table["eval_set"].eq("train").any() else table
     numbers = rows[["run_id"]].join(rows[[_B, _N, "step"]].apply(pd.to_numeric, errors="coerce"))
     if numbers.isna().any(axis=None) or (numbers[_N] < 1).any():
-        return  # `Runs` reports this
+        return []  # `Runs` reports this
     numbers[_BATCH] = numbers[_B] * numbers[_N]
     trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
     overridden = {name: name for name in _SAY if name in how.values and name in frame}
@@ -451,32 +311,55 @@ def check_said(
                 + "; if it counts something else: "
                 + option("columns", "C", f"{_B}*{_N}*step")
             )
+    return _steps_of_rollouts(table) if "step" in {*how.names, *frame.columns} else []
 
 
-def counted_batch(frame: pd.DataFrame, how: HowToRead) -> tuple[str, int] | None:
-    """Return a column that counts the rollouts of each step, and their number, if B_p or n is missing.
+def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
+    """Return how to read a table that counts its rollouts, which states n or B = B_p · n; and notes.
+
+    The length of a list of rewards is such a count, and so is a column that counts the rollouts of each step.
+    Raises `DataError` if a list is no multiple of n.
 
     >>> frame = pd.DataFrame({"step": [1, 2, 3], "rollout_count": 20, "loss": 0.1})
-    >>> counted_batch(frame, HowToRead())
-    ('rollout_count', 20)
+    >>> with_counts(frame, HowToRead(), "run.csv")[1]
+    ['the column rollout_count is 20 a step, which isolaw reads as B = B_p · n']
     """
     columns = list(map(str, frame.columns))
+
+    def stating(name: str, count: int) -> HowToRead:
+        return how.but(set={**how.set, "": {**how.values, name: count}})
+
+    known, notes = {*how.names, *columns} & {*SPLIT}, list[str]()
+    rewards = [name for name in columns if is_reward(name) and not name.startswith(LENGTH[:4])]
+    of = how.metric or (rewards[0] if len(rewards) == 1 else "")
+    lengths = frame[LENGTH.format(of)].dropna().unique().tolist() if LENGTH.format(of) in columns else []
+    if len(lengths) == 1:
+        length, n, where = (
+            int(lengths[0]),
+            how.values.get(_N),
+            f"the lists {of} have {lengths[0]:,.0f} values",
+        )
+        if n is not None and length % n and n != 1:
+            raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
+        if _N not in known and len(known) < 2:
+            how, notes, known = stating(_N, length), [f"{where}, which is n"], {*known, _N}
+        elif n is not None and length != n and known == {_N}:
+            return stating(_BATCH, length), [f"{where}, which is B = B_p · n"]
     step = how.columns.get("step") or guess(columns).get("step")
-    known = {*how.names, *columns} & {*SPLIT}
     if step not in columns or len(known) > 1 or _BATCH in known or "compute" in how.columns:
-        return None
+        return how, notes
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
     for column in (c for c in columns if c not in how.texts and c not in guess(columns).values()):
-        if counts(column) != "rollouts" or plain(column) in MAYBE[_N].split() or words_of(column) & HELD_OUT:
+        if counts(column) != "rollouts" or plain(column) in _MAYBE_N or words_of(column) & HELD_OUT:
             continue
-        value = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
-        count = _count_of(column, steps, value)
-        if count and len(count.a_step) == 1 and count.a_step[0] == int(count.a_step[0]) > 1:
-            return column, int(count.a_step[0])
-    return None
+        count = _count_of(column, steps, pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64))
+        if count and len(count.a_step) == 1 and (batch := int(count.a_step[0])) == count.a_step[0] > 1:
+            note = f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n"
+            return stating(_BATCH, batch), [*notes, note]
+    return how, notes
 
 
-def steps_of_rollouts(table: pd.DataFrame) -> list[str]:
+def _steps_of_rollouts(table: pd.DataFrame) -> list[str]:
     """Return a note if all steps are consecutive multiples of B_p · n, since they may count rollouts."""
     b, n, step = (pd.to_numeric(table[name], errors="coerce") for name in (_B, _N, "step"))
     batch, steps = (b * n).iloc[0], np.unique(step)

@@ -163,11 +163,6 @@ class Search:
         self.no_logs = [path for path in self.no_logs if path not in set(map(str, taken))]
         self.tables, self.incomplete = [], []
 
-    def expected(self) -> str:
-        """Describe what the search accepts."""
-        columns = ", ".join(sorted(columns_needed(self.how)))
-        return f"a table with the columns {columns}" if self.how.maps else expected_formats()
-
     def notes_next_to(self, used: Sequence[Path]) -> list[str]:
         """Return the notes about what the search met, and about each reading file that is not ``used``."""
         known = {path.resolve() for path in used}
@@ -212,9 +207,11 @@ def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Sea
             out.take_tables()
         if len(out.places) == before:
             files = out.passed.total() - passed
+            columns = ", ".join(sorted(columns_needed(out.how)))
+            expected = f"a table with the columns {columns}" if out.how.maps else expected_formats()
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
-                f"searched); expected {out.expected()}"
+                f"searched); expected {expected}"
             )
     if not out.places:
         raise DataError(Wording(without[0], *("  " + text for text in without[1:])))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.trainings import ROUNDED, count, mixed, repeats
 
 Floats = NDArray[np.float64]
 
@@ -23,10 +24,6 @@ _LAST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric
 _MOST_IN_ALL = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
 _HUGE = 1e100
-_MIXED = 2  # steps
-# rtol and atol of equal values in different containers: TensorBoard stores 32-bit numbers, and consoles print
-# few digits.
-ROUNDED = 1e-4, 6e-4
 # Metrics of a batch of rollouts. A record with one of these comes after a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
@@ -102,15 +99,10 @@ def stitch(
                 if at > max(last, out.diverged.get(place, -1)):
                     out.diverged[place] = int(at)
     differing_steps = np.unique(np.concatenate(other)).size
-    if differing_steps:
-        out.notes.append(
-            f"{_count(differing_steps, 'step')} repeated with other values; isolaw kept the later values"
-        )
-    if same := np.unique(np.concatenate(again)).size - differing_steps:
-        out.notes.append(f"{_count(same, 'step')} repeated with the same values; isolaw counts them once")
+    out.notes += repeats(differing_steps, np.unique(np.concatenate(again)).size - differing_steps)
     if thinned:
         out.notes.append(
-            f"{_count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"
+            f"{count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
@@ -164,9 +156,7 @@ def _steps(
         out.unnumbered = numbered
     elif numbered:
         every = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
-        out.notes.append(
-            f"the log has no steps; isolaw numbered {_count(numbered, 'record')} in order{every}"
-        )
+        out.notes.append(f"the log has no steps; isolaw numbered {count(numbered, 'record')} in order{every}")
     if first != framework.first_step:
         out.notes.append("its steps count from 0, so step 0 is after the first update")
     return logged, before
@@ -225,29 +215,10 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric; isolaw uses the first")
         keep = numbered & sound & ~known
-        out.mixed = out.mixed or _mixed(key, own_step[keep], own_value[keep])
+        out.mixed = out.mixed or mixed(key, own_step[keep], own_value[keep])
         points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])
         used = used or key
     return points
-
-
-def _mixed(key: str, step: Floats, value: Floats) -> str:
-    """Return the problem if a key has consecutive values for one step at two or more steps, else "".
-
-    A resumed run goes back by several steps. Consecutive values for one step therefore come from two kinds of
-    rows, or from parts of a batch. So do four values for one step, since no run resumes there so often.
-    """
-    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
-    steps = np.unique(step[1:][twice]).size
-    if steps < _MIXED and twice.sum() <= _MIXED:
-        return ""
-    at = int(np.flatnonzero(twice)[0])
-    return (
-        f"{key} has several values at {_count(steps, 'step')}, e.g. at step {step[at]:g}: "
-        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of "
-        "parts of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, "
-        "e.g. eval/"
-    )
 
 
 def _later_wins(
@@ -261,7 +232,3 @@ def _later_wins(
     differs = ~np.isclose(value, kept, *tolerance)
     curve = _MetricCurve(step[last], value[last], wall_s[last])
     return curve, np.unique(step[~last]), np.unique(step[~last & differs])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -100,9 +100,9 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
 
 def _no_run(rule: Rule) -> str:
     """Return what is wrong with a rule that no run uses."""
-    if isinstance(rule, Assignment):
-        return f"no run matches {rule.glob!r}" if rule.glob else "no run uses it"
-    return "no run matches it"
+    if not isinstance(rule, Assignment):
+        return "no run matches it"
+    return f"no run matches {rule.glob!r}" if rule.glob else "no run uses it"
 
 
 class _Collector:
@@ -218,12 +218,12 @@ class _Collector:
             if before is None:
                 self.of_tables[run.run] = run, rows
             elif _taken(*rows).equals(_taken(*known)):
-                run.status, run.duplicate_of = LogStatus.DUPLICATE, run.run
-                run.message = "a run in another source has the same values"
+                run.leave_out(LogStatus.DUPLICATE, "a run in another source has the same values")
+                run.duplicate_of = run.run
             else:
                 text = f"repeated (run, step): two sources have a run called {run.run}, with different values"
                 for one in (before, run):
-                    one.status, one.needs, one.message = LogStatus.NEEDS, ["seed"], text
+                    one.leave_out(LogStatus.NEEDS, text, ["seed"])
             self.candidates.append(run)
         self.tables.append(part)
 
@@ -238,7 +238,7 @@ class _Collector:
             if len({run.sources[0] for run in group}) > 1 or all(run.run in self.trainings for run in group):
                 text = one_identity(group[0].facts, [run.run for run in group])
                 for run in group:
-                    run.status, run.needs, run.message = LogStatus.NEEDS, ["seed"], text
+                    run.leave_out(LogStatus.NEEDS, text, ["seed"])
 
     def _ready_tables(self) -> list[Runs]:
         """Return the tables without runs that are left out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, nearest, shown, unknown
 from isolaw.metrics import is_reward
-from isolaw.readers.how_to_read import HowToRead
+from isolaw.readers.how_to_read import HowToRead, Rule, applying
 from isolaw.readers.measures import likely_reward, maybe_shape, named_percent, of_training, says_its_set
 from isolaw.readers.name_patterns import offer
-from isolaw.readers.names import ALIASES, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
+from isolaw.readers.names import ALIASES, DEFAULTS, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
 from isolaw.readers.table_files import SOURCE
-from isolaw.readers.table_segments import names_of
+from isolaw.readers.trainings import names_of
+from isolaw.runs import COLUMNS, plain
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -40,6 +41,7 @@ _SHOWN = 60  # columns to list in a message
 _NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
 _TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 _COLUMN = Placeholder("column")
+_NONE = "none"  # value of a run whose name lacks what other names have
 
 
 def lacking(text: str, names: Collection[str]) -> list[str]:
@@ -156,6 +158,43 @@ def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
             raise DataError(f"column {node.id!r} is not numeric")
         return np.asarray(numbers, dtype=np.float64)
     raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; expected {_EXPECTED}")
+
+
+def from_names(
+    frame: pd.DataFrame, ways: Sequence[HowToRead], used: set[Rule], columns: Mapping[str, str], source: str
+) -> pd.DataFrame:
+    """Return a column for each value that ``ways`` give to names of runs. ``used`` collects their rules.
+
+    Raises `DataError` if a name contradicts a column of the table.
+    """
+    said = {**{ALIASES.get(str(name), str(name)): str(name) for name in frame.columns}, **columns}
+    out = pd.DataFrame(index=frame.index)
+    for column in names_of(frame, [str(each) for each in frame.columns]):
+        known = {
+            name: {of: a for of, a in applying(ways, str(name), []).items() if a.pattern or a.glob}
+            for name in frame[column].unique()
+        }
+        used |= {a.rule for values in known.values() for a in values.values()}
+        for of in dict.fromkeys(of for values in known.values() for of in values):
+            value = frame[column].map(
+                {name: values[of].value for name, values in known.items() if of in values}
+            )
+            if said.get(of) in frame.columns:
+                there = frame[said[of]]
+                in_name, in_column = (cells.map(lambda cell: str(plain(cell))) for cells in (value, there))
+                differs = value.notna() & there.notna() & in_name.ne(in_column)
+                if differs.any():
+                    at = differs.idxmax()
+                    rule = known[frame[column][at]][of].rule
+                    raise DataError(
+                        f"{source}: {frame.index.name} {at}: {of} is {in_name[at]} in the name "
+                        f"{frame[column][at]!r} ({rule}), but {in_column[at]} in the column {said[of]}; "
+                        "correct the wrong value"
+                    )
+                value = there.where(there.notna(), value)
+            rest = DEFAULTS.get(of, None if of in COLUMNS else _NONE)
+            out[of] = value if rest is None else value.astype(object).fillna(rest)
+    return out
 
 
 # What is missing

@@ -14,7 +14,6 @@ import numpy as np
 import orjson
 import pandas as pd
 import pyarrow as pa
-import pyarrow.interchange as interchange
 
 from isolaw.errors import DataError
 from isolaw.files import open_file
@@ -35,8 +34,9 @@ from isolaw.readers.containers.notebook import (
 )
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
+from isolaw.readers.names import is_step
 from isolaw.readers.raw_log import HEAD, RawLog, number
-from isolaw.readers.records import is_step, of_list, with_settings
+from isolaw.readers.records import of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -54,7 +54,7 @@ def as_pandas(table: Any) -> pd.DataFrame:
     attributes: dict[str, dict[str, Any]] = {}
     if isinstance(table, pd.DataFrame):
         frame = table
-    elif hasattr(table, "__arrow_c_stream__") or hasattr(table, "__dataframe__"):
+    elif hasattr(table, "__arrow_c_stream__"):
         frame = _from_arrow(table, notes, attributes)
     elif callable(getattr(table, "to_pandas", None)):
         frame = table.to_pandas()
@@ -77,7 +77,7 @@ def as_pandas(table: Any) -> pd.DataFrame:
 
 def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, Any]]) -> pd.DataFrame:
     try:
-        arrow = pa.table(table) if hasattr(table, "__arrow_c_stream__") else interchange.from_dataframe(table)
+        arrow = pa.table(table)
         attributes.update(attributes_in(arrow.schema, type(table).__name__))
         nested = [field.name for field in arrow.schema if not is_plain(field.type)]
         if nested:

@@ -19,7 +19,7 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
-from isolaw.readers import frameworks, table_segments
+from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
@@ -35,20 +35,25 @@ from isolaw.readers.measures import (
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
 from isolaw.readers.records import (
-    LENGTH,
-    by_training,
     check_compute,
     check_said,
-    counted_batch,
     ends_in_nan,
-    is_measured,
     of_training_rows,
     split_batch,
-    steps_of_rollouts,
+    with_counts,
 )
-from isolaw.readers.table_columns import TableNeeds, apply, check_complete, columns_used, melt, value_alone
+from isolaw.readers.table_columns import (
+    TableNeeds,
+    apply,
+    check_complete,
+    columns_used,
+    from_names,
+    melt,
+    value_alone,
+)
 from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, after_last_value, check_sizes, plain
+from isolaw.readers.trainings import PART, by_training, is_measured, join, names_of, naming, once
+from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
 
 def read_table(
@@ -73,7 +78,7 @@ def read_table(
     by_name: list[str] = []
     if ways:
         used = set() if used is None else used
-        given = table_segments.from_names(frame, ways, used, how.columns, str(path))
+        given = from_names(frame, ways, used, how.columns, str(path))
         by_name = [column for column in given.columns if column not in frame.columns]
         frame[given.columns] = given
         how = how.but(columns={**{name: name for name in given.columns}, **how.columns})
@@ -127,12 +132,8 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         if recognised:
             how = how.but(columns={**recognised, **how.columns})
             notes.append(note)
-    how, lengths = _with_lengths(frame, how, source)
-    notes += lengths
-    if (counted := counted_batch(frame, how)) is not None:
-        column, batch = counted
-        how = how.but(set={**how.set, "": {**how.values, SPLIT[2]: batch}})
-        notes.append(f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n")
+    how, counted = with_counts(frame, how, source)
+    notes += counted
     check_complete(frame, how, source)
     metric, reward = how.metric, how.metric or "avg@4"
     attribute_names = [name for name in how.names if name not in {*COLUMNS, reward, SPLIT[2]}]
@@ -168,26 +169,31 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             table[column] = value
     identity = [*IDENTITY, *attribute_names]
     unused = [c for c in frame.columns if c not in {*used, *COLUMNS, metric, phase}]
-    named = ["run_id"] if "run_id" in table else table_segments.names_of(table, unused)
+    named = ["run_id"] if "run_id" in table else names_of(table, unused)
     notes += of_training_rows(table, [*(name for name in identity if name not in SPLIT), *named], source)
-    naming = None if "run_id" in table else table_segments.find(table, IDENTITY, unused)
+    names, settings = ([], {}) if "run_id" in table else naming(table, IDENTITY, unused)
     empty = table[identity].isna()
     if empty.any(axis=None):
         column = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {column} is empty in {table.index.name} {table.index[empty[column]][0]}")
     there = {*how.names, *frame.columns}
     # The trainings in one file can differ in anything, so their seeds are asked for.
-    seeded, numbered = "seed" in there or "trainings" in frame.attrs, "step" in table
-    if naming:  # joined below; until then, each segment counts its own steps
-        table["run_id"] = _run_ids(table, [*identity, *naming.names])
+    seeded = "seed" in there or "trainings" in frame.attrs
+    attributed = {name: name for name in attribute_names}
+    table[PART] = 0
+    if names:
+        notes += join(table, identity, names, list(settings.values()), seeded)
+        attributed |= settings
+        unused = [c for c in unused if c not in {*names, *settings.values()}]
     elif "run_id" in table:
         table["run_id"] = table["run_id"].astype("str")
     else:
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
+    if falls := frame.attrs.get("falls"):
+        table[PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
-    check_said(table, frame, how, unused, source)
-    notes += steps_of_rollouts(table) if "step" in there else []
+    notes += check_said(table, frame, how, unused, source)
     of_reward = {reward: reward} if wide else {}
     columns = {name: column.column for name, column in how.metrics.items()} or of_reward
     if columns:
@@ -204,23 +210,13 @@ def _as_runs(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             )
         table = table[measured]  # after the steps were numbered
         if table.empty:
-            names = ", ".join(sorted(set(columns.values())))
-            raise DataError(f"{source}: the metrics' columns are empty: {names}")
+            without = ", ".join(sorted(set(columns.values())))
+            raise DataError(f"{source}: the metrics' columns are empty: {without}")
     table, converted = _in_fractions(table, units, source)
     notes += converted
     notes += check_compute(table, source) if {"step", "compute"} <= there else []
-    attributed = {name: name for name in attribute_names}
-    if naming:
-        table, joined = table_segments.join(table, identity, naming, numbered, seeded)
-        notes += joined
-        if columns and ends.any():  # a run that was resumed after NaN has not diverged
-            table = table[table["value"].notna() | after_last_value(table)]
-        attributed |= naming.attributes
-        unused = [c for c in unused if c not in naming.used]
-    elif falls := frame.attrs.get("falls"):
-        segment = pd.Series(np.searchsorted(falls, table.index, side="right"), table.index)
-        table, repeated = table_segments.once(table, segment, segment)
-        notes += repeated
+    table, repeated = once(table)
+    notes += repeated
     notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[column]) for name, column in attributed.items()}
@@ -259,29 +255,6 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
     return table["metric"].map(lambda name: sets[str(name)]), notes
 
 
-def _with_lengths(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
-    """Return how to read a table of lists of rewards: their length is n or, if n is known, B; and notes."""
-    called = LENGTH.partition("{")[0]
-    lists = [column for column in map(str, frame.columns) if column.startswith(called)]
-    rewards = [c for c in map(str, frame.columns) if is_reward(c) and not c.startswith(called)]
-    metric = how.metric or (rewards[0] if len(rewards) == 1 else "")
-    if LENGTH.format(metric) not in lists or frame[LENGTH.format(metric)].nunique() != 1:
-        return how, []
-    lists = [LENGTH.format(metric)]
-    length, column = int(frame[lists[0]].dropna().iloc[0]), lists[0]
-    known = {*how.names, *frame.columns} & {*SPLIT}
-    where = f"the lists {column.removeprefix(called)[:-1]} have {length:,} values"
-    n = how.values.get(SPLIT[1])
-    if SPLIT[1] not in known and len(known) < 2:
-        return how.but(set={**how.set, "": {**how.values, SPLIT[1]: length}}), [f"{where}, which is n"]
-    if n is not None and length % n and n != 1:
-        raise DataError(f"{source}: {where}, which is neither n = {n} nor a multiple of it")
-    if n is not None and length != n and known == {SPLIT[1]}:
-        values = {**how.values, SPLIT[2]: length}
-        return how.but(set={**how.set, "": values}), [f"{where}, which is B = B_p · n"]
-    return how, []
-
-
 def _with_symbols(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
     """Return the columns called B_p, n, B, M or C, unless another column is named for them; and a note."""
     there = {*frame.columns, *how.names}
@@ -308,7 +281,7 @@ def _with_metric_names(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, s
         return {}, ""
     free = [str(column) for column in frame.columns if column not in {*how.texts, *COLUMNS}]
     run, step = (how.columns.get(name, name) for name in ("run_id", "step"))
-    runs = [run] if "run_id" in there else table_segments.names_of(frame, free)
+    runs = [run] if "run_id" in there else names_of(frame, free)
     for column in free:
         if not _contains_rewards(frame[column]):
             continue

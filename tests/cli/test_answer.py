@@ -48,6 +48,20 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     assert f"n\u00a0=\u00a0{n}, B_p" in page.read_text()
 
 
+@pytest.mark.parametrize("head", ["step,acc,loss", "step,x,loss", "iteration,n,group", "a,b,c"])
+def test_an_error_about_a_table_has_one_command_in_one_spelling(
+    isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(f"{head}\n" + "".join(f"{step},0.{step},1\n" for step in range(1, 5)))
+    code, stdout, stderr = isolaw("answer", "t.csv", "--compute", "4M")
+    assert code == 2
+    commands = re.findall(r"isolaw \w+ [^\s:.]*t\.csv[^\n]*", stdout + stderr)
+    (to_read,) = [command for command in commands if "<" in command or "=" in command]
+    assert {command.partition(" -")[0] for command in commands} == {"isolaw read t.csv"}
+    assert (stdout + stderr).count(to_read.partition(".csv ")[2]) == 1
+
+
 @pytest.mark.slow
 def test_failed_runs_are_to_repeat_first(isolaw: Call, directory: Path) -> None:
     failed = sorted((directory / "runs").iterdir())[:2]

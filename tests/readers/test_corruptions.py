@@ -319,7 +319,7 @@ CORRUPTIONS = [
     Corruption(
         "rows twice",
         "table",
-        r"repeated \(run, step\)",
+        "steps repeated with the same values; isolaw counts them once",
         rewrite("*.csv", lambda t: t + "".join(t.splitlines(keepends=True)[1:])),
         sound=SAID_ACC,
     ),

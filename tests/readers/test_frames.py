@@ -72,18 +72,6 @@ def test_any_table_is_read_as_its_file(kind: Any) -> None:
     assert runs.source == "DataFrame"
 
 
-def test_the_interchange_protocol() -> None:
-    class Exchanged:
-        def __init__(self, own: pd.DataFrame) -> None:
-            self.table = pa.Table.from_pandas(own, preserve_index=False)
-
-        def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-            return self.table.__dataframe__(nan_as_null, allow_copy)
-
-    runs = isolaw.read(Exchanged(pd.read_csv(TAN)), **HOW)
-    pd.testing.assert_frame_equal(runs.points, isolaw.read(TAN, **HOW).points)
-
-
 def test_the_data_models_own_table_needs_no_keywords() -> None:
     runs = isolaw.read(TAN, **HOW)
     pd.testing.assert_frame_equal(isolaw.read(runs.to_pandas()).points, runs.points)

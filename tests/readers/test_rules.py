@@ -177,6 +177,20 @@ def test_trainings_in_one_file_are_asked_for_their_seeds(tmp_path: Path, write: 
     assert [own.facts["seed"].value for own in reading.ready] == [0, 1]
 
 
+@pytest.mark.slow
+@in_order
+def test_a_run_that_resumes_before_another_training_begins(tmp_path: Path, write: Write) -> None:
+    rows = records([1, 2, 3, 4]) + records([3, 4, 5], shift=0.05) + records([1, 2, 3], shift=0.07)
+    found = read(tmp_path, write(rows), **SET).candidates
+    assert [(own.steps, own.needs) for own in found] == [((1, 5), ["seed"]), ((1, 3), ["seed"])]
+    reading = read(tmp_path, write(rows), **SET, **{"*#2:seed": 1})
+    points = reading.runs.points
+    points = points[points["metric"].isin(["mean_reward", "reward"])]
+    curves = {steps.max(): steps.tolist() for _, steps in points.groupby("run_id")["step"]}
+    assert curves == {5: [1, 2, 3, 4, 5], 3: [1, 2, 3]}
+    assert sorted(points["value"]) == pytest.approx([0.1, 0.17, 0.2, 0.27, 0.35, 0.37, 0.45, 0.55])
+
+
 @in_order
 def test_a_run_that_goes_on_from_a_checkpoint_twice_is_no_other_training(
     tmp_path: Path, write: Write

@@ -31,9 +31,8 @@ from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add, flat
 from isolaw.readers.literals import loads, parse_json, scalar
 from isolaw.readers.measures import eval_set_of
-from isolaw.readers.names import CONFIGURATIONS
+from isolaw.readers.names import CONFIGURATIONS, is_step
 from isolaw.readers.raw_log import Container, RawLog, finite, number
-from isolaw.readers.records import is_step
 
 _LARGEST = 50 * limits.MB
 _DEEPEST = 4  # levels above the list of records

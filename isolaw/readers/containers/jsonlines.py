@@ -19,9 +19,8 @@ from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.printed_config import Settings
 from isolaw.readers.literals import parse_json
 from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
-from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess
+from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess, is_step
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, lines, progress
-from isolaw.readers.records import is_step
 
 _LONGEST_KEY = 300  # characters of a nested key, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is not a clock time

@@ -16,14 +16,18 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.files import Walk, leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.literals import scalar
-from isolaw.readers.raw_log import Container, PointCollector, RawLog, number
+from isolaw.readers.raw_log import Container, RawLog, number
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow stores up to 6,000
@@ -62,7 +66,8 @@ def _read(path: Path) -> Iterator[RawLog]:
 
 
 def _add_points(folder: Path, log: RawLog) -> None:
-    points = PointCollector(log)
+    """Add a record for each step, and another if a key repeats a step, as a resumed run does."""
+    names, rows = list[str](), array("d")  # key, step, value and seconds of each value
     files = _files(folder)
     size = sum(path.stat().st_size for path in files)
     if size > _LARGEST:
@@ -71,7 +76,7 @@ def _add_points(folder: Path, log: RawLog) -> None:
             f"{_LARGEST // limits.MB} MB from one run. Move metrics that are not needed out of the folder"
         )
     for path in files:
-        key = "/".join(path.relative_to(folder).parts)
+        names.append("/".join(path.relative_to(folder).parts))
         with limits.opened(path) as file:
             while line := file.readline(_LONGEST_LINE):
                 if not line.endswith(b"\n"):
@@ -80,10 +85,18 @@ def _add_points(folder: Path, log: RawLog) -> None:
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
                     case [float(time), float(value), float(step)] if math.isfinite(time + step):
-                        points.add(key, step, value, time / 1000)
+                        rows.extend((len(names) - 1, step, value, time / 1000))
                     case [_, *_]:
                         log.damaged("metric lines that are not 'time value step'")
-    points.close()
+    points = pd.DataFrame(np.reshape(rows, (-1, 4)), columns=["key", "step", "value", "seconds"])
+    points["repeat"] = points.groupby(["key", "step"]).cumcount()
+    points = points.sort_values(["repeat", "step"], kind="stable")
+    began = points.drop_duplicates(["repeat", "step"])["seconds"].min()
+    for (_, step), record in groupby(points.itertuples(), lambda point: (point.repeat, point.step)):
+        first, *others = record
+        values = {names[int(point.key)]: point.value for point in (first, *others)}
+        log.add(values, step, first.seconds - began)
+    log.in_order = False
 
 
 def _files(folder: Path) -> list[Path]:

@@ -36,7 +36,7 @@ from isolaw.readers.raw_log import (
     progress,
     unprefixed,
 )
-from isolaw.readers.records import trainings
+from isolaw.readers.trainings import trainings
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
 _COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")

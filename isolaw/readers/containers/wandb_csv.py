@@ -24,9 +24,9 @@ from isolaw.errors import DataError, NoHistory
 from isolaw.readers import frameworks, limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.literals import literal, parse_json
-from isolaw.readers.raw_log import Container, PointCollector, RawLog, finite, number
+from isolaw.readers.raw_log import Container, RawLog, finite, number
 
-_LONG = {"run_name", "metric", "step", "value"}
+_LONG = ["run_name", "metric", "step", "value"]
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
 _RANGES = ("__MIN", "__MAX")
 _RUN = ("run_name", "run", "name", "run_id")
@@ -174,15 +174,11 @@ def _add_wide(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> Non
 
 
 def _add_long(_path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
-    run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
-    points: dict[str, PointCollector] = {}
-    for row in rows:
-        if (reward := number(row[value])) is not None:
-            if row[run] not in points:
-                points[row[run]] = PointCollector(log_of(row[run]))
-            points[row[run]].add(row[metric], finite(row[step]), reward, math.nan)
-    for point in points.values():
-        point.close()
+    places = [header.index(name) for name in _LONG]
+    for run, metric, step, value in ([row[place] for place in places] for row in rows):
+        if number(value) is not None:
+            log_of(run).in_order = False
+            log_of(run).add({metric: value}, finite(step))
 
 
 def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
@@ -200,7 +196,7 @@ def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> 
 
 _KINDS = (
     (_is_wide, _add_wide),
-    (lambda header: set(header) >= _LONG, _add_long),
+    (lambda header: {*header} >= {*_LONG}, _add_long),
     (_is_history, _add_history),
 )
 CONTAINER = Container("wandb-csv", read, file=_is_export)

@@ -47,11 +47,9 @@ def possible(keys: Collection[str]) -> list[Framework]:
 
     If some of these frameworks also use one of the keys to count steps, return only those frameworks.
     """
-    matching = [
-        framework
-        for framework in known()
-        if framework.own_keys and any(_rewards(framework, key) for key in keys)
-    ]
+    rewards = {("train", "reward"), ("validation", "reward")}
+    frameworks = (framework for framework in known() if framework.own_keys)
+    matching = [each for each in frameworks if not rewards.isdisjoint(map(each.target, keys))]
     return [framework for framework in matching if not set(framework.step_keys).isdisjoint(keys)] or matching
 
 
@@ -70,11 +68,6 @@ def of_training(key: str) -> bool:
     framework = find([key], {})
     target = framework.target(key) if framework else None
     return target is not None and target[0] == "train"
-
-
-def _rewards(framework: Framework, key: str) -> bool:
-    target = framework.target(key)
-    return target is not None and target[0] in ("train", "validation") and target[1] == "reward"
 
 
 def named(name: str) -> Framework:

@@ -50,10 +50,10 @@ def _listing(candidates: Sequence[FoundLog]) -> list[str]:
     """
     folder = _common_folder([candidate.run for candidate in candidates])
     lines = [*_table(candidates, folder), ""]
-    for group in groups(candidates):
-        names = [run.removeprefix(folder) for run in group.runs]
-        if group.status is not LogStatus.DUPLICATE:  # the table already names the logs
-            lines.append(f"{listed(names, _MOST_NAMED)}: " + group.message)
+    for logs in groups(candidates):
+        names = [log.run.removeprefix(folder) for log in logs]
+        if logs[0].status is not LogStatus.DUPLICATE:  # the table already names the logs
+            lines.append(f"{listed(names, _MOST_NAMED)}: " + logs[0].message)
     return lines
 
 

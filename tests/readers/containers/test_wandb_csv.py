@@ -86,7 +86,6 @@ def test_wide_becomes_runs(tmp_path: Path) -> None:
 def test_long(tmp_path: Path) -> None:
     logs = read(tmp_path, LONG)
     assert list(logs) == ["a", "b"]
-    assert list(logs["a"].step) == [1, 2, 2]
     assert list(logs["a"].series["reward"].value) == [0.5, 0.625, 0.75]  # what was repeated stays apart
     assert table(logs["a"]) == {"reward": {1: 0.5, 2: 0.75}, "kl": {2: 0.01}}
     assert table(logs["b"]) == {"reward": {1: 0.25}}

@@ -1,4 +1,4 @@
-"""Runs in segments: joined where one continues another, apart where anything says so."""
+"""Parts of runs in tables: joined where one continues another, apart where anything says so."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_a_segment_that_goes_on_beyond_another_continues_it_and_its_values_hold(
     assert curves(runs) == {"p8_n4": {0: 0.1, 10: 0.2, 20: 0.35, 30: 0.4, 40: 0.5}}
     assert runs.points["compute"].tolist() == [0, 320, 640, 960, 1280]
     assert any("2 segments are 1 runs: p8_n4" in note for note in runs.notes)
-    assert any("1 steps are in two segments of a run, 1 with different values" in note for note in runs.notes)
+    assert any(
+        "1 step repeated with other values; isolaw kept the later values" in note for note in runs.notes
+    )
 
 
 def test_a_restart_next_to_a_segment_is_a_repeat(tmp_path: Path) -> None:
