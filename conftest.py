@@ -102,7 +102,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             for name in first:
-                scopes = (own for own in self.workqueue if own.partition("::")[0] == name)
+                scopes = (test for test in self.workqueue if test.partition("::")[0] == name)
                 if (scope := next(scopes, None)) is not None:
                     self.workqueue.move_to_end(scope, last=False)
                     break

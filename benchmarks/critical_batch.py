@@ -60,7 +60,7 @@ def runs() -> tuple[pd.DataFrame, list[Curve]]:
 
 def data(table: pd.DataFrame, curves: list[Curve], targets: tuple[float, ...]) -> TargetData:
     """Return the rollouts that the runs need to targets, with a block for each recipe."""
-    found = np.array([[crossing(*curve, own) for own in targets] for curve in curves])
+    found = np.array([[crossing(*curve, target) for target in targets] for curve in curves])
     begun, ends = (np.array([curve[0][curve[0] > 0][i] for curve in curves]) for i in (0, -1))
     recipe = table["kl"].astype(str) + table["fixed"].astype(str)
     order = {name: i for i, name in enumerate(recipe.value_counts().index)}
@@ -261,8 +261,8 @@ def chosen() -> dict[str, Any]:
             cut.append((int(b), float(lr), c[early], r[early]))
             kept.append(i)
     cost = {
-        cell: (float(np.exp(np.mean(np.log([n for n, _ in own])))), sum(ok for _, ok in own), len(own))
-        for cell, own in needs.items()
+        cell: (float(np.exp(np.mean(np.log([n for n, _ in need])))), sum(ok for _, ok in need), len(need))
+        for cell, need in needs.items()
     }
     whole = [cell for cell, (_, reached, count) in cost.items() if reached == count]
     best = min(whole, key=lambda cell: cost[cell][0])
@@ -273,7 +273,7 @@ def chosen() -> dict[str, Any]:
         return {**own, "reached": reached, "runs": count}
 
     rows = [entry(name, method(table.iloc[kept], cut)) for name, method in METHODS.items()]
-    fastest = min(n for own in needs.values() for n, ok in own if ok)
+    fastest = min(n for need in needs.values() for n, ok in need if ok)
     return {"best": entry("best of the complete runs", best), "fastest": fastest, "rows": rows}
 
 

@@ -264,7 +264,7 @@ def statement(runs: Runs, computes: list[float], sweep: RealSweep) -> dict[str, 
                 "expected_loss": p.options[0].expected_loss if p.options else None,
                 "reward": p.reward.to_dict(),
                 "rewards": {
-                    str(own): estimated(drawn[:, i]).to_dict() for i, own in enumerate(levels.tolist())
+                    str(level): estimated(drawn[:, i]).to_dict() for i, level in enumerate(levels.tolist())
                 },
             }
         )
@@ -298,8 +298,8 @@ def by_seed(runs: Runs, compute: float, sweep: RealSweep) -> dict[int, dict[int,
 def came(runs: Runs, compute: float, sweep: RealSweep) -> dict[str, Any]:
     """Return for each n that reached C the mean reward there, its standard error, and the number of seeds."""
     out = {}
-    for n, own in by_seed(runs, compute, sweep).items():
-        values = list(own.values())
+    for n, rewards in by_seed(runs, compute, sweep).items():
+        values = list(rewards.values())
         error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
         out[str(n)] = {"reward": float(np.mean(values)), "error": error, "seeds": len(values)}
     return out
@@ -335,7 +335,7 @@ def moved(runs: Runs, sweep: RealSweep, last: float) -> dict[str, Any] | None:
     tops, rng = [], np.random.default_rng(0)
     for end, (*_, error) in zip(ends, best, strict=True):
         log2 = np.log2([int(n) for n in end])
-        rewards = np.array([own["reward"] for own in end.values()])
+        rewards = np.array([item["reward"] for item in end.values()])
         top = log2[(rewards + (error or 0.0) * rng.normal(size=(_DRAWS, log2.size))).argmax(axis=1)]
         tops.append(top + np.diff(np.sort(log2)).min() * rng.uniform(-0.5, 0.5, _DRAWS))
     known = all(error is not None for *_, error in best)
@@ -361,15 +361,15 @@ def judged(said: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         return float(reward.max() - np.interp(np.log2(chosen), np.log2(n), reward))
 
     inside = {
-        own: q["interval"][0] <= measured[own]["reward"] <= q["interval"][1]
-        for own, q in said["rewards"].items()
-        if own in measured and q["interval"] and None not in q["interval"]
+        item: q["interval"][0] <= measured[item]["reward"] <= q["interval"][1]
+        for item, q in said["rewards"].items()
+        if item in measured and q["interval"] and None not in q["interval"]
     }
     star = said["n_star"]
     held = None
     if star["interval"] and star["interval"] != [None, None]:
         low, high = star["interval"]
-        held = any((low or 0) <= own <= (high or np.inf) for own in (as_good or [best]))
+        held = any((low or 0) <= item <= (high or np.inf) for item in (as_good or [best]))
     return {
         "best": best,
         "tied": as_good,
@@ -389,7 +389,8 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
     if sweep.statement:
         stated = json.loads((DATA / sweep.statement).read_text())
         cuts += [
-            {"before": sweep.statement, "said": own, "input": stated["input"]} for own in stated["budgets"]
+            {"before": sweep.statement, "said": budget, "input": stated["input"]}
+            for budget in stated["budgets"]
         ]
     for share in SHARES:
         begin = cut(runs, share * compute)
@@ -403,9 +404,9 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
             said = stated["budgets"][0]
             said["chosen"]["learnt"] = _learnt(begin, compute, sweep)
             cuts.append({"share": share, "said": said, "input": stated["input"]})
-    for own in cuts:
-        if "said" in own and (measured := came(runs, own["said"]["compute"], sweep)):
-            own |= {"came": measured, "verdict": judged(own["said"], measured)}
+    for item in cuts:
+        if "said" in item and (measured := came(runs, item["said"]["compute"], sweep)):
+            item |= {"came": measured, "verdict": judged(item["said"], measured)}
     files = {sweep.file: sha256(sweep.path)}
     files |= {sweep.statement: sha256(DATA / sweep.statement)} if sweep.statement else {}
     return {
@@ -460,7 +461,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     kept = json.loads(SUMMARY.read_text()) if SUMMARY.exists() else {"sweeps": []}
     if not options.tables:
-        known = {own["name"]: own for own in kept["sweeps"]}
+        known = {item["name"]: item for item in kept["sweeps"]}
         found = []
         for sweep in SWEEPS:
             if sweep.path.exists() and (options.only in sweep.name or sweep.name not in known):

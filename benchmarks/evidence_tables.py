@@ -60,9 +60,9 @@ def _rewards(own: dict[str, Any]) -> tuple[float, float]:
 def _forecasts(sweep: dict[str, Any]) -> list[str]:
     """Return what an earlier estimator stated before the runs went on."""
     return [
-        f"Before “{sweep['name']}” went on to C = {number(own['said']['compute'])}: {_case(own)}."
-        for own in sweep["cuts"]
-        if "before" in own and "verdict" in own
+        f"Before “{sweep['name']}” went on to C = {number(cut['said']['compute'])}: {_case(cut)}."
+        for cut in sweep["cuts"]
+        if "before" in cut and "verdict" in cut
     ]
 
 
@@ -112,12 +112,12 @@ def sentences(summary: dict[str, Any]) -> tuple[str, str, str]:
 def tables(summary: dict[str, Any]) -> str:
     """Return the page's tables, and the tally."""
     judging = [
-        (sweep, own | {"group": sweep["group"]})
+        (sweep, cut | {"group": sweep["group"]})
         for sweep in summary["sweeps"]
-        for own in sweep["cuts"]
-        if "verdict" in own
+        for cut in sweep["cuts"]
+        if "verdict" in cut
     ]
-    shares = sorted({own["share"] for _, own in judging if "share" in own})
+    shares = sorted({judgement["share"] for _, judgement in judging if "share" in judgement})
     out = [
         *movements(summary),
         "",
@@ -130,17 +130,19 @@ def tables(summary: dict[str, Any]) -> str:
         "|---|--:|" + "---|" * len(shares),
     ]
     for sweep in summary["sweeps"]:
-        cuts = {own["share"]: own for _, own in judging if _ is sweep and "share" in own}
+        cuts = {
+            judgement["share"]: judgement for _, judgement in judging if _ is sweep and "share" in judgement
+        }
         if cuts:
             last = next(iter(cuts.values()))
             cells = [sweep["name"], _best(last)]
             out.append("| " + " | ".join([*cells, *(_case(cuts.get(share)) for share in shares)]) + " |")
-    out += ["", *_tally([own for _, own in judging]), ""]
+    out += ["", *_tally([judgement for _, judgement in judging]), ""]
     for sweep in summary["sweeps"]:
         for line in _forecasts(sweep):
             out += [line, ""]
     first = [next((c for c in s["cuts"] if "verdict" in c), None) for s in summary["sweeps"]]
-    errors, halves = np.array([_rewards(own) for own in first if own]).T
+    errors, halves = np.array([_rewards(item) for item in first if item]).T
     out += [
         f"At the earliest cut of each sweep, the mean error of the predicted rewards is {errors.min():.3f} "
         f"to {errors.max():.3f}. Their intervals are ±{halves.min():.3f} to ±{halves.max():.3f} wide."

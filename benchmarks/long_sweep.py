@@ -44,22 +44,22 @@ def tables(runs: Runs) -> str:
     levels = sorted(runs.points["rollouts_per_problem"].unique())
     head = "| C | " + " | ".join(f"n = {n}" if n == levels[0] else str(n) for n in levels) + " |"
     out = [head, "|--:|" + "--:|" * len(levels)]
-    for c, own in found.items():
-        means = {n: np.mean(list(seeds.values())) for n, seeds in own.items()}
+    for c, result in found.items():
+        means = {n: np.mean(list(seeds.values())) for n, seeds in result.items()}
         best = max(means, key=means.__getitem__)
         cells = [f"{c:,}"]
         for n in levels:
             text = f"{means[n]:.3f}" if n in means else ""
-            few = f" ({len(own[n])})" if n in own and len(own[n]) < 3 else ""
+            few = f" ({len(result[n])})" if n in result and len(result[n]) < 3 else ""
             cells.append((f"**{text}**" if n == best else text) + few)
         out.append("| " + " | ".join(cells) + " |")
     others = levels[1:5]
     out += ["", f"| C | n = {others[0]} minus n = {levels[0]} | " + " | ".join(map(str, others[1:])) + " |"]
     out.append("|--:|" + "--:|" * len(others))
-    for c, own in found.items():
+    for c, result in found.items():
         cells = [f"{c:,}"]
         for n in others:
-            apart = difference(own.get(n, {}), own.get(levels[0], {}))
+            apart = difference(result.get(n, {}), result.get(levels[0], {}))
             cells.append("" if apart is None else f"{apart[0]:+.3f} ± {apart[1]:.3f}")
         out.append("| " + " | ".join(cells) + " |")
     return "\n".join(out)
@@ -67,7 +67,7 @@ def tables(runs: Runs) -> str:
 
 def retuned(runs: Runs, others: Runs) -> str:
     """Return rewards by lr and n at `RETUNED`, with standard errors over seeds, as Markdown."""
-    batch, levels = ([int(x) for x in sorted(others.points[own].unique())] for own in
+    batch, levels = ([int(x) for x in sorted(others.points[value].unique())] for value in
         ("problems_per_batch", "rollouts_per_problem"))  # fmt: skip
     rows = [(others, b, float(lr)) for b in batch for lr in sorted(others.table()["lr"].unique())]
     rows = [row for row in rows if (row[1] == batch[0]) != (row[2] == LR)] + [(runs, batch[0], LR)]

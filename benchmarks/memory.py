@@ -359,7 +359,7 @@ def _live() -> Any:
             for size, what in self.at_peak:
                 sizes[what] += size
             for what, size in sizes.most_common(28):
-                many = sum(own == what for _, own in self.at_peak)
+                many = sum(storage == what for _, storage in self.at_peak)
                 print(f"{size / 2**20:12.1f} MiB  {many:3d} {what}", file=sys.stderr)
 
     return Live()

@@ -85,7 +85,7 @@ def main() -> None:
             opened = [measure(browser, page, frames=i == 0) for i in range(OPENED)]
             browser.close()
     for name in opened[1]:
-        values = [own[name] for own in opened]
+        values = [item[name] for item in opened]
         print(f"{name}: median {statistics.median(values):.2f} s of {OPENED}, longest {max(values):.2f} s")
     for name in ("scroll", "slider"):
         frames = sorted(opened[0][name])

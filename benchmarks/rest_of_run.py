@@ -131,16 +131,16 @@ def real() -> Iterator[Case]:
     """Yield the real curves."""
     single = pd.read_csv(DATA / "tan_qwen_holdout_per_run_base.csv").dropna(subset="run")
     single = single.assign(value=single["correct_of_500"] / 500, compute=single["compute_C_flops"])
-    for _, own in single.groupby(["model_size_B", "run"]):
-        yield _observed("Tan et al., single runs", own.assign(seed=0))
+    for _, rows in single.groupby(["model_size_B", "run"]):
+        yield _observed("Tan et al., single runs", rows.assign(seed=0))
     several = pd.read_csv(DATA / "tan_rollout_n_base.csv")
     several["compute"] = several["prompts_seen"] * several["rollout_n"]
-    for _, own in several.rename(columns={"holdout_acc_rounded_1_over_500": "value"}).groupby("rollout_n"):
-        yield _observed("Tan et al., n", own.assign(seed=0))
+    for _, rows in several.rename(columns={"holdout_acc_rounded_1_over_500": "value"}).groupby("rollout_n"):
+        yield _observed("Tan et al., n", rows.assign(seed=0))
     sweep = pd.read_parquet(DATA / "real-arithmetic.parquet")
     sweep = sweep[(sweep["metric"] == "avg@4") & (sweep["eval_set"] == "validation")]
-    for _, own in sweep.groupby(["problem_set", "rollouts_per_problem"]):
-        yield _observed("isolaw's sweep", own)
+    for _, rows in sweep.groupby(["problem_set", "rollouts_per_problem"]):
+        yield _observed("isolaw's sweep", rows)
 
 
 def _observed(group: str, table: pd.DataFrame) -> Case:
@@ -204,9 +204,9 @@ def cases(half: str) -> list[Case]:
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a line for each group and question."""
     out = []
-    for (group, question), own in pd.DataFrame(rows).groupby(["group", "question"], sort=False):
-        stated = own[own["stated"]]
-        line = {"group": group, "question": question, "curves": len(own), "stated": len(stated)}
+    for (group, question), item in pd.DataFrame(rows).groupby(["group", "question"], sort=False):
+        stated = item[item["stated"]]
+        line = {"group": group, "question": question, "curves": len(item), "stated": len(stated)}
         line |= {"held": int(stated["held"].sum()), "width": float(stated["width"].mean())}
         out.append(line | {n: _mean(stated, n) for n in ("pooled", *RIVALS)})
     return out

@@ -106,14 +106,14 @@ def simulated(repetitions: int) -> Iterator[Row]:
 def left_out(group: str, configurations: list[Configuration], runs: int) -> Iterator[Row]:
     """Yield rows of every n but the ends, compared without its runs with the n below it."""
     line = sorted(configurations, key=lambda c: c.rollouts_per_problem)
-    for below, own in list(pairwise(line))[:-1]:
-        end = min(below.end, own.end)
+    for below, later in list(pairwise(line))[:-1]:
+        end = min(below.end, later.end)
         if runs:
-            rewards = [c.reward[(c.compute >= 0.9 * end) & (c.compute <= end)].mean() for c in (own, below)]
+            rewards = [c.reward[(c.compute >= 0.9 * end) & (c.compute <= end)].mean() for c in (later, below)]
         else:
-            rewards = [np.interp(end, c.checkpoints, c.mean) for c in (own, below)]
-        known = [c for c in line if c is not own]
-        yield judged(group, known, (own.key, below.key), end, float(rewards[0] - rewards[1]), runs)
+            rewards = [np.interp(end, c.checkpoints, c.mean) for c in (later, below)]
+        known = [c for c in line if c is not later]
+        yield judged(group, known, (later.key, below.key), end, float(rewards[0] - rewards[1]), runs)
 
 
 def paper() -> Iterator[Row]:
@@ -122,10 +122,10 @@ def paper() -> Iterator[Row]:
     table = table.groupby(["B_p", "n", "compute_rollouts"], as_index=False)["validation_reward"].mean()
     for _, panel in table.groupby("B_p"):
         curves = []
-        for (b, n), own in panel.groupby(["B_p", "n"]):
+        for (b, n), rows in panel.groupby(["B_p", "n"]):
             compute, reward = (
-                own["compute_rollouts"].to_numpy(float),
-                own["validation_reward"].to_numpy(float),
+                rows["compute_rollouts"].to_numpy(float),
+                rows["validation_reward"].to_numpy(float),
             )
             run = np.zeros(reward.size, int)
             curves.append(Configuration(int(b), int(n), compute, reward, run, (0,), float(b * n)))
@@ -145,15 +145,15 @@ def summary(rows: list[Row]) -> list[Row]:
     """Return a row for each group."""
     table = pd.DataFrame(rows)
     out = []
-    for group, own in table.groupby("group", sort=False):
-        claims = own[own["claims"]]
+    for group, item in table.groupby("group", sort=False):
+        claims = item[item["claims"]]
         out.append(
             {
                 "group": group,
-                "pairs": len(own),
-                "held": float(own["held"].mean()),
-                "width": float(own["width"].median()),
-                "error": float(own["error"].median()),
+                "pairs": len(item),
+                "held": float(item["held"].mean()),
+                "width": float(item["width"].median()),
+                "error": float(item["error"].median()),
                 "claims": len(claims),
                 "right": float(claims["right"].mean()) if len(claims) else None,
             }

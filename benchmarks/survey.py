@@ -100,7 +100,7 @@ def _csv(text: str, key: str, step: str, _updates: int) -> Iterator[tuple[int, f
 def _html(text: str, key: str, step: str, _updates: int) -> Iterator[tuple[int, float]]:
     """Return the last table of a notebook with both columns."""
     shown = re.findall(r"<table.*?</table>", json.dumps(json.loads(text)), re.S)
-    table = next(own for own in reversed(shown) if f"<th>{key}</th>" in own)
+    table = next(entry for entry in reversed(shown) if f"<th>{key}</th>" in entry)
     names = re.findall(r"<th>(.*?)</th>", table)
     cells = re.findall(r"<td>(.*?)</td>", table)
     for at in range(0, len(cells), len(names)):
@@ -214,19 +214,17 @@ def _same(one: float, other: float) -> bool:
 def table(outcomes: list[dict[str, Any]]) -> str:
     """Return the table of the documentation."""
     lines = ["| source | what | first command | ready | values equal | remark |", "|---|---|---|---|---|---|"]
-    for own in outcomes:
-        of = own["equal"] + own["missing"]
-        equal = f"all {of:,}" if own["equal"] == of else f"{own['equal']:,} of {of:,}"
+    for item in outcomes:
+        of = item["equal"] + item["missing"]
+        equal = f"all {of:,}" if item["equal"] == of else f"{item['equal']:,} of {of:,}"
         cells = [
-            f"`{own['source']}`", own["what"], own["first"], f"{own['ready']} of {own['runs']}",
-            equal if of else "", own.get("remark", ""),
+            f"`{item['source']}`", item["what"], item["first"], f"{item['ready']} of {item['runs']}",
+            equal if of else "", item.get("remark", ""),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    wrong = sum(len(own["silently_wrong"]) for own in outcomes)
-    return (
-        "\n".join([*lines, "", f"Wrong: {wrong} of {sum(own['ready'] for own in outcomes)} ready runs."])
-        + "\n"
-    )
+    wrong = sum(len(item["silently_wrong"]) for item in outcomes)
+    ready = sum(item["ready"] for item in outcomes)
+    return "\n".join([*lines, "", f"Wrong: {wrong} of {ready} ready runs."]) + "\n"
 
 
 def main() -> None:
@@ -241,16 +239,17 @@ def main() -> None:
         print(table(json.loads(given.list.read_text())), end="")
         return
     outcomes = []
-    for own in tomllib.loads(given.list.read_text())["set"]:
-        if fnmatch.fnmatch(own["source"], given.only):
+    for entry in tomllib.loads(given.list.read_text())["set"]:
+        if fnmatch.fnmatch(entry["source"], given.only):
             outcomes.append(
-                outcome(own, given.list.parent) | ({"remark": own["remark"]} if "remark" in own else {})
+                outcome(entry, given.list.parent) | ({"remark": entry["remark"]} if "remark" in entry else {})
             )
             print(json.dumps(outcomes[-1], indent=1, ensure_ascii=False))
     if given.out:
-        kept = [{key: value for key, value in own.items() if key != "message"} for own in outcomes]
+        kept = [{key: value for key, value in item.items() if key != "message"} for item in outcomes]
         given.out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    print(f"{len(outcomes)} sets, silently wrong: {sum(len(own['silently_wrong']) for own in outcomes)}")
+    wrong = sum(len(outcome["silently_wrong"]) for outcome in outcomes)
+    print(f"{len(outcomes)} sets, silently wrong: {wrong}")
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def whole(folder: Path, content: bytes) -> None:
     """All of reading: as a directory whose files nobody named."""
     write(folder, ["log", "config.yaml"], content)
     reading = survey([folder], HowToRead.of(set=SETTINGS[zlib.crc32(content) % len(SETTINGS)]))
-    json.dumps([own.to_dict() for own in reading.candidates], allow_nan=False)
+    json.dumps([candidate.to_dict() for candidate in reading.candidates], allow_nan=False)
 
 
 def as_isolaw_toml(folder: Path, content: bytes) -> None:
@@ -157,9 +157,9 @@ def as_isolaw_toml(folder: Path, content: bytes) -> None:
 def as_name_pattern(_: Path, content: bytes) -> None:
     """A pattern, and names."""
     pattern, *names = content.decode("utf-8", "replace").split(SEPARATOR.decode())
-    for own in (words_that_differ, lambda runs: offer(runs, ["n", "B_p", "seed"])):
+    for value in (words_that_differ, lambda runs: offer(runs, ["n", "B_p", "seed"])):
         if names:
-            own(names)
+            value(names)
     read = NamePattern(pattern)
     for name in names:
         read.read(name, names)
@@ -231,14 +231,14 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     metrics.append(json.dumps(record).encode())
     histories = fixtures("containers/test_json_document")
     documents = [
-        json.dumps(own, indent=1).encode()
-        for own in (histories.RECORDS, histories.COLUMNS, {"args": {"n": 8}, "history": histories.RECORDS})
+        json.dumps(value, indent=1).encode()
+        for value in (histories.RECORDS, histories.COLUMNS, {"args": {"n": 8}, "history": histories.RECORDS})
     ]
-    documents.append(b"".join(json.dumps(own, indent=1).encode() for own in histories.RECORDS))
+    documents.append(b"".join(json.dumps(item, indent=1).encode() for item in histories.RECORDS))
     states = fixtures("containers/test_trainer_state")
     state = [states.state(states.HISTORY).encode()]
     csv = fixtures("containers/test_wandb_csv")
-    exports = [own.encode() for own in (csv.WIDE, csv.LONG, csv.HISTORY, csv.GLOBAL_STEP)]
+    exports = [value.encode() for value in (csv.WIDE, csv.LONG, csv.HISTORY, csv.GLOBAL_STEP)]
     boards = fixtures("containers/test_tensorboard")
     values = [(s, 1.0 * s, boards.scalar(boards.SCORE, s / 8)) for s in (1, 2)]
     values += [(2, 2.0, boards.text("args/text_summary", config.decode()))]
@@ -257,7 +257,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         folder / "a.ipynb", notebooks.stream(notebooks.BANNER), notebooks.display(notebooks.html([0.5, 0.25]))
     )
     forms = (steps.areal, steps.nemo, steps.mlx, steps.mlx_lines, steps.roll)
-    consoles = [own([0.5, 0.25]).encode() for own in forms]
+    consoles = [form([0.5, 0.25]).encode() for form in forms]
     consoles.append("\n".join(fixtures("containers/test_prime_rl_console").LINES).encode())
     line = b"Epoch %d/2 step %d: acc=0.5 samples=%d | eval: acc=0.25\n"
     plain = b"Group size: 8\n" + b"".join(line % (i // 3 + 1, i % 3, 32 * i) for i in range(6))
@@ -295,8 +295,8 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
             b"".join(b"[t%d]\nk%d = 1\n" % (i, i) for i in range(500)),
         ],
         "name-pattern": [
-            SEPARATOR.join(own)
-            for own in (
+            SEPARATOR.join(value)
+            for value in (
                 (b"*-s{seed}-p{B_p}-n{n}*", b"grpo-s21-p8-n128-m4", b"grpo-s22-p8-n32-m4"),
                 (b"*a*a*a*a*a*aX{n}", b"a" * 60),
                 (b"*n{n}-lr{lr}/*", b"runs/n8-lr1e-6/a", b"runs/n8-lr2e-6/a"),

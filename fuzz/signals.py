@@ -70,10 +70,10 @@ def is_early(said: str) -> bool:
 def below(pid: int) -> list[psutil.Process]:
     """What a process has started, without the guards."""
     found = []
-    for own in guard.descendants(pid):
+    for descendant in guard.descendants(pid):
         with contextlib.suppress(psutil.Error):
-            if guard.__file__ not in psutil.Process(own).cmdline():
-                found.append(psutil.Process(own))
+            if guard.__file__ not in psutil.Process(descendant).cmdline():
+                found.append(psutil.Process(descendant))
     return found
 
 

@@ -372,7 +372,7 @@ def main() -> None:
         chosen = choose(tree, against, options.count, options.seed)
         # One of each area in turn, so that an interrupted run has seen all of them.
         each = [[mutant for mutant in chosen if mutant.area == area] for area in AREAS]
-        turns = [own[i] for i in range(max(map(len, each))) for own in each if i < len(own)]
+        turns = [item[i] for i in range(max(map(len, each))) for item in each if i < len(item)]
         if options.list:
             for mutant in turns:
                 print(f"{mutant.area}: {described(mutant)}")

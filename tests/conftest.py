@@ -262,7 +262,9 @@ def tiny() -> Callable[..., SweepSpec]:
             "evaluation": {"points": 8},
             "executor": {"kind": "inline"},
         }
-        return SweepSpec.parse(data | {name: data.get(name, {}) | own for name, own in sections.items()})
+        return SweepSpec.parse(
+            data | {name: data.get(name, {}) | section for name, section in sections.items()}
+        )
 
     return make
 

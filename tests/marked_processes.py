@@ -41,9 +41,9 @@ def listeners(processes: Iterable[psutil.Process]) -> set[tuple[str, str]]:
     out = set()
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            for own in process.net_connections("tcp"):
-                if own.status == psutil.CONN_LISTEN:
-                    out.add((" ".join(process.cmdline())[:80], own.laddr.ip))
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    out.add((" ".join(process.cmdline())[:80], connection.laddr.ip))
     return out
 
 
@@ -63,8 +63,8 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     finally:
         process.kill()
         process.communicate()
-        for own in marked(mark):
-            own.kill()
+        for item in marked(mark):
+            item.kill()
 
 
 def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]:
@@ -82,7 +82,7 @@ def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]
             time.sleep(0.05)  # this loop must not slow down what it watches
         assert process.wait(120) == 0, process.stderr.read().decode()[-2000:]
         until = time.monotonic() + 120
-        while left := [own for own in marked(mark) if own.is_running()]:  # nothing is left
+        while left := [item for item in marked(mark) if item.is_running()]:  # nothing is left
             assert time.monotonic() < until, left
             time.sleep(0.1)
     return found, most

@@ -160,8 +160,8 @@ def serve(address, code):
         if pid == 0:
             for command in running:
                 command.close()
-            for own in (waiting, listening, connection):
-                own.close()
+            for value in (waiting, listening, connection):
+                value.close()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
         for stream in streams:

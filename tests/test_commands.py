@@ -382,8 +382,8 @@ def two_builds_of_vllm(desk: Desk) -> Run:
 def cases() -> list[Any]:
     return [
         pytest.param(name, situation, id=f"{name}-{situation.__name__}")
-        for name, own in SITUATIONS.items()
-        for situation in own
+        for name, item in SITUATIONS.items()
+        for situation in item
     ]
 
 
@@ -400,14 +400,14 @@ def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
     how = situation(desk) or Run()
     desk.patch.setattr(commands, name, function)
     printed = desk.printed()
-    shown = [own for own in dict.fromkeys(desk.made) if str(own) in printed]
+    shown = [fromkey for fromkey in dict.fromkeys(desk.made) if str(fromkey) in printed]
     assert shown, f"{name}: made {list(map(str, desk.made))}; printed {printed}"
     for command in shown:
         text = str(command)
         for blank, value in how.fill:
             text = text.replace(blank, value)
         words = shlex.split(text)
-        assert not any(own in text for own in command.placeholders)
+        assert not any(placeholder in text for placeholder in command.placeholders)
         assert_parses(words)
         if not how.only_parsed:
             desk.run(*words[1:])
@@ -515,11 +515,11 @@ def mentioned() -> list[tuple[str, str, list[str]]]:
     for path in modules():
         pages = [text for _, text in texts_of(path)]
         out += [
-            (path.name, name, options.split()) for own in pages for name, options in MENTIONS.findall(own)
+            (path.name, name, options.split()) for page in pages for name, options in MENTIONS.findall(page)
         ]
-    for own in (cli, *cli.commands.values()):
-        found = MENTIONS.findall(own.help or "")
-        out += [(str(own.name), name, options.split()) for name, options in found]
+    for command in (cli, *cli.commands.values()):
+        found = MENTIONS.findall(command.help or "")
+        out += [(str(command.name), name, options.split()) for name, options in found]
     return out
 
 
@@ -690,9 +690,9 @@ ATTRIBUTES = ["a<$(touch${IFS}P)", "<number>", "it's `touch P`", "a b;touch P", 
 @pytest.mark.parametrize("command", ["fit", "read", "answer"])
 def test_a_value_of_a_file_is_quoted_where_a_choice_is_printed(desk: Desk, value: str, command: str) -> None:
     rows = [
-        [own, n, 16, step, 0.5 - 1 / (step + n)]
+        [item, n, 16, step, 0.5 - 1 / (step + n)]
         for n in (4, 8, 16)
-        for own in (value, "zz")
+        for item in (value, "zz")
         for step in range(1, 9)
     ]
     with Path("x.csv").open("w", newline="") as file:

@@ -51,12 +51,12 @@ def test_blocks_run(
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
         printed, lines = (
-            [" ".join(line.split()) for line in own.splitlines()]
-            for own in (f"{done.stdout}\n{done.stderr}", shown.strip())
+            [" ".join(line.split()) for line in value.splitlines()]
+            for value in (f"{done.stdout}\n{done.stderr}", shown.strip())
         )
         if {*lines} & {*printed} - {""}:  # else it is another text, such as a file
             wanted = [re.compile(re.escape(line).replace("…", ".*")) for line in lines]
-            missing = [own.pattern for own in wanted if not any(map(own.fullmatch, printed))]
+            missing = [pattern.pattern for pattern in wanted if not any(map(pattern.fullmatch, printed))]
             assert missing == [], done.stdout
 
 
@@ -82,7 +82,9 @@ def test_the_dataframe_tutorial_nests_no_dictionary() -> None:
     assert 12 <= len(cells) <= 16
     for cell in cells:
         dictionaries = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Dict)]
-        assert not any(isinstance(value, ast.Dict) for own in dictionaries for value in own.values), cell
+        assert not any(
+            isinstance(value, ast.Dict) for dictionary in dictionaries for value in dictionary.values
+        ), cell
 
 
 def prose(page: Path) -> str:
@@ -360,10 +362,11 @@ def test_the_demo_prints_what_the_readme_shows(
     assert shown is not None
     readme = [line.removeprefix("    ") for line in shown[0].splitlines()]
     decimal = r"-?\d+\.\d+(?:e\d+)?"
-    texts = [re.sub(decimal, "#", "\n".join(own)) for own in (done.stdout.splitlines(), readme)]
+    texts = [re.sub(decimal, "#", "\n".join(value)) for value in (done.stdout.splitlines(), readme)]
     assert texts[0] == texts[1]
     values = [
-        [float(x) for x in re.findall(decimal, "\n".join(own))] for own in (done.stdout.splitlines(), readme)
+        [float(x) for x in re.findall(decimal, "\n".join(value))]
+        for value in (done.stdout.splitlines(), readme)
     ]
     assert values[0] == pytest.approx(values[1], rel=0.1, abs=0.003)
     assert len(readme) <= 9

@@ -66,7 +66,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     runs = package.sweep(folder / "sweep.toml", folder / "sweep")
     rates = [
         Runs(runs.points.assign(run_id=runs.points["run_id"] + str(lr)), {
-            run_id + str(lr): {**own, "lr": lr} for run_id, own in runs.attributes.items()
+            run_id + str(lr): {**attribute, "lr": lr} for run_id, attribute in runs.attributes.items()
         })
         for lr in (0.1, 0.2)
     ]  # fmt: skip
@@ -81,7 +81,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, simulated: dict[str, Path
     def real(table: Path) -> Runs:
         runs = Runs.from_parquet(table)
         return Runs(
-            runs.points, {run_id: {**own, "backend": "real"} for run_id, own in runs.attributes.items()}
+            runs.points,
+            {run_id: {**attribute, "backend": "real"} for run_id, attribute in runs.attributes.items()},
         )
 
     runs, rates = real(simulated["table"]), real(simulated["rates"])
@@ -145,8 +146,8 @@ def test_a_replay_is_what_it_replays(
 ) -> None:
     runs = Runs.from_parquet(simulated["table"])
     seeds = runs.table()["seed"]
-    for run_id, own in runs.attributes.items():
-        own["backend"] = backends[seeds[run_id] % len(backends)]
+    for run_id, attribute in runs.attributes.items():
+        attribute["backend"] = backends[seeds[run_id] % len(backends)]
     runs.to_parquet(tmp_path / "runs.parquet")
     (tmp_path / "sweep.toml").write_text(
         f'[sweep]\nbackend = "replay"\n[replay]\nsource = "{tmp_path}/runs.parquet"\n'

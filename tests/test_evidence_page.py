@@ -24,10 +24,10 @@ def test_the_page_is_of_this_estimator_and_of_these_inputs() -> None:
     """Otherwise: python -m benchmarks.evidence."""
     kept = json.loads(evidence.SUMMARY.read_text())
     assert (kept["estimator"], kept["surface"]) == (ESTIMATOR, SURFACE)
-    assert [own["name"] for own in kept["sweeps"]] == [sweep.name for sweep in evidence.SWEEPS]
-    for sweep, own in zip(evidence.SWEEPS, kept["sweeps"], strict=True):
+    assert [item["name"] for item in kept["sweeps"]] == [sweep.name for sweep in evidence.SWEEPS]
+    for sweep, item in zip(evidence.SWEEPS, kept["sweeps"], strict=True):
         if sweep.path.exists():  # not all data may be shipped
-            assert own["files"][sweep.file] == evidence.sha256(sweep.path)
+            assert item["files"][sweep.file] == evidence.sha256(sweep.path)
     page = evidence.DOCS.read_text()
     assert page.split(evidence.BEGIN)[1].split(evidence.END)[0].strip() == evidence.tables(kept).strip()
 
@@ -60,11 +60,11 @@ def test_what_was_stated_before_the_runs_rests_on_their_beginning_alone(sweep: e
     stated = json.loads((evidence.DATA / sweep.statement).read_text())
     began = evidence.cut(sweep.runs(), stated["largest_compute"])
     assert evidence.digest(began) == stated["input"]
-    assert all(own["compute"] > stated["largest_compute"] for own in stated["budgets"])
+    assert all(budget["compute"] > stated["largest_compute"] for budget in stated["budgets"])
     kept = next(
-        own for own in json.loads(evidence.SUMMARY.read_text())["sweeps"] if own["name"] == sweep.name
+        item for item in json.loads(evidence.SUMMARY.read_text())["sweeps"] if item["name"] == sweep.name
     )
-    assert [own["said"] for own in kept["cuts"] if "before" in own] == stated["budgets"]
+    assert [cut["said"] for cut in kept["cuts"] if "before" in cut] == stated["budgets"]
 
 
 @pytest.mark.slow

@@ -68,14 +68,14 @@ def test_every_option_with_a_path_reads_or_writes() -> None:
 def test_no_command_writes_into_a_run(isolaw: Call, tree: Tree, made: Path, command: str, name: str) -> None:
     (made / "link").symlink_to(made / "runs")
     inside = state(made)
-    option = next(own for own in cli.commands[command].params if own.name == name)
+    option = next(param for param in cli.commands[command].params if param.name == name)
     known = {"MADE": made, "RUN": inside.parents[1], "SWEEP": made / "sweep.json"}
     required = [
         word
-        for own in cli.commands[command].params
-        if isinstance(own, click.Option) and own.required and isinstance(own.type, Destination)
-        if own is not option
-        for word in (own.opts[0], made.parent / "elsewhere")
+        for param in cli.commands[command].params
+        if isinstance(param, click.Option) and param.required and isinstance(param.type, Destination)
+        if param is not option
+        for word in (param.opts[0], made.parent / "elsewhere")
     ]
     before = tree(made)
     for place in (

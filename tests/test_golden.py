@@ -31,7 +31,7 @@ def test_outputs(group: str, tmp_path: Path) -> None:
 
 def test_every_command_is_stored() -> None:
     first = {command.split()[0] for commands in GROUPS.values() for command in commands.values()}
-    assert {name for name, own in cli.commands.items() if isinstance(own, click.Command)} <= first
+    assert {name for name, item in cli.commands.items() if isinstance(item, click.Command)} <= first
 
 
 @pytest.mark.parametrize("group", ["simulated", "studies"])

@@ -196,7 +196,7 @@ def test_a_table_with_categories(name: str) -> None:
 
 NA_STEPS = [pd.Series([1, pd.NA, 3, 4, 5, 6], dtype=dtype) for dtype in (object, "Int64")]
 NO_STEPS = pd.Series([pd.NA] * 3 + [4, 5, 6], dtype="Int64")
-LARGE_STEPS = [pd.Series([*own, 4, 5, 6], dtype=object) for own in ([1e300] * 3, [1, 2, 1e300], [HUGE] * 3)]
+LARGE_STEPS = [pd.Series([*item, 4, 5, 6], dtype=object) for item in ([1e300] * 3, [1, 2, 1e300], [HUGE] * 3)]
 
 
 @pytest.mark.parametrize("step", [*NA_STEPS, NO_STEPS, *LARGE_STEPS], ids=lambda own: str(own.iloc[0])[:6])

@@ -165,6 +165,6 @@ def test_each_ends_with_a_message(kinds: dict[str, Any], tmp_path: Path) -> None
     assert wrong == [], "\n".join(f"{n} | {c} | {s} | {t[-160:]!r} | {p[:60]!r}" for n, c, s, t, p in wrong)
     counts = Counter(str(code) for _, code, *_ in done["results"])
     assert counts["2"] > 0.8 * len(done["results"]), counts
-    peaks = [(0.0, "")] + [(own[5], own[0]) for own in done["results"]]
+    peaks = [(0.0, "")] + [(result[5], result[0]) for result in done["results"]]
     rises = [(round(b[0] - a[0]), b[1]) for a, b in pairwise(peaks) if b[0] > a[0] + 50]
     assert done["mb"] < LIMIT_MB, rises

@@ -244,7 +244,7 @@ def test_one_name_has_one_meaning() -> None:
                 continue
             if name[0].isupper() and not name.isupper():
                 meanings.setdefault(name, set()).add(meaning)
-    assert {name: own for name, own in meanings.items() if len(own) > 1} == {}
+    assert {name: item for name, item in meanings.items() if len(item) > 1} == {}
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
 
     def of(step: int, batch: int) -> float:  # two seeds
         run = runs[batch]
-        evaluations = sum(own > step for own in run.schedule())
+        evaluations = sum(item > step for item in run.schedule())
         return 2 * ((run.steps - max(step, 0)) * (3 + batch / 2) + 7 * evaluations + 100)
 
     assert seconds(plan, tmp_path / "out") == pytest.approx(of(-1, few) + of(-1, many))

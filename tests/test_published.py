@@ -97,7 +97,7 @@ def measured() -> dict[int, tuple[float, float]]:
     """The range of C over which each n was measured, from the file itself."""
     table = pd.read_csv(DATA / "tan_rollout_n_base.csv")
     table["compute"] = table["prompts_seen"] * table["rollout_n"]
-    return {int(n): (own.min(), own.max()) for n, own in table.groupby("rollout_n")["compute"]}
+    return {int(n): (computes.min(), computes.max()) for n, computes in table.groupby("rollout_n")["compute"]}
 
 
 def tan(records: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def test_a_prediction_from_the_real_sweep_is_guarded(isolaw: Call, tmp_path: Pat
         code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
         assert code == (1 if budget == "1e7" else 0)  # refused
         data = json.loads(stdout)
-        assert set(flags) <= {own["code"] for own in data["flags"]}
+        assert set(flags) <= {flag["code"] for flag in data["flags"]}
         if method == "paper" or budget == "1e7":
             assert (data["n_star"]["status"] == "ok") == (budget == "6e5")
         assert set(data["rules"]) == (set() if budget == "1e7" else {"best_measured", "isoflop"})

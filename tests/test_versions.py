@@ -37,7 +37,7 @@ def test_the_gpu_set_is_what_isolaw_asks_for(requirement: Requirement) -> None:
 
 @pytest.mark.parametrize("requirement", [Requirement(text) for text in EXTRAS["real"]], ids=str)
 def test_every_range_has_a_floor_and_the_big_four_a_ceiling(requirement: Requirement) -> None:
-    operators = {own.operator for own in requirement.specifier}
+    operators = {clause.operator for clause in requirement.specifier}
     assert operators == ({">="} if requirement.name == "math-verify" else {">=", "<"})
 
 
@@ -85,4 +85,6 @@ def test_the_wheel_holds_the_pinned_requirements() -> None:
     """``isolaw doctor`` names them, in a clone or not."""
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"]["requirements"] == "isolaw/requirements"
-    assert all(f"isolaw/{own}" == there for own, there in wheel["force-include"].items())  # commands.shipped
+    assert all(
+        f"isolaw/{target}" == there for target, there in wheel["force-include"].items()
+    )  # commands.shipped

@@ -81,13 +81,13 @@ def simulate() -> None:
     for done, (name, index, batch, first) in enumerate(missing, 1):
         seeds = list(range(first, first + CHUNK))
         arrays = {}
-        for n, own in _simulated(name, index, batch, seeds, ["avg@64"]):
-            table = own.pivot_table(index="seed", columns="compute", values="value")
+        for n, runs in _simulated(name, index, batch, seeds, ["avg@64"]):
+            table = runs.pivot_table(index="seed", columns="compute", values="value")
             arrays[f"c{n}"] = table.columns.to_numpy(np.int64)
             arrays[f"r{n}"] = table.to_numpy(np.float32)
         if first == 0:  # E[p (1 − p)] over problems, with the mean p of best@2 = 1 − E[(1 − p)²]
-            for n, own in _simulated(name, index, batch, [0, 1, 2], ["avg@64", "best@2"]):
-                table = own.pivot_table(index="compute", columns="metric", values="value")
+            for n, runs in _simulated(name, index, batch, [0, 1, 2], ["avg@64", "best@2"]):
+                table = runs.pivot_table(index="compute", columns="metric", values="value")
                 arrays[f"v{n}"] = np.maximum((table["best@2"] - table["avg@64"]).to_numpy(), 0)
         temporary = RUNS / ".new.npz"
         np.savez(temporary, **arrays)

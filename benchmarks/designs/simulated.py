@@ -73,8 +73,8 @@ def simulate(name: str, kind: str, first: int) -> None:
     points = isolaw.sweep(spec).points
     points = points[(points["metric"] == metric) & (points["eval_set"] == "validation")]
     out = {}
-    for n, own in points.groupby("rollouts_per_problem"):
-        table = own.pivot_table(index="seed", columns="compute", values="value")
+    for n, rows in points.groupby("rollouts_per_problem"):
+        table = rows.pivot_table(index="seed", columns="compute", values="value")
         rewards = table.to_numpy(float)
         out[f"compute-{n}"] = table.columns.to_numpy(float)
         out[f"reward-{n}"] = rewards.sum(axis=0) if kind == "truth" else rewards.astype(np.float32)

@@ -26,8 +26,8 @@ def markdown() -> str:
         parts += [f"## isolaw {name}", f"```text\n{usage}\n```", *_help(command.help or "")]
         for title, options in {"": command.listed, **command.groups}.items():
             parts += [f"Further options, {_escaped(title)}:"] if title else []
-            for own in options:
-                if (record := own.get_help_record(context)) is not None:
+            for option in options:
+                if (record := option.get_help_record(context)) is not None:
                     parts.append(f"`{record[0]}`\n: {_escaped(' '.join(record[1].split())) or '–'}")
     return "\n\n".join(parts) + "\n"
 

@@ -47,7 +47,7 @@ class Run:
     def records(self, names: Names) -> dict[int, Values]:
         """Return both under a framework's names."""
         both = {step: self.train.get(step, {}) | values for step, values in self.held_out.items()}
-        return {step: {names[k]: v for k, v in own.items() if k in names} for step, own in both.items()}
+        return {step: {names[k]: v for k, v in pair.items() if k in names} for step, pair in both.items()}
 
 
 def simulated() -> list[Run]:
@@ -56,8 +56,8 @@ def simulated() -> list[Run]:
     points = isolaw.sweep({"sweep": sweep, "grid": grid, "evaluation": {"points": 24}}).points
     noise = np.random.default_rng(0)
     out = []
-    for (n, seed), own in points[points["metric"] == "avg@4"].groupby(["rollouts_per_problem", "seed"]):
-        held_out = {int(s): {"score": round(v, 4)} for s, v in zip(own["step"], own["value"], strict=True)}
+    for (n, seed), rows in points[points["metric"] == "avg@4"].groupby(["rollouts_per_problem", "seed"]):
+        held_out = {int(s): {"score": round(v, 4)} for s, v in zip(rows["step"], rows["value"], strict=True)}
         train = {}
         for step, values in held_out.items():
             p = values["score"]
@@ -223,7 +223,7 @@ def trl(top: Path, run: Run) -> None:
     for step, values in run.records(TRL).items():
         train = {key: value for key, value in values.items() if not key.startswith("eval_")}
         held_out = {key: value for key, value in values.items() if key.startswith("eval_")}
-        history += [{"step": step, "epoch": step / 1000, **own} for own in (train, held_out) if own]
+        history += [{"step": step, "epoch": step / 1000, **item} for item in (train, held_out) if item]
     for part in (history[: len(history) // 2], history):
         last = part[-1]["step"]
         state = {"global_step": last, "logging_steps": 1, "train_batch_size": 16, "log_history": part}
@@ -232,7 +232,7 @@ def trl(top: Path, run: Run) -> None:
 
 def tensorboard(top: Path, run: Run) -> None:
     """Write TRL's event files, which include its arguments."""
-    names = {key: f"train/{own}" for key, own in TRL.items()}
+    names = {key: f"train/{record}" for key, record in TRL.items()}
     names["score"] = "eval/rewards/accuracy_reward/mean"
     config = {
         "num_generations": run.n,
@@ -315,8 +315,8 @@ def nemo_rl(top: Path, run: Run) -> None:
     for step, values in run.records(names).items():
         for key, value in values.items():
             lines.setdefault(key, []).append(f"{(START + step) * 1000} {value} {step}")
-    for key, own in lines.items():
-        text(folder / "metrics" / key, own)
+    for key, line in lines.items():
+        text(folder / "metrics" / key, line)
 
 
 def skyrl(top: Path, run: Run) -> None:

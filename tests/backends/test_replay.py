@@ -34,7 +34,7 @@ def qwen(source: Path = TABLE, **sections: Any) -> SweepSpec:
         "replay": {"source": str(source), **MAPPED},
         "executor": INLINE,
     }
-    return SweepSpec.parse(data | {name: data.get(name, {}) | own for name, own in sections.items()})
+    return SweepSpec.parse(data | {name: data.get(name, {}) | section for name, section in sections.items()})
 
 
 def curves(runs: Runs) -> pd.DataFrame:

@@ -49,7 +49,7 @@ def test_json_has_what_the_text_has(isolaw: Call) -> None:
     start = data["start"]
     assert start["problems_per_batch"] * start["rollouts_per_problem"] * start["steps"] <= 3e6
     assert start["n_range"]["low"] <= start["rollouts_per_problem"] <= start["n_range"]["high"]
-    assert {own["source"]["publication"] for own in data["sources"]} == {
+    assert {source["source"]["publication"] for source in data["sources"]} == {
         "arXiv 2603.12151", "arXiv 2509.25300", "isolaw",
     }  # fmt: skip
     assert data["caveats"] == ["one_publication"]
@@ -90,7 +90,7 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call) -> None:
     assert "It Takes Two" in fifth
     assert "IsoCompute, BroRL" in fifth
     _, stdout, _ = isolaw(*words, "--json")
-    assert len({own["publication"] for own in json.loads(stdout)["statements"]}) == 7
+    assert len({statement["publication"] for statement in json.loads(stdout)["statements"]}) == 7
 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:

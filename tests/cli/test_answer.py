@@ -83,7 +83,7 @@ def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:
 
 
 def test_the_options_of_read_work() -> None:
-    names = [{own.name for own in cli.commands[name].params} for name in ("read", "answer")]
+    names = [{param.name for param in cli.commands[name].params} for name in ("read", "answer")]
     assert names[0] - names[1] == {"save", "verbose"}
 
 
@@ -97,7 +97,7 @@ def test_the_options_of_read_work() -> None:
 )
 def test_wrong_usage(isolaw: Call, directory: Path, tmp_path: Path, arguments: list[str], word: str) -> None:
     (tmp_path / "FILE").write_text("mine")
-    words = [str(tmp_path / "FILE") if own == "FILE" else own for own in arguments]
+    words = [str(tmp_path / "FILE") if argument == "FILE" else argument for argument in arguments]
     code, stdout, stderr = isolaw("answer", directory, *words, *FEW)
     assert (code, stdout) == (2, "")
     assert word in stderr
@@ -114,7 +114,7 @@ def test_ctrl_c_in_a_large_table(
     step *= 256 // n  # all n reach one compute
     reward = 0.2 + 0.6 * (1 - np.exp(-np.sqrt(n * step / 3e3))) * (1 - 0.004 * (np.log2(n) - 6) ** 2)
     columns = {"n": n, "seed": seed, "step": step, "avg@4": reward + 0.01 * np.sin(7 * seed + step)}
-    table = pd.DataFrame({name: own.ravel() for name, own in columns.items()}).assign(B_p=32)
+    table = pd.DataFrame({name: column.ravel() for name, column in columns.items()}).assign(B_p=32)
     table.to_parquet(tmp_path / "runs.parquet")
     words = ["answer", str(tmp_path / "runs.parquet"), "--compute", "1e7", "--out", str(tmp_path / "kept")]
     words += map(str, FEW)

@@ -113,7 +113,7 @@ def test_what_cannot_be_opened(isolaw: Call, tmp_path: Path, monkeypatch: pytest
 def test_settings_that_cannot_be(isolaw: Call, tmp_path: Path, tree: Tree, settings: tuple[str, ...]) -> None:
     log(tmp_path / "run")
     before = tree(tmp_path)
-    given = [word for own in settings for word in ("--set", own)]
+    given = [word for setting in settings for word in ("--set", setting)]
     refused(isolaw("read", tmp_path, *given, "-o", tmp_path / "out.parquet"), "--set")
     assert tree(tmp_path) == before
 

@@ -201,7 +201,7 @@ def test_where_selects_the_runs_of_recipes(isolaw: Call, recipes: tuple[Path, Pa
 def named(runs: Runs, name: str) -> Runs:
     """The runs with other ids, to put two tables into one."""
     table = runs.to_pandas()
-    attributes = {name + run: own for run, own in runs.attributes.items()}
+    attributes = {name + run: attribute for run, attribute in runs.attributes.items()}
     return Runs(table.assign(run_id=name + table["run_id"]), attributes)
 
 

@@ -13,7 +13,7 @@ from isolaw.cli.help import ShortHelp
 
 Call = Callable[..., tuple[int, str, str]]
 _MOST = 12
-KNOWN = {name: frozenset(o for p in own.params for o in p.opts) for name, own in cli.commands.items()}
+KNOWN = {name: frozenset(o for p in item.params for o in p.opts) for name, item in cli.commands.items()}
 
 
 def options(text: str) -> list[str]:
@@ -29,7 +29,9 @@ def test_help_lists_twelve_options_at_most_and_help_all_the_others(isolaw: Call,
     whole = isolaw(name, "--help-all")[1]
     assert code == 0
     every = [
-        max(own.opts, key=len) for own in command.params if isinstance(own, click.Option) and not own.hidden
+        max(param.opts, key=len)
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden
     ]
     assert len(options(text)) <= _MOST
     assert sorted(options(whole)) == sorted(every)
@@ -51,8 +53,10 @@ COMMANDS = {
 def test_a_command_has_sixteen_options_at_most(name: str) -> None:
     # --set and --only replace --constant and --exclude, and --column takes arithmetic in place of --derive.
     replaced = {"exclude", "derive", "constants"}
-    every = [own for own in cli.commands[name].params if isinstance(own, click.Option) and not own.hidden]
-    assert len([own for own in every if own.name not in replaced]) <= 16
+    every = [
+        param for param in cli.commands[name].params if isinstance(param, click.Option) and not param.hidden
+    ]
+    assert len([option for option in every if option.name not in replaced]) <= 16
 
 
 @pytest.mark.parametrize(
@@ -69,9 +73,9 @@ def test_a_combination_without_meaning_is_refused(isolaw: Call, words: list[str]
 def test_every_command_that_is_not_hidden_is_in_a_group(isolaw: Call) -> None:
     text = isolaw("--help")[1]
     sections = dict(re.findall(r"^(Answer|Run|More):\n((?:  .*\n)+)", text, re.M))
-    listed = [re.findall(r"^  (\S+)", own, re.M) for own in sections.values()]
+    listed = [re.findall(r"^  (\S+)", section, re.M) for section in sections.values()]
     assert listed == list(cli.sections.values())
-    assert {name for own in listed for name in own} == cli.commands.keys() - {"run-one"}
+    assert {name for option in listed for name in option} == cli.commands.keys() - {"run-one"}
 
 
 @pytest.mark.parametrize(

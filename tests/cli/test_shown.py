@@ -179,9 +179,9 @@ def test_lines_are_data() -> None:
 def table(path: Path, metric: str = "acc", attribute: str = "a", column: str = "note") -> Path:
     """A table of two recipes, so that ``fit`` asks for a choice."""
     rows = [
-        [f"r{n}{own}", n, 16, step, 0.5 - 1 / (step + n), own]
+        [f"r{n}{value}", n, 16, step, 0.5 - 1 / (step + n), value]
         for n in (4, 8, 16)
-        for own in (attribute, "z")
+        for value in (attribute, "z")
         for step in range(1, 9)
     ]
     with path.open("w", newline="") as file:

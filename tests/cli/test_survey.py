@@ -117,13 +117,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def listed(isolaw: Call, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
     code, out, err = isolaw("read", *arguments, "--json")
     assert out, err
-    return code, {own["run"]: own for own in json.loads(out)["runs"]}
+    return code, {run["run"]: run for run in json.loads(out)["runs"]}
 
 
 def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     code, runs = listed(isolaw, mixed)
     assert code == 3
-    status = {Path(name).name: own["status"] for name, own in runs.items()}
+    status = {Path(name).name: run["status"] for name, run in runs.items()}
     assert {
         name: status[name] for name in status if name.startswith("n") and "-s" in name and "seed" not in name
     } == {f"n{n}-s{seed}": "ready" for n in (8, 32, 128) for seed in (0, 1)}
@@ -133,13 +133,13 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     duplicate = runs[f"{mixed}/verl/console-of-n8-s0"]
     assert duplicate["duplicate_of"] == f"{mixed}/verl/n8-s0"
     assert runs[f"{mixed}/killed.log"]["framework"] == "veRL"
-    frameworks = {own["framework"] for own in runs.values()}
+    frameworks = {run["framework"] for run in runs.values()}
     assert frameworks >= {*FRAMEWORKS} - {"isolaw"}  # a sweep is read as one
     code, out, err = isolaw("read", mixed)
     assert code == 3
     lines = out.splitlines()
     assert lines[1].split() == ["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]
-    ready = sum(own["status"] == "ready" for own in runs.values())
+    ready = sum(run["status"] == "ready" for run in runs.values())
     assert lines[-1].startswith(f"{ready} of {len(runs)} logs are ready: isolaw fit {mixed}; ")
     assert "no history" in lines[-1]
     assert "files found are not logs" in err
@@ -209,11 +209,11 @@ def test_names_carry_what_the_logs_lack(isolaw: Call, tmp_path: Path) -> None:
     code, runs = listed(isolaw, tmp_path / "runs", *both)
     assert code == 0
     facts = {
-        (own["facts"]["seed"]["value"], own["facts"]["rollouts_per_problem"]["value"])
-        for own in runs.values()
+        (run["facts"]["seed"]["value"], run["facts"]["rollouts_per_problem"]["value"])
+        for run in runs.values()
     }
     assert facts == {(seed, n) for seed in (21, 22) for n in (8, 32, 128)}
-    assert {own["facts"]["seed"]["origin"] for own in runs.values()} == {"--name-pattern"}
+    assert {run["facts"]["seed"]["origin"] for run in runs.values()} == {"--name-pattern"}
     assert isolaw("fit", tmp_path / "runs", *both, "--draws", 0)[0] == 0
     code, _, err = isolaw("read", tmp_path / "runs", "--name-pattern", "x{n}")
     assert code == 2
@@ -236,7 +236,7 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
     )
     code, runs = listed(isolaw, *words[2:])
     assert code == 0
-    assert [own["facts"]["problems_per_batch"]["value"] for own in runs.values()].count(32) == 1
+    assert [item["facts"]["problems_per_batch"]["value"] for item in runs.values()].count(32) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_panel_that_several_frameworks_may_have_written(
     )]  # fmt: skip
     filled = [word.replace("<number>", "16").replace(framework, "framework=TRL") for word in words[2:]]
     code, found = listed(isolaw, *filled)
-    assert (code, [own["framework"] for own in found.values()]) == (0, ["TRL", "TRL"])
+    assert (code, [result["framework"] for result in found.values()]) == (0, ["TRL", "TRL"])
 
 
 def test_what_one_log_needs_is_said_in_two_lines(isolaw: Call, tmp_path: Path) -> None:
@@ -307,9 +307,9 @@ def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> No
     percent.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, runs = listed(isolaw, tmp_path)
     assert code == 3
-    needs = {Path(name).name: own["needs"] for name, own in runs.items() if own["status"] == "needs"}
+    needs = {Path(name).name: run["needs"] for name, run in runs.items() if run["status"] == "needs"}
     assert needs == {"again-1": ["seed"], "again-2": ["seed"], "percent": ["percent"]}
-    assert sum(own["status"] == "ready" for own in runs.values()) == 3
+    assert sum(run["status"] == "ready" for run in runs.values()) == 3
     code, out, _ = isolaw("read", tmp_path)
     assert "--set 'again-2:<name>=<value>'" in out  # the log states a seed, so isolaw proposes no other
     assert "percent=<true|false>" in out
@@ -326,7 +326,7 @@ def test_what_a_run_of_other_problems_lacks_concerns_no_other(isolaw: Call, tmp_
             config["actor_rollout_ref"]["actor"] = {"optim": {"lr": lr}}
         (path / "config.json").write_text(json.dumps(config))
     _, runs = listed(isolaw, tmp_path)
-    assert {Path(name).name: "lr" in own["facts"] for name, own in runs.items()} == {
+    assert {Path(name).name: "lr" in run["facts"] for name, run in runs.items()} == {
         "math-n8": True, "math-n32": True, "code-n8": False,
     }  # fmt: skip
 
@@ -339,7 +339,7 @@ def test_a_missing_package_blocks_nothing_else(
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
     code, runs = listed(isolaw, tmp_path)
     assert code == 3
-    assert sorted(own["status"] for own in runs.values()) == ["not_installed", "ready"]
+    assert sorted(run["status"] for run in runs.values()) == ["not_installed", "ready"]
 
 
 def test_python_reads_what_is_ready_and_warns(mixed: Path) -> None:
@@ -348,7 +348,7 @@ def test_python_reads_what_is_ready_and_warns(mixed: Path) -> None:
     with pytest.warns(UserWarning, match="left out"):
         runs = isolaw.read(mixed / "verl", mixed / "sft")
     assert len(runs) == 6
-    assert {own.status.value for own in runs.left_out} == {"supervised", "duplicate"}
+    assert {group.status.value for group in runs.left_out} == {"supervised", "duplicate"}
     assert len(isolaw.read(mixed, only=["*/verl/n*", "!*-s1"])) == 3
     with pytest.raises(isolaw.errors.DataError, match="supervised"):
         isolaw.read(mixed / "sft" / "train.jsonl")

@@ -83,7 +83,7 @@ def test_the_interval_holds_what_a_step_takes() -> None:
 def test_a_busy_machine_has_a_bounded_effect() -> None:
     slow = run(32, 8, parts=False, noise=lambda: 5.0)
     runs = [run(b, n, parts=False) for b, n in SIZES for _ in range(3)]
-    before, after = (fit(own, "").step(32, 8) for own in (runs, [*runs, slow]))
+    before, after = (fit(value, "").step(32, 8) for value in (runs, [*runs, slow]))
     assert before is not None
     assert after is not None
     assert 1 < after / before < 1.15
@@ -128,8 +128,8 @@ def test_of_several_machines_the_one_with_most_runs_counts() -> None:
 
 def test_simulated_runs_have_no_cost() -> None:
     runs = isolaw.Runs.from_parquet(RECORDED)
-    for own in runs.attributes.values():
-        own["backend"] = "bandit"
+    for attribute in runs.attributes.values():
+        attribute["backend"] = "bandit"
     with pytest.raises(DataError, match="backend bandit"):
         costs.read(runs)
 
@@ -156,22 +156,22 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
     for text in (ROOT / "tests" / "data" / "step-times.jsonl").read_text().splitlines():
         line = json.loads(text)
         lines.setdefault((line["problems_per_batch"], line["rollouts_per_problem"]), []).append(line)
-    runs = [Timed.of_lines(f"{b}-{n}", b, n, own) for (b, n), own in lines.items()]
+    runs = [Timed.of_lines(f"{b}-{n}", b, n, item) for (b, n), item in lines.items()]
     cost = fit(runs, "")
     assert (cost.gpus, cost.batches, cost.configurations) == (0, (16, 64, 256, 1024, 4096), 9)
     assert {*cost.parts} == {"generate", "prepare", "reward", "sync", "train", "rest"}
     assert cost.error == pytest.approx(0.113, abs=0.002)
     assert cost.parts["sync"].step_s == pytest.approx(0.0139, rel=0.01)  # the weights have one size
-    for own in runs:
-        evaluations = int(own.evaluated[1:].sum())
-        left_out = fit([run for run in runs if run.batch != own.batch], "")
+    for item in runs:
+        evaluations = int(item.evaluated[1:].sum())
+        left_out = fit([run for run in runs if run.batch != item.batch], "")
         said = left_out.seconds(
-            own.problems_per_batch, own.rollouts_per_problem, int(own.step[-1]), evaluations=evaluations
+            item.problems_per_batch, item.rollouts_per_problem, int(item.step[-1]), evaluations=evaluations
         )
         assert said is not None
         assert said.interval is not None
         low, high = said.interval
-        assert low <= own.wall_s[-1] - own.wall_s[0] <= high
+        assert low <= item.wall_s[-1] - item.wall_s[0] <= high
 
 
 @pytest.mark.slow
@@ -223,8 +223,8 @@ def test_a_tail_and_effects_come_back_and_a_line_stays_a_line() -> None:
         cells = [(b, n) for b in (4, 16, 64, 256) for n in (2, 4, 8, 32)]
         return [dict(zip(names, (b, n, seconds(b, n)), strict=True)) for b, n in cells]
 
-    straight, tail, bump = (costs.read({"step": rows(*own)}) for own in ((0, 0), (3, 0), (3, 0.05)))
-    models = [own.left_out and own.left_out.model for own in (straight, tail, bump)]
+    straight, tail, bump = (costs.read({"step": rows(*value)}) for value in ((0, 0), (3, 0), (3, 0.05)))
+    models = [value.left_out and value.left_out.model for value in (straight, tail, bump)]
     assert models == ["line", "tail", "effects"]
     assert tail.parts["step"] == pytest.approx((10, 1 / 50, 3), rel=1e-6)
     assert bump.step(64, 32) == pytest.approx((28 + 2048 / 50) * np.exp(0.15), rel=0.1)

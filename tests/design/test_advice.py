@@ -123,7 +123,7 @@ def test_the_real_sweep_crosses_where_its_means_do() -> None:
 
 
 def counting(found: Advice) -> list[str]:
-    return [own.source.key for own in found.readings if own.counts]
+    return [reading.source.key for reading in found.readings if reading.counts]
 
 
 def test_the_starting_point_is_within_its_range_and_budget() -> None:
@@ -135,9 +135,9 @@ def test_the_starting_point_is_within_its_range_and_budget() -> None:
         a, n = found.start.allocation, found.start.n
         assert 0 < a.compute <= budget < a.compute + a.batch_rollouts
         assert a.rollouts_per_problem / n.value == pytest.approx(1, abs=0.42)  # the nearest power of two
-        for own in (reading.n for reading in found.readings if reading.counts):
-            assert (n.low or 0) <= own.value <= (n.high or math.inf)
-            assert n.high is None or own.high is None or own.high <= n.high
+        for item in (reading.n for reading in found.readings if reading.counts):
+            assert (n.low or 0) <= item.value <= (n.high or math.inf)
+            assert n.high is None or item.high is None or item.high <= n.high
 
 
 def test_n_never_falls_with_the_budget() -> None:
@@ -148,7 +148,7 @@ def test_n_never_falls_with_the_budget() -> None:
             n = [source.at(c, batch).n.value for c in np.geomspace(low, high, 50)]
             assert np.all(np.diff(n) >= -1e-9), source.key
     starts = [own.start for budget in BUDGETS if (own := advise(budget, **KNOWN)).start]
-    levels = [own.allocation.rollouts_per_problem for own in starts]
+    levels = [start.allocation.rollouts_per_problem for start in starts]
     assert levels == sorted(levels)
     assert (levels[0], levels[-1]) == (4, 512)
 
@@ -161,7 +161,9 @@ def test_beyond_every_source_there_is_a_bound_and_no_number() -> None:
     assert far.nearest.n.high is None
     assert far.nearest.n.value == pytest.approx(512)
     assert 200 < far.nearest.n.low < 300
-    assert not any(Differs.BATCH in own.differs for own in far.readings)  # there is no B_p to compare with
+    assert not any(
+        Differs.BATCH in reading.differs for reading in far.readings
+    )  # there is no B_p to compare with
     early = advise(1000, **KNOWN)
     assert early.start is None
     assert early.nearest.source.key == "tan"
@@ -172,7 +174,7 @@ def test_beyond_every_source_there_is_a_bound_and_no_number() -> None:
 def test_another_difficulty_and_a_tiny_model_do_not_count() -> None:
     hard = advise(1e6, "hard", 7)
     assert hard.start is None
-    assert all(Differs.DIFFICULTY in own.differs for own in hard.readings if own.covers)
+    assert all(Differs.DIFFICULTY in reading.differs for reading in hard.readings if reading.covers)
     assert hard.sweeps[0].spec.problems.difficulty == "hard"
     assert counting(advise(5e4, "easy", 1.3e-4)) == ["arithmetic-easy"]
     assert counting(advise(5e4, "hard", 1.3e-4)) == ["arithmetic-hard"]
@@ -195,7 +197,7 @@ def test_batches() -> None:
 
 def test_differences_and_what_is_unknown() -> None:
     found = advise(3e5, "easy", 72, n_train_problems=500)
-    differs = {own.source.key: set(own.differs) for own in found.readings}
+    differs = {reading.source.key: set(reading.differs) for reading in found.readings}
     assert differs["isocompute-32"] == {Differs.MODEL_SIZE, Differs.PROBLEMS}
     assert differs["tan"] == {Differs.DIFFICULTY, Differs.MODEL_SIZE, Differs.BATCH}
     assert {Caveat.DIFFICULTY_UNKNOWN, Caveat.SIZE_UNKNOWN} <= set(advise(3e5).caveats)
@@ -206,7 +208,7 @@ def test_differences_and_what_is_unknown() -> None:
 def test_all_mistakes_at_once() -> None:
     with pytest.raises(SpecError) as raised:
         advise(math.nan, "medium", 0, 1, 2.5)  # type: ignore[arg-type]
-    assert [own.where for own in raised.value.issues] == [
+    assert [issue.where for issue in raised.value.issues] == [
         "budget", "difficulty", "model_size", "max_batch_rollouts", "n_train_problems",
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ RACE = {
 
 
 def spec(**sections: dict) -> SweepSpec:
-    return SweepSpec.parse({**RACE, **{k: {**RACE.get(k, {}), **own} for k, own in sections.items()}})
+    return SweepSpec.parse({**RACE, **{k: {**RACE.get(k, {}), **section} for k, section in sections.items()}})
 
 
 def keys(runs: package.Runs) -> set[tuple[int, int, int]]:
@@ -244,8 +244,8 @@ def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
     ids = _ids(copy)
     forged = [*history[:-1], replace(history[-1], expected_loss=1e-9)]
     lines = [
-        canonical_json(seal.sealed(own.to_dict(), f"{directory._owner(forged[: i + 1], ids)} {i}"))
-        for i, own in enumerate(forged)
+        canonical_json(seal.sealed(item.to_dict(), f"{directory._owner(forged[: i + 1], ids)} {i}"))
+        for i, item in enumerate(forged)
     ]
     (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert read(SweepStore(copy))[-1].expected_loss == 1e-9

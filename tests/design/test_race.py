@@ -79,10 +79,10 @@ def test_it_begins_with_every_second_n_and_ends_next_to_the_best_one() -> None:
     last = history[-1]
     assert last.best is not None
     assert last.best[1] in (128, 256, 512)
-    assert {own.rollouts_per_problem for own in last.standings} >= {128, 256, 512}
-    worse = [own for own in history[1].standings if own.verdict is CellVerdict.WORSE]
-    assert {own.rollouts_per_problem for own in worse} <= {8, 32, 2048}
-    assert all(own.probability <= 0.05 for own in worse)
+    assert {standing.rollouts_per_problem for standing in last.standings} >= {128, 256, 512}
+    worse = [standing for standing in history[1].standings if standing.verdict is CellVerdict.WORSE]
+    assert {case.rollouts_per_problem for case in worse} <= {8, 32, 2048}
+    assert all(case.probability <= 0.05 for case in worse)
 
 
 @pytest.mark.parametrize("best", [8.0, 2048.0])
@@ -142,8 +142,8 @@ def test_decisions_follow_from_results_alone() -> None:
 
 def test_percent_change_no_decision() -> None:
     percent = play(race(), unit=100.0)
-    assert [(own.stage, own.runs, own.ending) for own in percent] == [
-        (own.stage, own.runs, own.ending) for own in usual()
+    assert [(item.stage, item.runs, item.ending) for item in percent] == [
+        (case.stage, case.runs, case.ending) for case in usual()
     ]
     assert percent[-1].expected_loss == pytest.approx(100 * usual()[-1].expected_loss, rel=1e-6)
     # An earlier version stored the default as a number: its ended races do not continue.
@@ -154,7 +154,7 @@ def test_a_failed_run_is_left_out_and_not_called_worse() -> None:
     history = play(race(), failing={(32, 512, 0)})
     assert (32, 512, 0) in history[1].failed
     assert all(r.run != (32, 512, 0) for d in history[1:] for r in d.runs)
-    assert all(own.rollouts_per_problem != 512 for own in history[1].standings)
+    assert all(standing.rollouts_per_problem != 512 for standing in history[1].standings)
     assert {32, 128, 2048} <= {r.rollouts_per_problem for r in history[1].runs}
 
 

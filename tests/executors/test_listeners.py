@@ -27,7 +27,7 @@ def test_it_would_be_seen() -> None:
         while len(found := listeners(marked(mark))) < 2 and time.monotonic() < until:
             time.sleep(0.05)
     assert sorted(is_loopback(address) for _, address in found) == [False, True]
-    assert [is_loopback(own) for own in ("::1", "::ffff:127.0.0.1", "::", "192.0.2.2")] == [
+    assert [is_loopback(value) for value in ("::1", "::ffff:127.0.0.1", "::", "192.0.2.2")] == [
         True,
         True,
         False,
@@ -54,7 +54,7 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     found, most = seen({**SIMULATED, "executor": {"kind": kind, **more}}, tmp_path)
     assert most >= 3
     assert bool(found) == (kind == "ray")
-    assert [own for own in found if not is_loopback(own[1])] == []
+    assert [result for result in found if not is_loopback(result[1])] == []
 
 
 @pytest.mark.real
@@ -84,17 +84,17 @@ def test_a_stranger_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
     try:
         assert [rank.stdout.readline() for rank in ranks] == [b"met\n"] * 2
         ports = [
-            own.laddr.port
+            connection.laddr.port
             for process in marked(mark)
-            for own in process.net_connections("tcp")
-            if own.status == psutil.CONN_LISTEN
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
         ]
         assert ports  # gloo's, on loopback
         outside = {
-            own.address
+            option.address
             for every in psutil.net_if_addrs().values()
-            for own in every
-            if own.family == socket.AF_INET and not is_loopback(own.address)
+            for option in every
+            if option.family == socket.AF_INET and not is_loopback(option.address)
         }
         for port in ports:
             for address in outside:

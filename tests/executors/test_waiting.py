@@ -68,15 +68,15 @@ def test_what_a_trainer_printed_last_is_no_cause(tmp_path: Path) -> None:
     sentence = "the command ended after {} of 20 steps (exit status {})\n  its last lines:\n  | {}"
     last = [(3, 0, "step 3, lr: low"), (4, 0, "eval reward=0.1"), (5, 0, "")]
     runs = queue(tmp_path, jobs=1, same_failures=3)
-    for run_id, own in zip("abc", last, strict=True):
+    for run_id, item in zip("abc", last, strict=True):
         begun(runs)
-        settle(runs, run_id, "failed", sentence.format(*own))
+        settle(runs, run_id, "failed", sentence.format(*item))
     assert runs.halted
     other = [(3, 1, "OSError: no space"), (3, 1, "ValueError: 7\n  | Aborted"), (3, 1, "x"), (3, 2, "x")]
     runs = queue(tmp_path, jobs=1, same_failures=2)
-    for run_id, own in zip("abcd", other, strict=True):
+    for run_id, item in zip("abcd", other, strict=True):
         begun(runs)
-        settle(runs, run_id, "failed", sentence.format(*own))
+        settle(runs, run_id, "failed", sentence.format(*item))
     assert not runs.halted
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.numbers
 
 def threads() -> set[int]:
     """The number of threads of every BLAS in the process."""
-    return {own["num_threads"] for own in threadpool_info() if own["user_api"] == "blas"}
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,7 @@ def test_a_run_that_never_was_with_the_others_leaves_its_configuration(synthetic
     table = runs.to_pandas()
     table.loc[table["run_id"] == "32x16s1", "value"] = 0.0
     kept, found = collapses.without(configurations(Runs(table, runs.attributes)))
-    assert [own.compute for own in found] == [0.0]
+    assert [result.compute for result in found] == [0.0]
     assert [c.seeds for c in kept] == [(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]
 
 

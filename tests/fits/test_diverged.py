@@ -86,7 +86,7 @@ def test_if_all_runs_diverge_nothing_beyond_them_is_proposed(synthetic: Make) ->
 
 def test_a_diverged_run_is_unhealthy(synthetic: Make) -> None:
     runs = diverging(rising(synthetic), rollouts_per_problem=[512], seed=[0])
-    (ill,) = [own for own in health(runs) if own.signs]
+    (ill,) = [verdict for verdict in health(runs) if verdict.signs]
     assert (ill.rollouts_per_problem, ill.seed) == (512, 0)
     assert ill.reasons[0].startswith("divergence (avg@4 on validation from")
 
@@ -94,7 +94,7 @@ def test_a_diverged_run_is_unhealthy(synthetic: Make) -> None:
 @pytest.mark.slow
 def test_the_finite_part_is_the_same_as_without_the_rest(synthetic: Make) -> None:
     runs = diverging(rising(synthetic), rollouts_per_problem=[512])
-    laws = [isolaw.fit(own, draws=5) for own in (runs, Runs(runs.points, runs.attributes))]
+    laws = [isolaw.fit(value, draws=5) for value in (runs, Runs(runs.points, runs.attributes))]
     assert laws[0].document.frontier == laws[1].document.frontier
 
 

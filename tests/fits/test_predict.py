@@ -30,7 +30,7 @@ Make = Callable[..., Runs]
 Places = list[tuple[int, int]]
 BETWEEN = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
 WIDER = [2, 3, 4, 6, *BETWEEN, 768, 1024, 1536, 2048]  # what competes beyond the runs
-HOLDS = ("B_p", "B", "nothing")
+EACH_HOLD = ("B_p", "B", "nothing")
 CASES = [name for name in NAMES if "equal" not in name]
 # From a few steps to where nothing is recommended; half of them within the runs.
 TWELVE = [1300.0, 3e4, 1e5, 1.5e5, 4e5, 9e5, 2e6, 2.9e6, 3.3e6, 7e6, 9.5e6, 3e9]
@@ -79,7 +79,7 @@ def ranges_beyond(p: Prediction) -> bool:
         [g.problems_per_batch for g in p.document.grid],
     ]
     compared = zip((p.compared, p.compared_batches), measured, strict=True)
-    return any(ends is not None and (ends[0] < min(own) or ends[1] > max(own)) for ends, own in compared)
+    return any(ends is not None and (ends[0] < min(law) or ends[1] > max(law)) for ends, law in compared)
 
 
 def check_reach(law: Law, p: Prediction, budget: float) -> None:
@@ -252,7 +252,7 @@ def test_n_star_by_hand(shared: SharedLaws, predicted: Any, hand: Any, name: str
         assert {end for end in q.interval if end is not None} <= set(LEVELS)
 
 
-@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize("hold", EACH_HOLD)
 def test_what_is_recommended_is_good(predicted: Any, hold: str) -> None:
     """By the truth: it loses 0.01 at most, and its reward is in its interval, or near."""
     batches = {"B_p": lambda n: [32], "B": lambda n: [1024 // n], "nothing": lambda n: [16, 32, 64]}[hold]
@@ -318,10 +318,10 @@ def test_at_a_fixed_b_p_m_star_follows_from_n_star(predicted: Any, budget: float
     assert p.m_star.status == flipped[p.n_star.status]
     assert p.n_star.interval is not None
     assert p.m_star.interval is not None
-    for own, other in zip(p.n_star.interval, p.m_star.interval[::-1], strict=True):
-        assert (own is None) == (other is None)
-        if own is not None and other is not None:
-            assert other == pytest.approx(budget / (32 * own), rel=0.02)
+    for end, other in zip(p.n_star.interval, p.m_star.interval[::-1], strict=True):
+        assert (end is None) == (other is None)
+        if end is not None and other is not None:
+            assert other == pytest.approx(budget / (32 * end), rel=0.02)
 
 
 @pytest.mark.parametrize("budget", [1e5, 4e5, 9e5])
@@ -425,7 +425,7 @@ class Said:
         """The same but for little: bounds are several times what sound data change."""
         assert abs(self.lost - other.lost) < 0.003
         assert np.abs(self.rewards[0] - other.rewards[0]).max() < 0.01
-        spread = [own.rewards[1:].std(axis=0) for own in (self, other)]
+        spread = [value.rewards[1:].std(axis=0) for value in (self, other)]
         assert np.abs(np.log2(spread[0] / spread[1])).max() < 1
         assert self.star.status == other.star.status == "ok"
         for a, b in zip(self.star.interval or (), other.star.interval or (), strict=True):
@@ -476,7 +476,7 @@ def test_one_batch_later_hardly_matters(nine: Any, truth: Any, which: str) -> No
 
 
 @pytest.mark.parametrize(
-    "run_id", [*(pytest.param(own, marks=NIGHTLY) for own in ("32x8s0", "32x64s1")), "32x2048s2"]
+    "run_id", [*(pytest.param(value, marks=NIGHTLY) for value in ("32x8s0", "32x64s1")), "32x2048s2"]
 )
 def test_one_run_of_27_hardly_matters(nine: Any, truth: Any, run_id: str) -> None:
     table, said = nine
@@ -503,7 +503,7 @@ def test_ten_times_within_a_step_is_ten_times(synthetic: Make) -> None:
     """A grid to a nominal C ends up to a step before it."""
     law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), draws=10)
     reach = comparable(law.document.grid)
-    step = max(own.step_cost for own in law.document.grid if own.end == reach)
+    step = max(entry.step_cost for entry in law.document.grid if entry.end == reach)
     assert law.predict(10 * (reach + 0.9 * min(step, 0.1 * reach))).options
     assert not law.predict(10 * (reach + 1.1 * min(step, 0.1 * reach))).options
 

@@ -142,7 +142,7 @@ def test_a_law_is_the_same_on_every_processor(tmp_path: Path) -> None:
     engine.sweep(SWEEP, sweep)
     kernels = [k for k in PROCESSORS if k != "SkylakeX" or has_avx512()]
     laws = {k: found(k, sweep, tmp_path / k) for k in kernels}
-    ran = {k: own.pop("kernels") for k, own in laws.items()}
+    ran = {k: law.pop("kernels") for k, law in laws.items()}
     assert len({tuple(names) for names in ran.values()}) == len(kernels), ran
     for kernel in kernels[1:]:
         different = differing(laws["Haswell"], laws[kernel])

@@ -56,20 +56,22 @@ SCALED = [(100.0, 0.0, 100.0), (0.01, 0.0, 0.01), (1.0, 50.0, 1.0), (1000.0, -30
 @pytest.mark.parametrize(("scale", "shift", "unit"), SCALED)
 def test_a_prediction_scales_with_the_metric(scale: float, shift: float, unit: float) -> None:
     assert law(scale, shift).document.tolerance == 0.005 * unit
-    for own, base in zip(predicted(scale, shift), predicted(1.0, 0.0), strict=True):
-        assert own.tolerance == 0.005 * unit
-        assert own.n_star.status == base.n_star.status
-        assert own.n_star.value == pytest.approx(base.n_star.value, rel=1e-6)
-        ends = [np.array(p.n_star.interval, dtype=float) for p in (own, base)]  # NaN where an end is open
+    for prediction, base in zip(predicted(scale, shift), predicted(1.0, 0.0), strict=True):
+        assert prediction.tolerance == 0.005 * unit
+        assert prediction.n_star.status == base.n_star.status
+        assert prediction.n_star.value == pytest.approx(base.n_star.value, rel=1e-6)
+        ends = [
+            np.array(p.n_star.interval, dtype=float) for p in (prediction, base)
+        ]  # NaN where an end is open
         np.testing.assert_allclose(*ends, rtol=1e-6)
-        places = [[o.allocation for o in p.options] for p in (own, base)]
+        places = [[o.allocation for o in p.options] for p in (prediction, base)]
         assert places[0] == places[1]
-        for a, b in zip(own.options, base.options, strict=True):
+        for a, b in zip(prediction.options, base.options, strict=True):
             assert a.expected_loss == pytest.approx(scale * b.expected_loss, rel=1e-3)
             assert a.probability == pytest.approx(b.probability, abs=0.002)
             assert a.reward.value == pytest.approx(scale * b.reward.value + shift, abs=1e-5 * scale)
-        assert own.rules == pytest.approx(base.rules, rel=1e-6)
-        codes = [{f.code for f in p.flags} for p in (own, base)]
+        assert prediction.rules == pytest.approx(base.rules, rel=1e-6)
+        codes = [{f.code for f in p.flags} for p in (prediction, base)]
         assert codes[0] == codes[1]
 
 

@@ -52,10 +52,10 @@ def test_crossovers_are_the_documents(law: Law) -> None:
     assert list(table) == [
         "n_from", "n_to", "compute", "compute_low", "compute_high", "compute_status", "supported",
     ]  # fmt: skip
-    for row, own in zip(table.itertuples(), law.document.crossovers, strict=True):
-        assert (row.n_from, row.n_to, end(row.compute)) == (own.from_, own.to, own.x)
-        assert (end(row.compute_low), end(row.compute_high)) == (own.interval or (None, None))
-        assert (row.compute_status, row.supported) == (own.status, own.supported)
+    for row, itertuple in zip(table.itertuples(), law.document.crossovers, strict=True):
+        assert (row.n_from, row.n_to, end(row.compute)) == (itertuple.from_, itertuple.to, itertuple.x)
+        assert (end(row.compute_low), end(row.compute_high)) == (itertuple.interval or (None, None))
+        assert (row.compute_status, row.supported) == (itertuple.status, itertuple.supported)
 
 
 def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
@@ -107,8 +107,8 @@ def test_the_summary_survives_its_file(law: Law, tmp_path: Any) -> None:
 def test_notebooks_show_tables_that_escape_their_text(law: Law, synthetic: Callable[..., Runs]) -> None:
     runs = synthetic([(32, n) for n in LEVELS])
     runs.notes = ("a <b>note</b>",)
-    for own in (runs, law, law.predict(1e6), law.predict(1e9)):
-        assert own._repr_html_().startswith("<")
+    for value in (runs, law, law.predict(1e6), law.predict(1e9)):
+        assert value._repr_html_().startswith("<")
     assert "a &lt;b&gt;note" in runs._repr_html_()
     assert "<td>512</td>" in runs._repr_html_()
     assert "n*, the n with the highest reward, is " in law._repr_html_()

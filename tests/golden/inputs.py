@@ -59,7 +59,7 @@ def write_simulated(folder: Path) -> None:
     rates = [
         Runs(
             runs.points.assign(run_id=runs.points["run_id"] + str(lr)),
-            {run_id + str(lr): {**own, "lr": lr} for run_id, own in runs.attributes.items()},
+            {run_id + str(lr): {**attribute, "lr": lr} for run_id, attribute in runs.attributes.items()},
         )
         for lr in (0.1, 0.2)
     ]

@@ -67,7 +67,9 @@ def printed(command: str) -> str:
         text = json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
         text = _FLAT.sub(lambda found: re.sub(r"\n *", " ", found[0]), text)
     parts = [f"$ isolaw {command}\nexit code {code}\n"]
-    parts += [f"--- {name}\n{own}" for name, own in (("stdout", text), ("stderr", err.getvalue())) if own]
+    parts += [
+        f"--- {name}\n{value}" for name, value in (("stdout", text), ("stderr", err.getvalue())) if value
+    ]
     shown = "".join(parts)
     for pattern, instead in _UNSTABLE:
         shown = pattern.sub(instead, shown)

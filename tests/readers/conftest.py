@@ -59,11 +59,11 @@ def toy_read(path: Path) -> list[RawLog]:
     except ValueError:
         raise DataError(f"{path}: a toy that is broken") from None
     out = []
-    for own in logs:
-        log = RawLog(str(path), "toy", own.get("run") or str(path.parent))
-        log.config = own.get("config", {})
+    for item in logs:
+        log = RawLog(str(path), "toy", item.get("run") or str(path.parent))
+        log.config = item.get("config", {})
         log.config_source = "toy.yaml" if log.config else ""
-        for record in own["records"]:
+        for record in item["records"]:
             log.add({k: v for k, v in record.items() if k != "at"}, record.get("at", float("nan")))
         out.append(log)
     return out

@@ -14,9 +14,9 @@ EVAL: Target = ("aime24", "avg@8")
 
 def logged(target: Target = EVAL, **values: list[float]) -> list[_LoggedRun]:
     runs = []
-    for name, own in values.items():
+    for name, item in values.items():
         curve = _MetricCurve(
-            np.arange(1, len(own) + 1), np.array(own, dtype=float), np.full(len(own), np.nan)
+            np.arange(1, len(item) + 1), np.array(item, dtype=float), np.full(len(item), np.nan)
         )
         runs.append(_LoggedRun(name, container="toy", sources=[name], curves=RunCurves({target: curve})))
     return runs

@@ -63,7 +63,7 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
         lines += [f"step {i}: reward={r} loss=0.1", *([form.format(i=i, r=r + 1)] if i % 2 else [])]
     (tmp_path / "a.log").write_text("\n".join(lines))
     runs = isolaw.read(tmp_path / "a.log", set={"B_p": 8, "n": 4}, metric="reward")
-    values = {name: own["value"].tolist() for name, own in runs.points.groupby("eval_set")}
+    values = {name: rows["value"].tolist() for name, rows in runs.points.groupby("eval_set")}
     assert values == {"train": REWARDS, "validation": [r + 1 for r in REWARDS[::2]]}
     (tmp_path / "b.log").write_text("\n".join(line for line in lines if "loss" not in line))
     frame = load(tmp_path / "b.log")  # a word that all lines have may be the logger's
@@ -152,7 +152,7 @@ def test_steps_behind_an_epoch_count_steps(tmp_path: Path) -> None:
     told = [f"Epoch {i // 3} step {1 + i % 3}/3: reward={i / 10}\n".encode() for i in range(6)]
     assert read_console(tmp_path / "a.log", b"".join(told))["step"].tolist() == [1, 2, 3, 4, 5, 6]
     with pytest.raises(DataError, match="no line gives the number of steps per epoch"):
-        read_console(tmp_path / "a.log", b"".join(own for i, own in enumerate(lines) if i != 1))
+        read_console(tmp_path / "a.log", b"".join(line for i, line in enumerate(lines) if i != 1))
 
 
 @pytest.mark.parametrize("form", [

@@ -80,8 +80,8 @@ def copy(one: str, other: str) -> Callable[[Path], None]:
 
 def both(*changes: Callable[[Path], None]) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        for own in changes:
-            own(folder)
+        for item in changes:
+            item(folder)
 
     return change
 
@@ -394,8 +394,8 @@ def said(folder: Path, options: dict[str, Any]) -> str:
     except IsolawError as error:
         return str(error)
     lines = [*reading.notes, *reading.table_notes]
-    for own in reading.candidates:
-        lines += [own.run, own.message, *own.notes, *own.left_out]
+    for candidate in reading.candidates:
+        lines += [candidate.run, candidate.message, *candidate.notes, *candidate.left_out]
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ def verl() -> pd.DataFrame:
     return table(isolaw.read(LOGS / "verl"), "math", "avg@4")
 
 
-@pytest.mark.parametrize(("folder", "eval_set", "metric", "options"), FORMS, ids=[own[0] for own in FORMS])
+@pytest.mark.parametrize(("folder", "eval_set", "metric", "options"), FORMS, ids=[form[0] for form in FORMS])
 def test_each_form_is_one_table(
     verl: pd.DataFrame, folder: str, eval_set: str, metric: str, options: Mapping[str, Any]
 ) -> None:

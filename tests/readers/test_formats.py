@@ -57,7 +57,9 @@ def rows(run: isolaw.Runs) -> list[list[Any]]:
 
 
 def expected(records: Records, names: dict[str, tuple[str, str]]) -> list[list[Any]]:
-    out = [[s, 128 * s, *names[k], v] for s, own in records.items() for k, v in own.items() if k in names]
+    out = [
+        [s, 128 * s, *names[k], v] for s, record in records.items() for k, v in record.items() if k in names
+    ]
     return sorted(out)
 
 
@@ -81,14 +83,14 @@ TRL_NAMES = {
 
 def jsonl(folder: Path, records: Records) -> Path:
     path = folder / "run.jsonl"
-    path.write_text("".join(json.dumps({"step": s, "data": own}) + "\n" for s, own in records.items()))
+    path.write_text("".join(json.dumps({"step": s, "data": record}) + "\n" for s, record in records.items()))
     return path
 
 
 def console(folder: Path, records: Records) -> Path:
     lines = ["[36m(TaskRunner pid=12)[0m training begins"]
-    for step, own in records.items():
-        said = " - ".join(f"{k}:np.float64({v!r})" if "val" in k else f"{k}:{v!r}" for k, v in own.items())
+    for step, record in records.items():
+        said = " - ".join(f"{k}:np.float64({v!r})" if "val" in k else f"{k}:{v!r}" for k, v in record.items())
         lines += [f"\x1b[36m(TaskRunner pid=12)\x1b[0m step:{step} - {said}", "<think> step by step </think>"]
     path = folder / "train.log"
     path.write_text("\n".join(lines) + "\n")
@@ -101,8 +103,8 @@ def events(folder: Path, records: Records, rename: Callable[[str], str] = lambda
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(folder))
-    for step, own in records.items():
-        for key, value in own.items():
+    for step, record in records.items():
+        for key, value in record.items():
             scalar = Summary.Value(tag=rename(key), simple_value=value)
             writer.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=[scalar])))
     writer.close()
@@ -110,17 +112,17 @@ def events(folder: Path, records: Records, rename: Callable[[str], str] = lambda
 
 
 def wandb_wide(folder: Path, records: Records) -> Path:
-    keys = dict.fromkeys(key for own in records.values() for key in own)
+    keys = dict.fromkeys(key for record in records.values() for key in record)
     frame = pd.DataFrame({"Step": list(records)})
     for key in keys:
         for end in ("", "__MIN", "__MAX"):
-            frame[f"lucky-sun-3 - {key}{end}"] = [own.get(key) for own in records.values()]
+            frame[f"lucky-sun-3 - {key}{end}"] = [record.get(key) for record in records.values()]
     frame.to_csv(folder / "wandb_export.csv", index=False)
     return folder / "wandb_export.csv"
 
 
 def wandb_long(folder: Path, records: Records) -> Path:
-    long = [("lucky-sun-3", k, s, v) for s, own in records.items() for k, v in own.items()]
+    long = [("lucky-sun-3", k, s, v) for s, record in records.items() for k, v in record.items()]
     frame = pd.DataFrame(long, columns=["run_name", "metric", "step", "value"])
     frame.to_csv(folder / "export.csv", index=False)
     return folder / "export.csv"
@@ -130,8 +132,8 @@ def mlflow(folder: Path, records: Records) -> Path:
     run = folder / "mlruns" / "0" / ("ab" * 16)
     run.mkdir(parents=True)
     (run / "meta.yaml").write_text("run_name: lucky\nlifecycle_stage: active\n")
-    for step, own in records.items():
-        for key, value in own.items():
+    for step, record in records.items():
+        for key, value in record.items():
             path = run / "metrics" / key.replace("@", "_at_")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
@@ -143,8 +145,8 @@ def mlflow(folder: Path, records: Records) -> Path:
 def test_verl_in_every_form_is_one_table(tmp_path: Path, form: Callable[[Path, Records], Path]) -> None:
     runs = isolaw.read(form(tmp_path, VERL), set=SETTINGS)
     found, known = rows(runs), expected(VERL, VERL_NAMES)
-    assert [own[:4] for own in found] == [own[:4] for own in known]
-    np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
+    assert [result[:4] for result in found] == [value[:4] for value in known]
+    np.testing.assert_allclose([result[4] for result in found], [value[4] for value in known], rtol=1e-6)
     if form is not events:  # 32-bit numbers
         assert found == known
 
@@ -160,14 +162,14 @@ def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
     )
     assert any("a copy of this run" in note for note in provenance.notes)
     found, known = rows(reading.runs), expected(VERL, VERL_NAMES)
-    assert [own[:4] for own in found] == [own[:4] for own in known]
-    np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
+    assert [result[:4] for result in found] == [value[:4] for value in known]
+    np.testing.assert_allclose([result[4] for result in found], [value[4] for value in known], rtol=1e-6)
 
 
 def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
     exact = jsonl(tmp_path, VERL)
     exact.rename(tmp_path / "metrics.jsonl")
-    rounded = {s: {k: round(v, 3) for k, v in own.items()} for s, own in VERL.items()}
+    rounded = {s: {k: round(v, 3) for k, v in record.items()} for s, record in VERL.items()}
     console(tmp_path, rounded).rename(tmp_path / "train.log")
     reading = survey([tmp_path], HowToRead.of(set=SETTINGS))
     assert rows(reading.runs) == expected(VERL, VERL_NAMES)
@@ -178,10 +180,10 @@ def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
 
 def trainer_state(folder: Path, records: Records, last: int) -> Path:
     history = []
-    for step, own in records.items():
+    for step, record in records.items():
         if step <= last:
-            history.append({k: v for k, v in own.items() if not k.startswith("eval")} | {"step": step})
-            held_out = {k: v for k, v in own.items() if k.startswith("eval")}
+            history.append({k: v for k, v in record.items() if not k.startswith("eval")} | {"step": step})
+            held_out = {k: v for k, v in record.items() if k.startswith("eval")}
             history += [held_out | {"epoch": 0.1, "step": step}] if held_out else []
     path = folder / f"checkpoint-{last}" / "trainer_state.json"
     path.parent.mkdir(parents=True)
@@ -210,10 +212,10 @@ def test_a_trainers_state_and_its_events_are_the_same_curves(tmp_path: Path) -> 
 def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
     """Recent TRL prints its values as texts, and no step: it is asked for, never counted."""
     lines = []
-    for own in TRL.values():
-        bare = {k: str(v) for k, v in own.items() if not k.startswith("eval")}
+    for record in TRL.values():
+        bare = {k: str(v) for k, v in record.items() if not k.startswith("eval")}
         lines.append(str(bare))
-        if held_out := {k: str(v) for k, v in own.items() if k.startswith("eval")}:
+        if held_out := {k: str(v) for k, v in record.items() if k.startswith("eval")}:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
     with pytest.raises(DataError, match="set logging_steps, the number of update"):
@@ -246,8 +248,8 @@ def test_old_trl(samples: Path, name: str) -> None:
     points = isolaw.read(path, set={"n": 6, "B": 96}).points
     history = json.loads(path.read_text())["log_history"]
     reward = points[points["metric"] == "reward"]
-    assert reward["value"].tolist() == [own["reward"] for own in history if "reward" in own]
-    assert reward["step"].tolist() == [own["step"] for own in history if "reward" in own]
+    assert reward["value"].tolist() == [entry["reward"] for entry in history if "reward" in entry]
+    assert reward["step"].tolist() == [entry["step"] for entry in history if "reward" in entry]
     assert set(points["problems_per_batch"]) == {16}
     assert reward["compute"].iloc[-1] == 96 * history[-1]["step"]
 

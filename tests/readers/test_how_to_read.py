@@ -132,7 +132,7 @@ def test_two_folders_have_each_their_own(logs: Path) -> None:
     for i, n in enumerate((8, 32)):
         (logs / f"n{n}" / "isolaw.toml").write_text(f"[set]\nn = {n}\nB_p = {2 + i}\nseed = {i}\n")
     reading = survey([logs / "n8", logs / "n32"])
-    shown = {(own.facts["problems_per_batch"].value, own.n) for own in reading.ready}
+    shown = {(group.facts["problems_per_batch"].value, group.n) for group in reading.ready}
     assert shown == {(2, 8), (3, 32)}
     assert len(reading.read_as) == 2
 
@@ -306,7 +306,9 @@ def test_frames_have_no_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_file_is_about_its_own_folder_alone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (logs / "n8" / "isolaw.toml").write_text("[set]\nn = 8\nB_p = 2\n")
     monkeypatch.chdir(logs / "n8")
-    assert [own.sources for own in survey([".", "../n32"]).ready] == [["metrics.jsonl"]]  # ../n32 still asks
+    assert [group.sources for group in survey([".", "../n32"]).ready] == [
+        ["metrics.jsonl"]
+    ]  # ../n32 still asks
     (logs / "isolaw.toml").write_text('name_pattern = ["n{n}"]\n[set]\nB_p = 32\n')
     n8 = logs / "n8"
     assert (
@@ -319,7 +321,7 @@ def test_a_file_is_about_its_own_folder_alone(logs: Path, monkeypatch: pytest.Mo
         assert set(points.loc[points["rollouts_per_problem"] == 8, "problems_per_batch"]) == {2}
     (logs / "n8" / "isolaw.toml").write_text('group_by = "file"\n')
     reading = survey([logs / "n8", logs / "n32"])
-    assert [Path(own.run).name for own in reading.candidates] == ["metrics.jsonl", "n32"]
+    assert [Path(candidate.run).name for candidate in reading.candidates] == ["metrics.jsonl", "n32"]
 
 
 def test_a_file_that_contradicts_the_logs_or_itself_is_refused(tmp_path: Path) -> None:

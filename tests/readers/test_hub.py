@@ -38,7 +38,11 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def downloads(self) -> list[str]:
-        return [own.partition("/resolve/")[2][41:] for own in self.asked if own.startswith("GET /datasets")]
+        return [
+            request.partition("/resolve/")[2][41:]
+            for request in self.asked
+            if request.startswith("GET /datasets")
+        ]
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -55,8 +59,8 @@ class Answers(BaseHTTPRequestHandler):
             if sha not in self.server.files:
                 return self.refuse(404, "RevisionNotFound")
             top = self.server.files[sha]
-            files = [own for own in sorted(top.rglob("*")) if own.is_file()]
-            named = [(str(own.relative_to(top)), own.read_bytes()) for own in files]
+            files = [item for item in sorted(top.rglob("*")) if item.is_file()]
+            named = [(str(item.relative_to(top)), item.read_bytes()) for item in files]
             tree = [
                 {"type": "file", "path": p, "size": len(b), "oid": hashlib.sha1(b).hexdigest()}
                 for p, b in named

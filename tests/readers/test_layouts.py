@@ -55,7 +55,7 @@ def printed(capsys: pytest.CaptureFixture[str], before: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout", [pytest.param(own, marks=[pytest.mark.nightly] * own.endswith(".csv")) for own in LAYOUTS]
+    "layout", [pytest.param(item, marks=[pytest.mark.nightly] * item.endswith(".csv")) for item in LAYOUTS]
 )
 def test_one_pattern_settles_a_layout_and_its_runs_fit(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -75,7 +75,7 @@ def test_one_pattern_settles_a_layout_and_its_runs_fit(
     assert words[0] == "fit"
     assert run([*words, "--draws", "0"]) == 0
     given = dict(pairwise(words))
-    settings = [own for option, own in pairwise(words) if option == "--set"]
+    settings = [later for option, later in pairwise(words) if option == "--set"]
     reading = survey(
         ["n99"],
         HowToRead.of(metric=given.get("--metric"), set=settings, name_pattern=given["--name-pattern"]),

@@ -16,7 +16,7 @@ def read(folder: Path, text: str, metric: str, **keywords: object) -> dict[str, 
     """Return each evaluation set → the steps that a table has of it."""
     (folder / "t.csv").write_text(text)
     runs = isolaw.read(folder / "t.csv", set={**FIXED, **keywords}, metric=metric)
-    return {str(own): rows["step"].tolist() for own, rows in runs.points.groupby("eval_set")}
+    return {str(item): rows["step"].tolist() for item, rows in runs.points.groupby("eval_set")}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_rows_of_training_and_of_an_evaluation(
     tmp_path: Path, column: str, train: str, evaluation: str
 ) -> None:
     rows = [(1, train, 0.1), (2, train, 0.2), (2, evaluation, 0.5), (3, train, 0.3), (4, evaluation, 0.6)]
-    text = f"step,{column},reward\n" + "".join(f"{step},{own},{value}\n" for step, own, value in rows)
+    text = f"step,{column},reward\n" + "".join(f"{step},{row},{value}\n" for step, row, value in rows)
     assert read(tmp_path, text, "reward") == {"train": [1, 2, 3], "validation": [2, 4]}
 
 

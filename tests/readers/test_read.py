@@ -31,7 +31,7 @@ def refusal(*sources: Any, **arguments: Any) -> str:
 
 def series(runs: isolaw.Runs, metric: str = "reward", eval_set: str = "train") -> dict[str, list[float]]:
     points = runs.points[(runs.points["metric"] == metric) & (runs.points["eval_set"] == eval_set)]
-    return {str(run): own["value"].tolist() for run, own in points.groupby("run_id")}
+    return {str(run): rows["value"].tolist() for run, rows in points.groupby("run_id")}
 
 
 def test_a_log_is_the_known_table(toy: Toy, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_interrupted_run_is_one(toy: Toy, toy_curve: Curve, tmp_path: Path) -
     assert len(runs) == 1
     (values,) = series(runs).values()
     expected = [*toy_curve(range(1, 5), 0.4), *toy_curve(range(5, 11), 0.6)]
-    assert values == [own["toy/train/reward"] for own in expected]
+    assert values == [expectation["toy/train/reward"] for expectation in expected]
     assert runs.notes == ("3 steps repeated with other values; isolaw kept the later values",)
 
 
@@ -114,7 +114,9 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     ):
         assert word in text
     toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
-    found = {own.run: (own.status, own.needs) for own in survey([tmp_path]).candidates}
+    found = {
+        candidate.run: (candidate.status, candidate.needs) for candidate in survey([tmp_path]).candidates
+    }
     assert found == {
         "a": (LogStatus.NEEDS, ["B_p"]), "b": (LogStatus.NEEDS, ["n", "B_p"]), "c": (LogStatus.READY, []),
     }  # fmt: skip
@@ -142,7 +144,7 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     for name in ("d", "e"):
         config = KNOWN | {"toy.on_policy": False, "toy.seed": ord(name)}
         toy(tmp_path / "off" / name, toy_curve(ceiling=ord(name)), name, config)
-    assert {own.run: own.status for own in survey([tmp_path]).left_out} == {
+    assert {group.run: group.status for group in survey([tmp_path]).left_out} == {
         "a": LogStatus.ON_POLICY, "c": LogStatus.ON_POLICY,
     }  # fmt: skip
     shutil.rmtree(tmp_path / "off")
@@ -169,10 +171,10 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
 
 def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     a = toy(tmp_path / "a", toy_curve(), "a", KNOWN)
-    rounded = [{k: round(v, 4) for k, v in own.items()} for own in toy_curve(range(1, 6))]
+    rounded = [{k: round(v, 4) for k, v in point.items()} for point in toy_curve(range(1, 6))]
     b = toy(tmp_path / "b", rounded, "b", KNOWN)
     found = survey([a, b])  # as a console and event files are
-    assert [own.run for own in found.ready] == ["a"]
+    assert [group.run for group in found.ready] == ["a"]
     assert any(f"isolaw leaves out a copy of this run in {b} (toy)" in note for note in found.ready[0].notes)
     (left_out,) = found.left_out
     assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", LogStatus.DUPLICATE, "a")
@@ -184,10 +186,10 @@ def test_what_one_log_of_a_run_says_holds_for_the_other(toy: Toy, toy_curve: Cur
     toy(tmp_path / "events", toy_curve(range(1, 6)), "events", KNOWN | {"toy.seed": 42})
     toy(tmp_path / "other", toy_curve(range(1, 6)), "other", KNOWN | {"toy.seed": 43})  # says that it differs
     found = survey([tmp_path])
-    assert {own.run: own.status for own in found.candidates} == {
+    assert {candidate.run: candidate.status for candidate in found.candidates} == {
         "state": LogStatus.READY, "events": LogStatus.DUPLICATE, "other": LogStatus.READY,
     }  # fmt: skip
-    state = next(own for own in found.ready if own.run == "state")
+    state = next(group for group in found.ready if group.run == "state")
     assert (state.facts["rollouts_per_problem"].value, state.facts["seed"].value) == (8, 42)
     assert state.steps == (1, 10)
 
@@ -216,7 +218,7 @@ def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> 
     toy(tmp_path / "a", toy_curve(ceiling=0.5), "a", KNOWN | {"toy.lr": 1e-6, "toy.kl": 0.1})
     toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN | {"toy.kl": 0.2})
     runs = isolaw.read(tmp_path)
-    assert {name: own["kl"] for name, own in runs.attributes.items()} == {"a": 0.1, "b": 0.2}
+    assert {name: attribute["kl"] for name, attribute in runs.attributes.items()} == {"a": 0.1, "b": 0.2}
     assert any("lr is not known for every run" in note for note in runs.notes)
     assert isolaw.read(tmp_path, set=["b:lr=2e-6"]).attributes["b"]["lr"] == 2e-6
 
@@ -360,7 +362,7 @@ def test_a_learning_rate_that_follows_the_batch_is_one_recipe(
     for n, lr in lrs.items():
         toy(tmp_path / f"n{n}", toy_curve(), f"n{n}", {"toy.n": n, "toy.prompts": 16, "toy.lr": lr})
     runs = isolaw.read(tmp_path)
-    assert {own["lr"] for own in runs.attributes.values()} == expected
+    assert {attribute["lr"] for attribute in runs.attributes.values()} == expected
     follows = len(set(lrs.values())) == 3
     assert any("lr follows √B" in note for note in runs.notes) == follows
     assert ("lr_scaling" in runs.attributes["n8"]) == follows

@@ -162,7 +162,7 @@ def test_an_evaluation_is_of_validation(tmp_path: Path, write: Write) -> None:
 def test_a_resumed_run_is_one(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3]) + records([2, 3, 4, 5], shift=0.05)
     reading = read(tmp_path, write(rows), **SET)
-    assert [own.status for own in reading.candidates] == [LogStatus.READY]
+    assert [candidate.status for candidate in reading.candidates] == [LogStatus.READY]
     assert curve(reading, "mean_reward", "train") == {1: 0.1, 2: 0.25, 3: 0.35, 4: 0.45, 5: 0.55}
 
 
@@ -171,10 +171,10 @@ def test_a_resumed_run_is_one(tmp_path: Path, write: Write) -> None:
 def test_trainings_in_one_file_are_asked_for_their_seeds(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4]) + records([1, 2, 3], shift=0.05)
     found = read(tmp_path, write(rows), **SET).candidates
-    assert [(own.steps, own.needs) for own in found] == [((1, 4), ["seed"]), ((1, 3), ["seed"])]
-    assert [own.run.endswith("#2") for own in found] == [False, True]
+    assert [(result.steps, result.needs) for result in found] == [((1, 4), ["seed"]), ((1, 3), ["seed"])]
+    assert [result.run.endswith("#2") for result in found] == [False, True]
     reading = read(tmp_path, write(rows), **SET, **{"*#2:seed": 1})
-    assert [own.facts["seed"].value for own in reading.ready] == [0, 1]
+    assert [group.facts["seed"].value for group in reading.ready] == [0, 1]
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_trainings_in_one_file_are_asked_for_their_seeds(tmp_path: Path, write: 
 def test_a_run_that_resumes_before_another_training_begins(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4]) + records([3, 4, 5], shift=0.05) + records([1, 2, 3], shift=0.07)
     found = read(tmp_path, write(rows), **SET).candidates
-    assert [(own.steps, own.needs) for own in found] == [((1, 5), ["seed"]), ((1, 3), ["seed"])]
+    assert [(result.steps, result.needs) for result in found] == [((1, 5), ["seed"]), ((1, 3), ["seed"])]
     reading = read(tmp_path, write(rows), **SET, **{"*#2:seed": 1})
     points = reading.runs.points
     points = points[points["metric"].isin(["mean_reward", "reward"])]
@@ -309,7 +309,7 @@ def test_a_seed_in_the_label_of_an_export_is_not_replaced(tmp_path: Path) -> Non
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows([["Step", *header], *rows])
     reading = read(tmp_path, ("run.csv", text.getvalue()))
-    assert [own.facts["seed"].value for own in reading.ready] == [7, 7]
+    assert [group.facts["seed"].value for group in reading.ready] == [7, 7]
     named = re.sub("n: 4, B_p: 8, seed: 7, lr: 0.[12]", "B_p: 8, seed: 7, Name: base_n", text.getvalue())
     for n in (4, 8):
         named = named.replace("base_n - ", f"base_n{n} - ", 1)
@@ -319,4 +319,4 @@ def test_a_seed_in_the_label_of_an_export_is_not_replaced(tmp_path: Path) -> Non
         read(tmp_path, ("run.csv", named)).runs  # noqa: B018
     assert str(error.value).endswith('Add name_pattern="*_n{n}*"')
     reading = read(tmp_path, ("run.csv", named), "mean_reward", name_pattern="*_n{n}*")
-    assert [(own.n, own.facts["seed"].value) for own in reading.ready] == [(4, 7), (8, 7)]
+    assert [(group.n, group.facts["seed"].value) for group in reading.ready] == [(4, 7), (8, 7)]

@@ -24,7 +24,7 @@ Toy = Callable[..., Path]
 
 
 def names(found: Search, top: Path) -> list[str]:
-    return [str(own.path.relative_to(top)) for own in found.places]
+    return [str(place.path.relative_to(top)) for place in found.places]
 
 
 def test_a_file(toy: Toy, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_globs(toy: Toy, tmp_path: Path) -> None:
 
 def test_a_file_whose_name_looks_like_a_glob(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "run[1]" / "log*")
-    assert [own.path for own in search([path]).places] == [path]
+    assert [place.path for place in search([path]).places] == [path]
 
 
 def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_links_are_followed_once_and_last(toy: Toy, tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.endswith(f"links that lead out of the folder: {tmp_path / 'c-link'}; name them to read them")
     found = search([tmp_path / "a-latest"])  # the folder that the user names can be a link
-    assert [own.path.name for own in found.places] == ["log"]
+    assert [place.path.name for place in found.places] == ["log"]
     assert "up; name them" in found.notes[0]
     assert len(search([tmp_path / "c-link"]).places) == 1
 
@@ -117,7 +117,7 @@ def test_links_do_not_lead_out_of_a_folder(toy: Toy, tmp_path: Path, kind: str, 
     (top / "next").symlink_to("../mine") if kind == "chain" else None
     (run / "odd").symlink_to(target)
     found = search([f"{top}{glob}"])
-    paths = {os.path.realpath(own.path) for own in found.places}
+    paths = {os.path.realpath(place.path) for place in found.places}
     assert paths == {str(run / "log")}
     assert any("run/odd" in text for text in found.notes)
 
@@ -198,10 +198,10 @@ def test_a_sweep_below_a_directory(toy: Toy, tmp_path: Path, tiny: Any) -> None:
     made = isolaw.sweep(tiny(), tmp_path / "all" / "ours")
     toy(tmp_path / "all" / "theirs" / "log")
     found = search([tmp_path / "all"])
-    assert [(own.path.name, own.sweep) for own in found.places] == [("ours", True), ("log", False)]
+    assert [(place.path.name, place.sweep) for place in found.places] == [("ours", True), ("log", False)]
     made.to_parquet(tmp_path / "points.parquet")
     made.points.to_csv(tmp_path / "points.csv", index=False)
-    ours = [own.path.name for own in search([tmp_path]).places if own.ours]
+    ours = [place.path.name for place in search([tmp_path]).places if place.ours]
     assert sorted(ours) == ["points.csv", "points.parquet"]
 
 
@@ -264,7 +264,7 @@ def test_every_framework_goes_by_its_name() -> None:
     for name in frameworks.FRAMEWORKS:
         found = frameworks.named(name.upper())
         assert found is not None
-    assert {own.name for own in frameworks.known()} <= set(frameworks.FRAMEWORKS)
+    assert {value.name for value in frameworks.known()} <= set(frameworks.FRAMEWORKS)
     assert frameworks.find(["loss", "reward", "step", "lr"], {}) is None
 
 

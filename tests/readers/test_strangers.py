@@ -277,14 +277,14 @@ def test_json_nested_by_settings(tmp_path: Path, as_columns: bool) -> None:
 
     document = {f"n={n}": {f"seed_{s}": curve(n) for s in (0, 1)} for n in (4, 8)}
     path = write(tmp_path, "a.json", json.dumps(document, indent=1))
-    assert [(own.n, own.facts["seed"].value) for own in found(path, B_p=4)] == [
+    assert [(result.n, result.facts["seed"].value) for result in found(path, B_p=4)] == [
         (4, 0),
         (4, 1),
         (8, 0),
         (8, 1),
     ]
     path = write(tmp_path, "a.json", json.dumps({"base": {"x": curve(4), "y": curve(8)}}, indent=1))
-    assert [own.needs for own in found(path, **SET)] == [["seed"], ["seed"]]
+    assert [result.needs for result in found(path, **SET)] == [["seed"], ["seed"]]
 
 
 def test_nanochat_and_torchforge(tmp_path: Path) -> None:

@@ -60,5 +60,5 @@ def test_what_differs_is_found(judge: ModuleType, tmp_path: Path, changed: dict[
 def test_the_documentation_has_the_table_that_was_measured(judge: ModuleType) -> None:
     measured = json.loads((ROOT / "benchmarks" / "survey.json").read_text())
     assert judge.table(measured) in (ROOT / "benchmarks" / "survey.md").read_text()
-    assert not any(own["silently_wrong"] for own in measured)
-    assert len({own["source"].partition(":")[0] for own in measured}) >= 15
+    assert not any(measurement["silently_wrong"] for measurement in measured)
+    assert len({measurement["source"].partition(":")[0] for measurement in measured}) >= 15

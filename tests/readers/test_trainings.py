@@ -32,8 +32,8 @@ def read(folder: Path, text: str, **options: object) -> Runs:
 
 def curves(runs: Runs) -> dict[str, dict[int, float]]:
     return {
-        str(run): dict(zip(own["step"], own["value"], strict=True))
-        for run, own in runs.points.groupby("run_id")
+        str(run): dict(zip(rows["step"], rows["value"], strict=True))
+        for run, rows in runs.points.groupby("run_id")
     }
 
 

@@ -156,12 +156,12 @@ def test_a_state_and_its_event_files_are_one_run(tmp_path: Path) -> None:
     ((_, run),) = runs.table().iterrows()
     assert (run["problems_per_batch"], run["rollouts_per_problem"], run["seed"]) == (48, 8, 42)
     kl = runs.points[(runs.points["metric"] == "kl") & (runs.points["eval_set"] == "train")]
-    assert kl["value"].tolist() == [own["kl"] for own in history() if "kl" in own]
+    assert kl["value"].tolist() == [entry["kl"] for entry in history() if "kl" in entry]
 
 
 def test_a_console_is_the_run_of_its_state(tmp_path: Path) -> None:
     folder = trainer_state(tmp_path / "n8")
-    records = [{k: v for k, v in own.items() if k != "step"} for own in history()[:-1]]
+    records = [{k: v for k, v in entry.items() if k != "step"} for entry in history()[:-1]]
     bars = "".join(f"\r{step}%|#    | {step}/250 [10:00<20:00, 1.5s/it]" for step in range(101))
     (folder / "train.log").write_text(bars + "\n" + "\n".join(map(str, records)))
     runs = isolaw.read(tmp_path, set=SETTINGS)

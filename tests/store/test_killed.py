@@ -45,7 +45,7 @@ def files(out: Path) -> list[Path]:
 def recorded(out: Path) -> list[int]:
     """Compute of each run's last whole line."""
     lines = [path.read_bytes().split(b"\n")[:-1] for path in files(out)]
-    return [json.loads(own[-1])["compute"] for own in lines if own]
+    return [json.loads(line[-1])["compute"] for line in lines if line]
 
 
 class Sweeper:

@@ -69,7 +69,7 @@ def assert_each_once(out: Path, tracker: str) -> None:
         run_id[:8]: [line["compute"] for line in store.run(run_id).recorded().checkpoints]
         for run_id in store.run_ids()
     }
-    assert {name: set(map(tuple, own.values())) for name, own in CURVES[tracker](out).items()} == {
+    assert {name: set(map(tuple, item.values())) for name, item in CURVES[tracker](out).items()} == {
         name: {tuple(compute)} for name, compute in wanted.items()
     }
 

@@ -170,7 +170,10 @@ def understood(framework: str, *commands: list[str]) -> list[Callable[[str], Any
     if not Path(places[0]).is_dir():
         pytest.skip("needs the frameworks' parsers (make trainers)")
     places += map(str, (ROOT / "tests/data").glob("*.whl"))
-    versions = {canonicalize_name(own.name): own.version for own in distributions(path=places)}
+    versions = {
+        canonicalize_name(distribution.name): distribution.version
+        for distribution in distributions(path=places)
+    }
     assert (
         versions["prime-rl-configs" if framework == "prime-rl" else framework.lower()] == CHECKED[framework]
     )

@@ -227,8 +227,8 @@ def test_steps_that_a_log_lacks_are_noted(
 ) -> None:
     code = f"for step in {steps}: print(json.dumps(dict(step=step, reward=0.5)))"
     found = notes(printing(code + "\nprint(json.dumps(dict([('step', 13), ('eval/x', 1)])))"), tmp_path / "s")
-    assert [own["code"] for own in found] == ["missing_steps"] * len(missing)
-    assert [tuple(own["facts"].values()) for own in found] == missing
+    assert [result["code"] for result in found] == ["missing_steps"] * len(missing)
+    assert [tuple(result["facts"].values()) for result in found] == missing
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_how_a_command_ends_is_noted(
     then: str, code: str, facts: dict[str, Any], sweep_of: Callable[..., Any], tmp_path: Path
 ) -> None:
     found = notes(sweep_of(f"then={then}", "pause=0", **SIMPLE), tmp_path / "s")
-    assert [(own["code"], own["facts"]) for own in found] == [(code, facts)] * bool(code)
+    assert [(result["code"], result["facts"]) for result in found] == [(code, facts)] * bool(code)
 
 
 @pytest.mark.parametrize(

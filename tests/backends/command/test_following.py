@@ -71,8 +71,13 @@ def test_it_agrees_with_the_readers(tmp_path: Path) -> None:
     path.write_text("".join(map(verl, range(1, 41))))
     found = Following(str(path), frameworks.named("veRL"), 10**6).read(final=True)
     points = read(str(path), set=["n=4", "B_p=8"]).points
-    rows = {(own.step, own.eval_set, own.metric): own.value for own in points.itertuples()}
-    assert rows == {(step, *target): value for step, own in found.items() for target, value in own.items()}
+    rows = {
+        (itertuple.step, itertuple.eval_set, itertuple.metric): itertuple.value
+        for itertuple in points.itertuples()
+    }
+    assert rows == {
+        (step, *target): value for step, result in found.items() for target, value in result.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_longer_horizon_evaluates_as_often() -> None:
     first = spec("x").model_copy(update={"evaluation": spec("x").evaluation.model_copy(update={"end": 640})})
     longer = first.model_copy(update={"compute": 64_000})
     options = CommandOptions(run="x")
-    values, more = (template.values_of(own, options, "") for own in (first, longer))
+    values, more = (template.values_of(value, options, "") for value in (first, longer))
     assert values["every"] == more["every"]
     assert int(more["steps"]) == 100 * int(values["steps"])
 

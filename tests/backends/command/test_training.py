@@ -140,10 +140,10 @@ def test_a_longer_horizon_continues(sweep_of: Callable[..., Any], tmp_path: Path
     engine.sweep(sweep_of(), tmp_path / "s")
     engine.sweep(sweep_of(compute=640), tmp_path / "s")
     engine.sweep(sweep_of(compute=640), tmp_path / "whole")
-    folders = [[own.name for own in out.iterdir()] for out in (tmp_path / "s").glob("runs/*/out")]
+    folders = [[path.name for path in out.iterdir()] for out in (tmp_path / "s").glob("runs/*/out")]
     assert folders == [["0"], ["0"]]
     rows = [points(tmp_path / name) for name in ("s", "whole")]
-    trained = [own[own["metric"] == "reward"].reset_index(drop=True) for own in rows]
+    trained = [row[row["metric"] == "reward"].reset_index(drop=True) for row in rows]
     assert trained[0].equals(trained[1])
 
 
@@ -174,7 +174,7 @@ def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_p
     data["sweep"]["compute"] = 480
     engine.sweep(data, tmp_path / "s")
     (out,) = (tmp_path / "s").glob("runs/*/out")
-    assert sorted(own.name for own in out.iterdir()) == ["0", "1"]
+    assert sorted(path.name for path in out.iterdir()) == ["0", "1"]
     assert points(tmp_path / "s")["step"].max() == 60
 
 
@@ -342,15 +342,15 @@ def test_dry_run_prints_what_would_be_started(
     file.write_text(toml_text(sweep_of()))
     words = ["sweep", file, "--out", tmp_path / "s", "--dry-run"]
     result = json.loads(isolaw(*words, "--json")[1])
-    assert [own["environment"]["ISOLAW_N"] for own in result["commands"]] == ["2", "4"]
+    assert [command["environment"]["ISOLAW_N"] for command in result["commands"]] == ["2", "4"]
     code, printed, _ = isolaw(*words)
     assert code == 0
-    assert all(own["line"] in printed for own in result["commands"])
+    assert all(command["line"] in printed for command in result["commands"])
     assert not (tmp_path / "s").exists()
     engine.sweep(sweep_of(), tmp_path / "s")
-    for own in result["commands"]:
-        made = tmp_path / "s" / "runs" / own["run_id"] / "out" / "0" / training.COMMAND
-        assert made.read_text() == f"cd {own['folder']}\n{own['line']}\n"
+    for command in result["commands"]:
+        made = tmp_path / "s" / "runs" / command["run_id"] / "out" / "0" / training.COMMAND
+        assert made.read_text() == f"cd {command['folder']}\n{command['line']}\n"
 
 
 def test_gpus_that_are_not_there_are_refused_before_anything_is_written(

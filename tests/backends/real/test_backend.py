@@ -454,13 +454,13 @@ def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made
     problems = pd.read_parquet(learned / "problems.parquet")
     table = runs.to_pandas()
     known = {json.loads(line)["id"] for line in (made.sums / "validation.jsonl").open()}
-    for step, own in problems.groupby("step"):
-        assert set(own["problem_id"]) == known
-        assert set(own["samples"]) == {4}
+    for step, rows in problems.groupby("step"):
+        assert set(rows["problem_id"]) == known
+        assert set(rows["samples"]) == {4}
         row = table[(table.step == step) & (table.eval_set == "validation")].set_index("metric")["value"]
-        assert row["avg@4"] == pytest.approx((own["correct"] / 4).mean())
-        assert row["best@4"] == pytest.approx((own["correct"] > 0).mean())
-        assert row["worst@4"] == pytest.approx((own["correct"] == 4).mean())
+        assert row["avg@4"] == pytest.approx((rows["correct"] / 4).mean())
+        assert row["best@4"] == pytest.approx((rows["correct"] > 0).mean())
+        assert row["worst@4"] == pytest.approx((rows["correct"] == 4).mean())
 
 
 @pytest.mark.real

@@ -77,10 +77,10 @@ def agrees(out: Path) -> None:
 
 def trainers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
-    for own in psutil.Process(process.pid).children(recursive=True):
+    for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if str(EXAMPLES) in "".join(own.cmdline()[1:2]):
-                found.append(own)
+            if str(EXAMPLES) in "".join(child.cmdline()[1:2]):
+                found.append(child)
     return found
 
 
@@ -102,8 +102,8 @@ def test_killed_continued_and_extended(data: Any, tmp_path: Path) -> None:
             process.kill()
             process.wait()
         else:
-            for own in trainers(process)[:1]:
-                own.kill()
+            for trainer in trainers(process)[:1]:
+                trainer.kill()
             assert process.wait(600) in (0, 3)  # 3: a run failed
     engine.sweep(data, out)
     agrees(out)

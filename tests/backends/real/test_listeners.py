@@ -26,4 +26,4 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:
     found, _ = seen(sections(real=real, executor={"kind": "processes", "jobs": 1}), tmp_path)
     assert bool(found) or "processes" not in real  # gloo's, of the ranks
-    assert [own for own in found if not is_loopback(own[1])] == []
+    assert [result for result in found if not is_loopback(result[1])] == []

@@ -47,7 +47,7 @@ def test_options_of_torchrun_are_refused() -> None:
 
 
 def test_several_rewards() -> None:
-    one, alone = (RealOptions.read(run(model="m", reward=own)) for own in ("exact", ["exact"]))
+    one, alone = (RealOptions.read(run(model="m", reward=value)) for value in ("exact", ["exact"]))
     assert one == alone == RealOptions.read(run(model="m", reward_weights=[1]))
     several = RealOptions.read(run(model="m", reward=["exact", "a:b"], reward_weights=[1, 0.5]))
     assert (several.rewards, several.reward_weights) == (("exact", "a:b"), (1.0, 0.5))

@@ -24,9 +24,9 @@ def bins(reward: np.ndarray, width: float) -> list[int]:
 @given(curves, widths)
 def test_by_hand(reward: np.ndarray, width: float) -> None:
     expected, best = [], -math.inf
-    for own in bins(reward, width):
-        expected.append(own > best)
-        best = max(best, own)
+    for item in bins(reward, width):
+        expected.append(item > best)
+        best = max(best, item)
     assert record_mask(reward, width).tolist() == expected
 
 

@@ -186,7 +186,7 @@ def test_shares_of_draws() -> None:
 
 def fitted(**mean: Any) -> dict[str, Fitted]:
     """Laws that lose this in 100 draws."""
-    rows = {name.replace("_", "-"): np.broadcast_to(own, 101) for name, own in mean.items()}
+    rows = {name.replace("_", "-"): np.broadcast_to(item, 101) for name, item in mean.items()}
     return {name: Fitted(np.zeros((101, 1)), rows[name], rows[name]) for name in LAWS if name in rows}
 
 

@@ -34,7 +34,7 @@ def law(name: str, x: Floats, theta: Any) -> Floats:
 
 def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> NStarPath:
     nowhere = np.zeros(log2_n.shape, dtype=bool)
-    below, above = (nowhere if own is None else own for own in (below, above))
+    below, above = (nowhere if value is None else value for value in (below, above))
     return NStarPath(10**X, LEVELS, log2_n, np.zeros(log2_n.shape), below, above)
 
 
@@ -101,7 +101,7 @@ def test_what_is_not_known_says_nothing() -> None:
     unknown[:, :10] = True
     moved = seen.copy()
     moved[:, :10] += 5
-    a, b = (LAWS["power"].fit(X, path(own, unknown, unknown), BENDS) for own in (seen, moved))
+    a, b = (LAWS["power"].fit(X, path(value, unknown, unknown), BENDS) for value in (seen, moved))
     np.testing.assert_allclose(a, b)
 
 

@@ -45,7 +45,7 @@ def test_each_value_is_compared_with_the_base(runs: Runs) -> None:
     sides = [runs.select(ids.index[ids == name]) for name in ("nothing", "cispo")]
     alone = compare(*sides, names=("nothing", "cispo"), draws=60)
     assert found.comparisons["cispo"].to_dict() == alone.to_dict()
-    rows = {name: own.mean.rows["A"] for name, own in found.comparisons.items()}
+    rows = {name: comparison.mean.rows["A"] for name, comparison in found.comparisons.items()}
     assert rows["cispo"].difference.interval[1] < 0 < rows["float32_head"].difference.interval[1]
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["by"] == "without"
 

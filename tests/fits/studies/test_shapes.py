@@ -56,8 +56,8 @@ def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
 
 def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:
     found = compare_shapes(runs, (32, 8), (32, 32), target=0.55, draws=200)
-    for own, n in ((found.a, 8), (found.b, 32)):
-        assert own.value == pytest.approx(1e4 * n * np.log(0.4 / 0.15), rel=0.15)
+    for value, n in ((found.a, 8), (found.b, 32)):
+        assert value.value == pytest.approx(1e4 * n * np.log(0.4 / 0.15), rel=0.15)
     assert found.difference.value == pytest.approx(0.25, rel=0.2)
     assert (found.quantity, found.probability) == ("rollouts", 1.0)
     with pytest.raises(Refused, match=r"no draw of either configuration reaches 1\.5"):

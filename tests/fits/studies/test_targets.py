@@ -59,7 +59,7 @@ def found() -> Any:
 
 
 def test_the_critical_batch_and_the_least_rollouts_are_those_of_the_truth(found: Any) -> None:
-    at = {own.target: own for own in found.critical}
+    at = {batch.target: batch for batch in found.critical}
     for target, share in ((0.44, 2 / 3), (0.5, 1.0)):  # of N: x / (1 + x) = (T − .2) / .6
         own = at[target]
         for q, truth in (
@@ -81,7 +81,7 @@ def test_the_exponent_of_the_lr_and_the_rules_that_n_alone_tells_apart(found: An
     assert law is not None
     assert law.supported == ["sqrt_problems"]
     assert abs(law.beta[0].value or 0.0) < 0.1
-    best = {own.key: own.lr for own in law.choices}
+    best = {choice.key: choice.lr for choice in law.choices}
     assert best[64, 16] == pytest.approx(8 * LR, rel=0.25)
     law = to_target(simulated((4, 16, 64), beta=0.5, spread=0.1), [0.5]).lr
     assert law is not None
@@ -144,7 +144,9 @@ def test_recipes_have_levels_of_their_own() -> None:
     points = runs.points.copy()
     at = points["run_id"].isin(slow)
     points.loc[at, "compute"] *= 3
-    attributes = {r: {**own, "kl": 0.1 if r in slow else 0.0} for r, own in runs.attributes.items()}
+    attributes = {
+        r: {**attribute, "kl": 0.1 if r in slow else 0.0} for r, attribute in runs.attributes.items()
+    }
     own = to_target(Runs(points, attributes), [0.5])
     assert CRITICAL / 2 < (own.critical[0].problems_per_batch.value or 0.0) < 2 * CRITICAL
     assert any(flag.code == "blocks" for flag in own.flags)

@@ -35,10 +35,10 @@ def of_rewards(rewards: Floats, seeds: list[tuple[int, ...]] | None = None) -> l
     """Configurations with given rewards (N, S, P), all at the same checkpoints."""
     _, runs, size = rewards.shape
     out = []
-    for i, own in enumerate(rewards):
+    for i, reward in enumerate(rewards):
         names = seeds[i] if seeds is not None else tuple(range(runs))
         compute, run = np.tile(GRID[:size], len(names)), np.repeat(np.arange(len(names)), size)
-        own_rewards = own[: len(names)].ravel()
+        own_rewards = reward[: len(names)].ravel()
         out.append(Configuration(32, 8 * 2**i, compute, own_rewards, run, names, 256.0 * 2**i))
     return out
 
@@ -242,7 +242,7 @@ def test_one_run_each_varies_as_the_surface_does_not_fit() -> None:
     projection, freedom = hat(c)
     assert (found.unit, found.freedom) == ("lack of fit", (0, freedom))
     assert freedom == 3
-    means = np.array([own.mean for own in c])
+    means = np.array([configuration.mean for configuration in c])
     left = means - projection @ means
     np.testing.assert_allclose([e for _, e in found.of_runs], left, atol=1e-6)
     draws = drawn(resample(c, "exp", 40_000, 0)[0])
@@ -348,8 +348,8 @@ def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
     assert several.bootstrap.unit == "run"
     assert not having(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
     few, smooth = (
-        isolaw.fit(synthetic([(32, n) for n in own], seeds=1), method=method, draws=5).document
-        for own in (N, LEVELS)
+        isolaw.fit(synthetic([(32, n) for n in value], seeds=1), method=method, draws=5).document
+        for value in (N, LEVELS)
     )
     assert smooth.bootstrap.unit == "lack of fit"
     assert smooth.flags[0].code == few.flags[0].code == Code.ONE_SEED
@@ -376,8 +376,8 @@ def failing(some: int) -> Callable[..., Any]:
 
     def draw(c: list[Configuration], family: str, draws: int, seed: int) -> Any:
         found, unit = resample(c, family, draws, seed)
-        for own, sample in zip(c, found, strict=True):
-            sample[1 : 1 + some] = -2 * own.mean
+        for configuration, sample in zip(c, found, strict=True):
+            sample[1 : 1 + some] = -2 * configuration.mean
         return found, unit
 
     return draw

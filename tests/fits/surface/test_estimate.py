@@ -88,7 +88,7 @@ def test_what_seeds_share_does_not_matter_for_differences(measured: Measured) ->
     shift = np.array([-0.1, 0.02, 0.08])
     moved = [replace(c, reward=c.reward + shift[np.array(c.seeds)][c.run]) for c in runs]
     at = (np.array([4.0, 7.0]), np.full(2, 5.0), np.full(2, 5e5))
-    plain, shared = (estimate(own, 200).rewards(*at)[1:] for own in (runs, moved))
+    plain, shared = (estimate(value, 200).rewards(*at)[1:] for value in (runs, moved))
     assert np.std(shared[:, 1] - shared[:, 0]) < 0.2 * np.std(shared[:, 0])
     assert np.std(shared[:, 0]) > 5 * np.std(plain[:, 0])
 
@@ -136,7 +136,7 @@ def test_the_unit_of_reward_does_not_matter(measured: Measured) -> None:
 @pytest.mark.slow
 def test_the_order_of_configurations_does_not_matter(measured: Measured) -> None:
     runs = measured(SIX, noise=0.003)
-    one, other = (estimate(own, 20) for own in (runs, runs[::-1]))
+    one, other = (estimate(value, 20) for value in (runs, runs[::-1]))
     at = somewhere(one)
     np.testing.assert_allclose(one.rewards(*at)[0], other.rewards(*at)[0], atol=0.005)
 

@@ -59,16 +59,16 @@ def table(
 ) -> Any:
     """Configurations: the run of seed s has the rewards (N, S, P) at the first ``last`` checkpoints."""
     out = []
-    for i, own in enumerate(seeds):
-        sizes = [(last or {}).get((i, s), GRID.size) for s in own]
+    for i, seed in enumerate(seeds):
+        sizes = [(last or {}).get((i, s), GRID.size) for s in seed]
         out.append(
             Configuration(
                 32,
                 8 * 2**i,
                 np.concatenate([GRID[:size] for size in sizes]),
-                np.concatenate([rewards[i, s, :size] for s, size in zip(own, sizes, strict=True)]),
-                np.repeat(np.arange(len(own)), sizes),
-                own,
+                np.concatenate([rewards[i, s, :size] for s, size in zip(seed, sizes, strict=True)]),
+                np.repeat(np.arange(len(seed)), sizes),
+                seed,
                 256.0 * 2**i,
             )
         )
@@ -101,7 +101,7 @@ def designs(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], dict[tuple[int, int
     """Seeds of three to five configurations, and runs that ended early, after a whole bin."""
     size = draw(st.integers(3, 5))
     seeds = [tuple(sorted(draw(st.sets(st.integers(0, 3), min_size=1)))) for _ in range(size)]
-    runs = [(i, s) for i, own in enumerate(seeds) for s in own]
+    runs = [(i, s) for i, seed in enumerate(seeds) for s in seed]
     return seeds, {run: 2 * draw(st.integers(4, BINS)) for run in runs[1:] if draw(st.booleans())}
 
 
@@ -141,7 +141,7 @@ def test_seeds_cancel_whatever_is_missing(others: list[set[int]], rng: int) -> N
     generator = np.random.default_rng(rng)
     level = generator.uniform(0, 1, (6, 1, 1)) + 0.05 * np.log(GRID / GRID[0])
     effects = 0.1 * generator.standard_normal(5)
-    seeds = [(0, *sorted(own)) for own in others]
+    seeds = [(0, *sorted(other)) for other in others]
     o = observe(table(level + effects[None, :, None], seeds))
     assert o.kappa > 15
     found = o.reward.reshape(BINS, -1) - o.reward.reshape(BINS, -1)[:, :1]
@@ -264,6 +264,6 @@ def test_round_trip(design: Any) -> None:
     for name in ("places", "t", "reward", "log2_n", "log2_b", "trend", "place", "bin"):
         np.testing.assert_array_equal(getattr(again, name), getattr(o, name))
     assert again.run_place.dtype == o.run_place.dtype
-    models = [StructuralModel(own, Start(0.3, 0.01), Link(0.0, 1.0, 0.01)) for own in (o, again)]
-    (one, *_), (other, *_) = (own.observed(own.prior[:, 0] + 0.1) for own in models)
+    models = [StructuralModel(value, Start(0.3, 0.01), Link(0.0, 1.0, 0.01)) for value in (o, again)]
+    (one, *_), (other, *_) = (model.observed(model.prior[:, 0] + 0.1) for model in models)
     np.testing.assert_array_equal(one, other)

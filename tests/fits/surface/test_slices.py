@@ -44,9 +44,9 @@ def test_the_grid(measured: Measured, data: st.DataObject) -> None:
     places = surface.model.observations.places
     at = np.stack([cut.log2_n[cut.place], cut.log2_b[cut.place]], axis=1)
     np.testing.assert_allclose(at, places, atol=1e-9)
-    for own, grid in zip(places.T, (cut.log2_n, cut.log2_b), strict=True):
-        assert own.min() - 1e-9 <= grid.min()
-        assert grid.max() <= own.max() + 1e-9
+    for axis, grid in zip(places.T, (cut.log2_n, cut.log2_b), strict=True):
+        assert axis.min() - 1e-9 <= grid.min()
+        assert grid.max() <= axis.max() + 1e-9
     batch, total = places.sum(axis=1), cut.log2_n + cut.log2_b
     assert batch.min() - 1e-9 <= total.min()
     assert total.max() <= batch.max() + 1e-9

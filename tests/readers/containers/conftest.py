@@ -101,9 +101,9 @@ class VerlRun:
     def jsonl(self) -> str:
         """As the file logger writes it: NaN becomes null."""
         return "".join(
-            json.dumps({"step": step, "data": {k: None if math.isnan(v) else v for k, v in own.items()}})
+            json.dumps({"step": step, "data": {k: None if math.isnan(v) else v for k, v in curve.items()}})
             + "\n"
-            for step, own in self.table.items()
+            for step, curve in self.table.items()
         )
 
     def line(self, step: int, decimals: int | None = None) -> str:

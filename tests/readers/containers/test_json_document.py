@@ -25,7 +25,7 @@ RECORDS: list[dict[str, Any]] = [
     {"loss": 0.0, "reward": step / 64, "reward_std": 0.25, "completion_length": 100.0 + step, "step": step}
     for step in (5, 10, 15, 20)
 ]
-COLUMNS = {key: [own[key] for own in RECORDS] for key in RECORDS[0]}
+COLUMNS = {key: [record[key] for record in RECORDS] for key in RECORDS[0]}
 ARGUMENTS = {"num_generations": 8, "per_device_train_batch_size": 4, "seed": 3}
 
 
@@ -36,7 +36,7 @@ def write(folder: Path, text: str, name: str = "history.json") -> Path:
 
 
 def read(path: Path) -> RawLog:
-    found = next(own for own in candidates() if own.file(path, path.read_bytes()[:65_536]))
+    found = next(candidate for candidate in candidates() if candidate.file(path, path.read_bytes()[:65_536]))
     assert found.name == "json"
     (log,) = CONTAINER.read(path)
     return log
@@ -47,7 +47,7 @@ def rewards(log: RawLog) -> dict[float, float]:
     return {log.step[r]: v for r, v in zip(own.record, own.value, strict=True)}
 
 
-EXPECTED = {own["step"]: own["reward"] for own in RECORDS}
+EXPECTED = {record["step"]: record["reward"] for record in RECORDS}
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -70,7 +70,7 @@ def test_its_forms(document: Any, indent: int | None, tmp_path: Path) -> None:
 
 
 def test_objects_over_several_lines(tmp_path: Path) -> None:
-    text = "\n".join(json.dumps(own, indent=2) for own in RECORDS)
+    text = "\n".join(json.dumps(record, indent=2) for record in RECORDS)
     assert rewards(read(write(tmp_path, text))) == EXPECTED
 
 

@@ -73,9 +73,9 @@ def test_easyr1_round_trip(read: Any, tmp_path: Path, by_step: Any) -> None:
         2: {"reward/overall": 0.25, "critic/score/mean": 0.25, "actor/grad_norm": 1.75, "actor/lr": 1e-6},
     }
     rows = []
-    for step, own in table.items():
+    for step, curve in table.items():
         row: dict[str, Any] = {"step": step}
-        for key, value in own.items():
+        for key, value in curve.items():
             *parts, last = key.split("/")
             inner = row
             for part in parts:
@@ -324,11 +324,11 @@ def test_a_configuration_in_the_middle_that_has_another_n_is_asked(tmp_path: Pat
     path = tmp_path / "run.jsonl"
     for n in (4, 8):
         lines: list[dict[str, Any]] = []
-        for first, own in ((1, 4), (4, n)):
-            rollout = {"rollout": {"n": own}}
+        for first, value in ((1, 4), (4, n)):
+            rollout = {"rollout": {"n": value}}
             lines.append({"config": {"actor_rollout_ref": rollout, "data": {"train_batch_size": 16}}})
             lines += [{"step": i, "data": {"critic/score/mean": 0.5}} for i in range(first, first + 3)]
-        path.write_text("".join(json.dumps(own) + "\n" for own in lines))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         (found,) = survey([path]).candidates
         assert found.needs == ([] if n == 4 else ["n"])
     assert "4 (actor_rollout_ref.rollout.n in line 1 of run.jsonl)" in found.message

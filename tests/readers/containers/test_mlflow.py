@@ -107,8 +107,8 @@ def test_deleted_runs_are_left_out(client, tmp_path: Path) -> None:
 
 def table(log: RawLog) -> dict[str, dict[int, float]]:
     return {
-        key: {int(log.step[r]): v for r, v in zip(own.record, own.value, strict=True)}
-        for key, own in log.series.items()
+        key: {int(log.step[r]): v for r, v in zip(curve.record, curve.value, strict=True)}
+        for key, curve in log.series.items()
     }
 
 
@@ -210,7 +210,7 @@ def test_any_bytes_are_survived(tmp_path_factory: pytest.TempPathFactory, lines:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_bytes(content)
     for log in CONTAINER.read(run):
-        assert all(math.isfinite(value) for own in log.series.values() for value in own.value)
+        assert all(math.isfinite(value) for curve in log.series.values() for value in curve.value)
 
 
 def test_links_of_a_run_stay_in_it(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_arguments_that_are_no_literals_are_asked(tmp_path: Path) -> None:
 def test_two_tables_are_two_trainings(tmp_path: Path) -> None:
     path = write(tmp_path / "two.ipynb", stream(BANNER), display(html(REWARDS)), display(html(REWARDS[:2])))
     found = survey([path], HowToRead.of(set=["*#2:seed=1"])).candidates
-    assert [own.steps for own in found] == [(10, 30), (10, 20)]
+    assert [result.steps for result in found] == [(10, 30), (10, 20)]
 
 
 def test_printed_metrics_are_a_console(tmp_path: Path) -> None:

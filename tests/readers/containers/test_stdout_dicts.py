@@ -84,7 +84,7 @@ def write(folder: Path, text: str | bytes, name: str = "train.log") -> Path:
 def read(folder: Path, text: str | bytes) -> RawLog:
     path = write(folder, text)
     assert CONTAINER.file(path, path.read_bytes()[:65_536])
-    found = next(own for own in candidates() if own.file(path, path.read_bytes()[:65_536]))
+    found = next(candidate for candidate in candidates() if candidate.file(path, path.read_bytes()[:65_536]))
     assert found.name == "stdout-dicts"  # and nobody else's
     (log,) = CONTAINER.read(path)
     return log
@@ -215,7 +215,7 @@ SWIFT = (
 
 def test_ms_swift(tmp_path: Path) -> None:
     bars = "Train:  12%|#         | 11/94 [16:51<2:07:13, 91.5s/it]"
-    text = "".join(bars + "\r" + SWIFT.format(step=step, reward=own) for step, own in REWARD.items())
+    text = "".join(bars + "\r" + SWIFT.format(step=step, reward=record) for step, record in REWARD.items())
     log = read(tmp_path, text + SUMMARY)
     assert curve(log, "reward") == REWARD
     assert log.notes == []

@@ -153,8 +153,8 @@ def test_steps_that_start_again_with_an_epoch_go_on(tmp_path: Path) -> None:
 def test_one_training_after_another_are_two(tmp_path: Path, console: Any) -> None:
     path = write(tmp_path, console(REWARDS) + console([0.75, 0.875]))
     found = survey([path], HowToRead.of(set=["n=4", "B_p=16", "*#2:seed=1"])).candidates
-    assert [own.steps and own.steps[1] for own in found] == [4, 2]
-    assert [own.run.endswith("#2") for own in found] == [False, True]
+    assert [result.steps and result.steps[1] for result in found] == [4, 2]
+    assert [result.run.endswith("#2") for result in found] == [False, True]
 
 
 def test_a_configuration_printed_again_is_of_a_resumed_run_or_of_another(tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_a_configuration_printed_again_is_of_a_resumed_run_or_of_another(tmp_pat
     assert (own.facts["problems_per_batch"].value, own.n, own.steps) == (16, 4, (0, 4))
     text = head + nemo([0.0, *REWARDS[1:3]]) + head + nemo(REWARDS)
     found = survey([write(tmp_path, text)]).candidates
-    assert [own.steps for own in found] == [(0, 3), (1, 4)]
-    assert all(own.needs == ["seed"] for own in found)
+    assert [result.steps for result in found] == [(0, 3), (1, 4)]
+    assert all(result.needs == ["seed"] for result in found)
     other = f"Final config:\n{pformat(config | {'grpo': config['grpo'] | {'seed': 8}})}\n"
     found = survey([write(tmp_path, head + nemo(REWARDS) + other + nemo(REWARDS))]).candidates
-    assert [own.facts["seed"].value for own in found] == [7, 8]
+    assert [result.facts["seed"].value for result in found] == [7, 8]
 
 
 def test_a_count_of_five_printed_digits_is_no_evidence(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_another_n_in_the_middle_is_asked(tmp_path: Path, console: Any) -> None:
         return str(console(rewards)).replace("batch of size 64", "batch").replace("6.4000e+01", "nan")
 
     begun = uncounted(REWARDS[:2])
-    rest = "".join(own for own in uncounted(REWARDS).splitlines(True) if own not in begun.splitlines(True))
+    rest = "".join(line for line in uncounted(REWARDS).splitlines(True) if line not in begun.splitlines(True))
     (own,) = survey([write(tmp_path, printed(4) + begun + printed(4) + rest)]).candidates
     assert (own.status, own.n, own.steps and own.steps[1]) == (LogStatus.READY, 4, 4)
     (own,) = survey([write(tmp_path, printed(4) + begun + printed(8) + rest)]).candidates

@@ -80,7 +80,9 @@ def test_rounded_values(read: Any, verl_run: Any, by_step: Any) -> None:
     """As the older versions print them, to three decimals."""
     run = verl_run()
     log = read("\n".join(run.line(step, decimals=3) for step in run.table) + "\n")
-    expected = {step: {k: float(format(v, ".3f")) for k, v in own.items()} for step, own in run.table.items()}
+    expected = {
+        step: {k: float(format(v, ".3f")) for k, v in curve.items()} for step, curve in run.table.items()
+    }
     assert by_step(log) == expected
 
 
@@ -110,7 +112,7 @@ def test_another_configuration_is_another_training(
     first, second = CONTAINER.read(path)
     assert (by_step(first), by_step(second)) == (run.table, run.table)
     assert (first.config, second.config) == (flatten(run.config), flatten(other))
-    names = [own.run for own in survey([path]).candidates]
+    names = [candidate.run for candidate in survey([path]).candidates]
     assert names == [first.run, f"{first.run}#2"]
 
 
@@ -421,7 +423,7 @@ def test_the_real_excerpt(by_step: Any) -> None:
     table = by_step(log)
     assert list(table) == list(range(10))
     assert table[0] == {"val/test_score/logic_assignment": 0.0}
-    scores = [own["critic/score/mean"] for step, own in table.items() if step]
+    scores = [curve["critic/score/mean"] for step, curve in table.items() if step]
     assert scores == [0.094, 0.047, 0.062, -0.406, -0.133, -0.117, 0.391, 0.117, 0.977]
-    assert {len(own) for step, own in table.items() if step} == {48}
+    assert {len(curve) for step, curve in table.items() if step} == {48}
     assert not log.dropped

@@ -55,8 +55,8 @@ def read(tmp_path: Path, text: str, name: str = "export.csv") -> dict[str, RawLo
 
 def table(log: RawLog) -> dict[str, dict[float, float]]:
     return {
-        key: {log.step[r]: v for r, v in zip(own.record, own.value, strict=True)}
-        for key, own in log.series.items()
+        key: {log.step[r]: v for r, v in zip(curve.record, curve.value, strict=True)}
+        for key, curve in log.series.items()
     }
 
 
@@ -269,5 +269,5 @@ def test_a_panel_grouped_by_settings(tmp_path: Path) -> None:
     path = tmp_path / "panel.csv"
     path.write_text("\n".join(",".join(f'"{cell}"' for cell in line) for line in lines))
     found = survey([path]).candidates
-    assert [(own.n, own.facts["problems_per_batch"].value) for own in found] == [(4, 32), (8, 32)]
-    assert all(any("means of the group's runs" in note for note in own.notes) for own in found)
+    assert [(result.n, result.facts["problems_per_batch"].value) for result in found] == [(4, 32), (8, 32)]
+    assert all(any("means of the group's runs" in note for note in result.notes) for result in found)

@@ -87,8 +87,8 @@ def read(path: Path) -> RawLog:
 
 def table(log: RawLog) -> dict[str, dict[int, float]]:
     return {
-        key: {int(log.step[r]): v for r, v in zip(own.record, own.value, strict=True)}
-        for key, own in log.series.items()
+        key: {int(log.step[r]): v for r, v in zip(curve.record, curve.value, strict=True)}
+        for key, curve in log.series.items()
     }
 
 

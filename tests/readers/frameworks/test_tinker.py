@@ -44,7 +44,7 @@ def write(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     for step in range(4):
         record = {"step": step, "progress/batch": step, **METRICS, "env/all/reward/total": step / 8}
         records.append(record | {"env/all/correct": step / 4} | (TEST if step % 2 == 0 else {}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(own) + "\n" for own in records))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(item) + "\n" for item in records))
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     return folder
 

@@ -225,7 +225,7 @@ def test_the_slider_shows_what_predict_says(
     assert page.locator("dd[data-show=reward]").inner_text() == str(Quantity(**said["reward"]))
     lost = page.locator("p[data-show=loss]").inner_text()
     assert lost.startswith(f"Expected loss {said['expected_loss']:.4f} in avg@4 against the best of n = ")
-    assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
+    assert texts(page, "#flags li") == law_text.notes(Flag(**flag) for flag in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
     ]
@@ -388,9 +388,9 @@ def test_text_in_the_data_is_never_markup(
     label = hover(page, "reward", 0, 20)
     assert label.startswith(f"32x8s0 {EVIL}")
     assert metric in label
-    assert any(EVIL in own for own in texts(page, "#table-runs td:first-child"))
+    assert any(EVIL in line for line in texts(page, "#table-runs td:first-child"))
     assert metric in page.locator('[data-chart="reward"] .ytitle').text_content()
-    assert any(metric in own for own in texts(page, "#table-runs th"))
+    assert any(metric in line for line in texts(page, "#table-runs th"))
     assert EVIL in page.locator(".facts").inner_text()
 
 

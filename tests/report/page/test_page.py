@@ -114,7 +114,9 @@ def test_sections(text: str) -> None:
 
 def test_only_these_scripts_may_run_and_nothing_is_fetched(text: str) -> None:
     tags = seen(text).tags
-    policy = next(own["content"] for tag, own in tags if own.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        item["content"] for tag, item in tags if item.get("http-equiv") == "Content-Security-Policy"
+    )
     rules = dict(rule.strip().split(" ", 1) for rule in str(policy).split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
@@ -125,9 +127,9 @@ def test_only_these_scripts_may_run_and_nothing_is_fetched(text: str) -> None:
     ]
     assert rules["script-src"].split() == hashes
     assert len(hashes) == 4
-    for _, own in tags:
-        assert not {"src", "srcset", "onclick", "onload", "onerror"} & set(own)
-        assert str(own.get("href", "#")).startswith("#")
+    for _, item in tags:
+        assert not {"src", "srcset", "onclick", "onload", "onerror"} & set(item)
+        assert str(item.get("href", "#")).startswith("#")
 
 
 def test_the_same_data_give_the_same_page(joint: FittedRuns, text: str) -> None:

@@ -191,7 +191,7 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     told = [*law_text.law_summary(document), *prediction_text.prediction_lines(law.predict(1e6))]
     assert UNSTATED in told
     for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
-        assert not any(claim in own for own in told)
+        assert not any(claim in message for message in told)
     assert law_text.equation(document) == ""
     assert law_line(law, np.array([1e5])) is None
     assert "The dashed line" not in law_charts._n_star_caption(document)
@@ -259,7 +259,9 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     assert f"Highest reward at n* {law_text.star(prediction.n_star)}." in lines
     assert any(line.startswith("Simple rules choose n = ") for line in lines)
     for other in prediction.options[1:]:
-        (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
+        (line,) = [
+            item for item in lines if item.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")
+        ]
         assert f"expected loss {other.expected_loss:.4f}" in line
         assert f"in {numbers.share(other.probability)} of draws" in line
         assert ("(not measured)" in line) == (not other.measured)
@@ -297,7 +299,7 @@ def test_between_three_and_ten_times_n_star_of_the_paper_is_a_bound(synthetic: M
     }
     unknown = replace(prediction, n_star=Quantity(512.0, None, "not_identified"))
     assert prediction_text.stars(unknown) == {"n*": "not known"}
-    assert any(own.startswith("Caution: Long extrapolation: ") for own in lines)
+    assert any(line.startswith("Caution: Long extrapolation: ") for line in lines)
 
 
 def test_beyond_ten_times_nothing_is_recommended(rising: Law) -> None:

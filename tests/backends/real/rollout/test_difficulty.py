@@ -54,11 +54,13 @@ class Model:
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
-        self.asked += [(q.id, seed) for q, own in zip(questions, seeds, strict=True) for seed in own]
+        self.asked += [
+            (q.id, seed) for q, question in zip(questions, seeds, strict=True) for seed in question
+        ]
         return [
             "yes" if seed % 1900 < int(q.id) % 20 * (10 if int(q.id) < 40 else 100) else "no"
-            for q, own in zip(questions, seeds, strict=True)
-            for seed in own
+            for q, question in zip(questions, seeds, strict=True)
+            for seed in question
         ]
 
 

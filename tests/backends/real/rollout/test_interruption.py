@@ -76,10 +76,10 @@ def test_the_place_is_drawn_for_each_response_from_its_seed() -> None:
         [
             first
             for first, _ in _Interruption((4, 7), PHRASE, 6)
-            .draw(Scripted(lengths), [[1]], [own], **HOW)
+            .draw(Scripted(lengths), [[1]], [value], **HOW)
             .inserted
         ]
-        for own in (list(range(400)), list(range(399, -1, -1)))
+        for value in (list(range(400)), list(range(399, -1, -1)))
     ]
     assert places[0] == places[1][::-1]
     assert np.bincount(places[0])[4:].min() > 60

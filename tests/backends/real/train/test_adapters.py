@@ -73,7 +73,7 @@ def test_its_gradient_is_the_projection_of_the_full_one(trainer) -> None:
     found, factors = split(gradients(one)), split(dict(one._trained()))
     assert len(found) == 2 * 7  # of each of two decoder layers, and neither embedding nor head
     for name, (to_a, to_b) in found.items():
-        a, b = (own.detach() for own in factors[name])
+        a, b = (factor.detach() for factor in factors[name])
         assert not b.any()
         assert not to_a.any()
         exact = 6.0 / 4 * expected[f"{name}.weight"] @ a.T
@@ -86,10 +86,10 @@ def test_its_gradient_is_the_projection_of_the_full_one(trainer) -> None:
     full.engine.zero_grad()
     expected, found = gradients(full), split(gradients(one))
     for name, (to_a, to_b) in found.items():
-        a, b = (own.detach() for own in factors[name])
+        a, b = (factor.detach() for factor in factors[name])
         whole = 6.0 / 4 * expected[f"{name}.weight"]
-        for own, exact in ((to_a, b.T @ whole), (to_b, whole @ a.T)):
-            assert float((own - exact).norm() / exact.norm()) <= 1e-4, name
+        for item, exact in ((to_a, b.T @ whole), (to_b, whole @ a.T)):
+            assert float((item - exact).norm() / exact.norm()) <= 1e-4, name
 
 
 @pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.nightly), 3])

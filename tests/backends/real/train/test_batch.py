@@ -263,7 +263,7 @@ def test_no_process_trains_on_many_more_tokens_than_the_mean(problems: int, samp
     lengths = np.exp(typical + random.normal(0, 0.4, (problems, 8))).clip(1, 4096).astype(int).reshape(-1)
     held = [RankGroup(rank, samplers, 1, CPU).share(problems, 8) for rank in range(samplers)]
     moves = _moves(held, lengths.tolist())
-    loads = np.array([lengths[own].sum() for own in held])
+    loads = np.array([lengths[item].sum() for item in held])
     for row, (giver, taker) in moves.items():
         loads[giver] -= lengths[row]
         loads[taker] += lengths[row]

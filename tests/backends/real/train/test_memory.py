@@ -435,9 +435,11 @@ def test_a_dry_run_prints_the_estimated_cost(
     assert run([*words, "--json"]) == 0
     cost = json.loads(capsys.readouterr().out)["cost"]
     assert cost["source"] == "estimate"
-    hours = [own["gpu_hours"]["value"] for own in cost["configurations"]]
+    hours = [configuration["gpu_hours"]["value"] for configuration in cost["configurations"]]
     assert cost["gpu_hours"] == pytest.approx(sum(hours))
-    assert [own["rollouts_per_problem"] for own in cost["configurations"]] == [2**k for k in range(3, 10)]
+    assert [configuration["rollouts_per_problem"] for configuration in cost["configurations"]] == [
+        2**k for k in range(3, 10)
+    ]
     first = cost["configurations"][0]  # 3 runs of 3,906 steps
     seconds = sum(first["seconds_of_a_step"].values())
     assert first["gpus"] < cost["configurations"][-1]["gpus"] == 8  # small runs execute side by side

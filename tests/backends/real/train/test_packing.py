@@ -55,8 +55,8 @@ def test_inserted_tokens_are_context_and_no_targets(pairs: list, data: st.DataOb
     packed = packing.pack(own, CPU)
     # An even number of the span's ends lies at or before a drawn token.
     drawn = [
-        [token for i, token in enumerate(r) if sum(end <= i for end in own) % 2 == 0]
-        for (_, r), own in zip(pairs, spans, strict=True)
+        [token for i, token in enumerate(r) if sum(end <= i for end in pair) % 2 == 0]
+        for (_, r), pair in zip(pairs, spans, strict=True)
     ]
     by_row = packed.by_row(packed.targets)
     assert [row[m].tolist() for row, m in zip(by_row, packed.mask, strict=True)] == drawn

@@ -110,7 +110,7 @@ def test_two_ranks_with_a_sampler_each(
 def test_a_batch_is_dealt_over_all_samplers(world: int, streaming: int) -> None:
     """Every row once; a rank has as many as its samplers draw, and may have none."""
     ranks = [RankGroup(rank, world, 1, torch.device("cpu"), streaming) for rank in range(world)]
-    assert [own for rank in ranks for own in rank.own_samplers] == list(range(streaming))
+    assert [sampler for rank in ranks for sampler in rank.own_samplers] == list(range(streaming))
     shares = [rank.share(6, 7) for rank in ranks]
     assert sorted(row for share in shares for row in share) == list(range(42))
     for rank, share in zip(ranks, shares, strict=True):
@@ -206,10 +206,10 @@ def processes_of(process: subprocess.Popen[bytes], trainer: str) -> list[psutil.
     for pid in guard.descendants(process.pid):
         with contextlib.suppress(psutil.Error):
             words = psutil.Process(pid).cmdline()
-            for name, own in found.items():
+            for name, result in found.items():
                 if name in words and guard.__file__ not in words:
-                    own.append(psutil.Process(pid))
-    return [one for own in found.values() for one in own]
+                    result.append(psutil.Process(pid))
+    return [one for result in found.values() for one in result]
 
 
 def of_ranks(count: int, made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:

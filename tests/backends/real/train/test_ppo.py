@@ -214,7 +214,7 @@ def test_a_mini_batch_is_of_whole_groups_and_ratios_are_to_the_start(run) -> Non
         problems = [rows.prompts[::4] for rows in epoch]
         assert [len(rows) for rows in epoch] == [8] * 4
         assert all(rows.prompts[i] == rows.prompts[i - i % 4] for rows in epoch for i in range(8))
-        assert sorted(p for own in problems for p in own) == sorted(batch.rollouts.prompts[::4])
+        assert sorted(p for problem in problems for p in problem) == sorted(batch.rollouts.prompts[::4])
     assert [rows.prompts for rows in seen[:4]] != [rows.prompts for rows in seen[4:]]
     for mine, theirs in zip(batch.old_logprobs, old, strict=True):
         assert torch.equal(mine, theirs)

@@ -165,8 +165,8 @@ def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -
     for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER", "LOCAL_RANK"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    for place, own in enumerate((first, second)):
-        assert chosen(monkeypatch, visible, place, 2) == [own]
+    for place, value in enumerate((first, second)):
+        assert chosen(monkeypatch, visible, place, 2) == [value]
         assert environment.gpus() == 1
     with pytest.raises(
         RunError, match=f"^process 2 of this machine has no separate GPU; visible GPUs: {first}, {second}"
@@ -197,10 +197,10 @@ def test_every_gpu_of_a_machine_has_one_owner(here: int, each: int, nodes: int) 
     with pytest.MonkeyPatch.context() as monkeypatch:
         for node in range(nodes):
             places = (here * nodes, nodes, each * nodes)
-            seen = [chosen(monkeypatch, ",".join(names), node * here + own, *places) for own in range(here)]
-            assert [own[0] for own in seen] == names[:here]
-            assert [gpu for own in seen for gpu in own[1:]] == names[here:]
-            counts = [len(own) for own in seen]
+            seen = [chosen(monkeypatch, ",".join(names), node * here + rank, *places) for rank in range(here)]
+            assert [item[0] for item in seen] == names[:here]
+            assert [gpu for item in seen for gpu in item[1:]] == names[here:]
+            counts = [len(item) for item in seen]
             assert max(counts) - min(counts) <= 1
     environment.gpus.cache_clear()
 
