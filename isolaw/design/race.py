@@ -222,7 +222,7 @@ def _described(decision: Decision, found: CellRewards, kept: Collection[BatchSha
         best=found.cells[found.best],
         expected_loss=found.expected_loss,
         standings=tuple(
-            Standing(*cell, CellVerdict.KEPT if cell in kept else CellVerdict.WORSE, *map(float, row))
-            for cell, *row in rows
+            Standing(*cell, CellVerdict.KEPT if cell in kept else CellVerdict.WORSE, *map(float, own))
+            for cell, *own in rows
         ),
     )
