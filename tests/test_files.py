@@ -36,7 +36,7 @@ def state(made: Path) -> Path:
 READ = {
     "predict law", "predict cost", "report sources", "fit sources", "read sources",
     "export run", "advise cost", "model-size file", "model-size runs",
-    "problems model", "problems pool", "problems counts", "status directory", "sweep file", "sweep cost",
+    "problems model", "problems pool", "status directory", "sweep file", "sweep cost",
     "run-one directory", "answer sources", "answer cost", "report cost",
     "compare cost", "demo directory",  # the last is checked as what `isolaw sweep --out` writes
 }  # fmt: skip

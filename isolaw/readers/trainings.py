@@ -310,7 +310,7 @@ def once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     If rows differ within a part, all rows of the last parts stay.
     """
     repeated = table[table.duplicated(KEY, keep=False)]
-    latest = table[table[PART] == table.groupby(KEY)[PART].transform("max")]
+    latest = table[table[PART] == table.groupby(KEY, dropna=False)[PART].transform("max")]
     kept = latest[~latest.duplicated([*KEY, "value"])]
     if repeated.empty or kept.duplicated(KEY).any():
         return latest.drop(columns=PART), []

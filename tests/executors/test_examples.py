@@ -75,7 +75,7 @@ def test_gpu_scripts_check_and_then_sweep(kind: str, size: str, nodes: int, gpus
         context = command.make_context(name, arguments)
         if name == "doctor":
             assert context.params["checkup"]
-            assert context.params["device"] == "cuda"
+            assert context.params["device"] in (None, "cuda")
             continue
         spec = SweepSpec.read(context.params["file"], context.params["settings"])
         assert (spec.executor.nodes, spec.executor.gpus) == (nodes, gpus)
