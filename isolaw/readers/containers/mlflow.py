@@ -92,10 +92,10 @@ def _add_points(folder: Path, log: RawLog) -> None:
     points["repeat"] = points.groupby(["key", "step"]).cumcount()
     points = points.sort_values(["repeat", "step"], kind="stable")
     began = points.drop_duplicates(["repeat", "step"])["seconds"].min()
-    for (_, step), record in groupby(points.itertuples(), lambda point: (point.repeat, point.step)):
-        first, *others = record
-        values = {names[int(point.key)]: point.value for point in (first, *others)}
-        log.add(values, step, first.seconds - began)
+    columns = ["repeat", "step", "seconds", "key", "value"]
+    for (_, step), record in groupby(points[columns].itertuples(index=False, name=None), lambda row: row[:2]):
+        values = list(record)
+        log.add({names[int(key)]: value for *_, key, value in values}, step, values[0][2] - began)
     log.in_order = False
 
 
