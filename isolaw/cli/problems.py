@@ -87,7 +87,6 @@ def problems(model: str | None, pool: str | None, out: str | None, dry_run: bool
 
     A data set is a folder of .parquet and .jsonl files, or hf://datasets/OWNER/NAME[@REVISION][/PATH], which
     isolaw downloads once into the Hub's cache.
-
     """
     if model is None or pool is None or out is None:
         needed = {"--model": model, "--problems": pool, "--out": out}
