@@ -120,8 +120,12 @@ def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo
     """
     for d in range(first, last):
         y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
-        sw, wy = w.sum(), (w * y).sum()
-        out[d], out[d, 3] = 0.0, 3
+        sw = wy = 0.0
+        for p in range(x.size):
+            sw += w[p]
+            wy += w[p] * y[p]
+        for k in range(out.shape[1]):
+            out[d, k] = 3.0 if k == 3 else 0.0
         if sw > 0 and np.isfinite(wy):
             origin = wy / sw if np.isnan(low) else low
             _search(code, x, log_x, y, w, origin, np.isnan(low), grid, grid_s, neighbours, lo, hi, out[d])
@@ -131,20 +135,24 @@ def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo
 def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
     """Run Levenberg–Marquardt from the grid's best local minima, and write the best fit into ``out``."""
     # The fallback if y does not rise: a constant, with an arbitrary shape.
-    out[0], out[1], out[2], out[3] = origin, 0.0, (w * (y - origin) ** 2).sum(), 2
-    out[4:] = grid[0]
-    if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # all variation is rounding error
+    dims, points, sw, total = grid.shape[1], grid.shape[0], 0.0, 0.0
+    for p in range(x.size):
+        sw += w[p]
+        total += w[p] * (y[p] - origin) ** 2
+    out[0], out[1], out[2], out[3] = origin, 0.0, total, 2
+    for k in range(dims):
+        out[4 + k] = grid[0, k]
+    if free and total <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
         return
-    points = grid.shape[0]
-    sse, slopes = np.empty(points), np.zeros(points)
-    _grid_sse(grid_s, y - origin, w, free, sse, slopes)
-    tie, nothing, any_best = _TIE * out[2], _NOTHING * out[2], False
-    minimum = sse < np.inf
+    sse, slopes, minimum = np.empty(points), np.empty(points), np.empty(points, dtype=np.bool_)
+    _grid_sse(grid_s, y, w, origin, free, sw, total, sse, slopes)
+    tie, nothing, any_best = _TIE * total, _NOTHING * total, False
     for g in range(points):
+        minimum[g] = sse[g] < np.inf
         for other in neighbours[g]:
             if other != g and _better(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
                 minimum[g] = False
-    shape = np.empty(grid.shape[1])
+    shape = np.empty(dims)
     for _ in range(_STARTS):
         best = -1
         for g in range(points):
@@ -153,11 +161,13 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
         if best < 0:
             break
         minimum[best] = False
-        shape[:] = grid[best]
+        for k in range(dims):
+            shape[k] = grid[best, k]
         status, base, slope, value = _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape)
         if not any_best or _better(value, slope, out[2], out[1], tie, False):
             out[0], out[1], out[2], out[3] = base, slope, value, status
-            out[4:] = shape
+            for k in range(dims):
+                out[4 + k] = shape[k]
             any_best = True
 
 
@@ -175,20 +185,18 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
+def _grid_sse(grid_s, y, w, origin, free, sw, total, sse, slopes):  # type: ignore[no-untyped-def]
     """Write the best line's sum of squares at each grid point into ``sse``, and its slope into ``slopes``.
 
     The sum is infinite where the best line does not rise. These values select the starts of the search.
     """
-    wy = w * y
-    sw, total = w.sum(), (wy * y).sum()
     for g in range(sse.size):
-        s = grid_s[g]
         ws = wss = along = 0.0
         for p in range(y.size):
-            ws += w[p] * s[p]
-            wss += w[p] * s[p] * s[p]
-            along += wy[p] * s[p]
+            s = grid_s[g, p]
+            ws += w[p] * s
+            wss += w[p] * s * s
+            along += w[p] * (y[p] - origin) * s
         spread = wss - ws * ws / sw if free else wss
         rises = along > 0 and spread > 1e-12 * wss
         slopes[g] = along / spread if rises else 0.0
@@ -218,8 +226,9 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         for k in range(dims):
             outward = (shape[k] <= lo[k] and gradient[k] > 0) or (shape[k] >= hi[k] and gradient[k] < 0)
             if outward:  # the parameter is on a bound and descent points outside: keep it fixed
-                gradient[k], normal[k, :], normal[:, k] = 0.0, 0.0, 0.0
-                normal[k, k] = 1.0
+                gradient[k] = 0.0
+                for m in range(dims):
+                    normal[k, m] = normal[m, k] = 1.0 if m == k else 0.0
             # Relative gradient: the cosine of the angle between the residuals and this parameter's
             # derivative.
             if abs(gradient[k]) > 1e-9 * np.sqrt(normal[k, k] * sse) + 1e-300:
@@ -253,7 +262,8 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         if not moved:  # rounding hides any further improvement
             break
         gain = sse - tried_sse
-        shape[:] = tried
+        for k in range(dims):
+            shape[k] = tried[k]
         s, tried_s = tried_s, s
         base, slope, sse = tried_base, tried_slope, tried_sse
         # Nielsen's rule: with large residuals, full steps overshoot, and only the gain reveals this.
@@ -263,10 +273,13 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
             break
     else:
         status = 3
-    margin = 1e-3 * (hi - lo)
-    if np.any((shape < lo + margin) | (shape > hi - margin)):
-        return 1, base, slope, sse
-    freedom = (w > 0).sum() - dims - (2 if free else 1)
+    for k in range(dims):
+        margin = 1e-3 * (hi[k] - lo[k])
+        if shape[k] < lo[k] + margin or shape[k] > hi[k] - margin:
+            return 1, base, slope, sse
+    freedom = -dims - (2 if free else 1)
+    for p in range(size):
+        freedom += w[p] > 0
     if slope <= 0 or not _identified(normal, sse / max(freedom, 1), lo, hi):
         return 2, base, slope, sse
     return status, base, slope, sse
@@ -317,4 +330,5 @@ def _project(d, s, w, free):  # type: ignore[no-untyped-def]
             d[k, p] -= base + along * s[p]
             after += w[p] * d[k, p] * d[k, p]
         if after <= _NOTHING * before:  # the line absorbs everything that this parameter changes
-            d[k, :] = 0.0
+            for p in range(w.size):
+                d[k, p] = 0.0
