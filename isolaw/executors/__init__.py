@@ -148,8 +148,10 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     address = ray_address(chosen)
     if chosen.kind == "ray" and (match := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
         try:  # Ray's own attempts would take minutes
+            if int(match[2]) >= 2**16:  # of which the system would take the lower 16 bits
+                raise OSError("ports end at 65535")
             socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_S).close()
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             hint = f"no Ray cluster answers there ({error})"
             raise SpecError([Issue("executor.address", hint, found=address)]) from None
 
