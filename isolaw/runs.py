@@ -12,7 +12,7 @@ import copy
 import html
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias, TypedDict
 
@@ -201,14 +201,21 @@ class Runs:
     def select(self, run_ids: Iterable[str]) -> Runs:
         """Return only the runs in ``run_ids``."""
         keep = list(run_ids)
+        return self.part(lambda table: table["run_id"].isin(keep))
+
+    def part(self, rows: Callable[[pd.DataFrame], pd.Series]) -> Runs:
+        """Return only the rows for which ``rows`` is true, given a table with the columns of `points`.
+
+        Raises `DataError` if there are none.
+        """
         out = copy.copy(self)  # skips validation, since part of a valid table is valid
-        out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
+        out.points = self.points[rows(self.points)].reset_index(drop=True)
         if out.points.empty:
             raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
-        out.diverged = self.diverged[self.diverged["run_id"].isin(keep)]
-        if self.problems is not None:
-            out.problems = self.problems[self.problems["run_id"].isin(keep)]
+        out.diverged = self.diverged[rows(self.diverged)]
         known = set(out.points["run_id"])
+        if self.problems is not None:
+            out.problems = self.problems[self.problems["run_id"].isin(known)]
         out.attributes = {r: dict(attribute) for r, attribute in self.attributes.items() if r in known}
         return out
 

@@ -68,18 +68,18 @@ class FittedRuns:
         The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
         an eighth is not enough.
         """
-        d, points = self.document, self.held.points
+        d = self.document
         if d is None:
             return "there is no law"
         if d.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {d.x.unit}"
-        needed = points["metric"].isin([self.metric, *DIAGNOSTICS])  # the fit uses no other metric
+        needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
         largest = max(g.measured[1] for g in d.grid)
         keywords: dict[str, Any] = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": d.hold, "where": d.fixed,
             "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws), "seed": seed,
         }  # fmt: skip
-        runs = Runs(points[needed], self.held.attributes, self.held.source)
+        runs = self.held.part(lambda table: table["metric"].isin(needed))
         why = ""
         for share in _BACKTEST_SHARES:
             try:

@@ -122,7 +122,7 @@ def backtest(
         progress(len(judged) / splits)
         after = select(judging, metric, eval_set, hold, where).configurations
         _check_judged(after, budgets)
-        small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
+        small = training.part(lambda table: table["compute"] <= fit_below)
         selected = select(small, metric, eval_set, hold, where)
         before = selected.configurations
         if times_beyond(budgets[-1], [grid_entry(c) for c in before]) > FAR:
