@@ -225,12 +225,10 @@ def _judge(
     error = star - judge.log2_n[judge.best[0]]
     out = {}
     for name, chosen in places.items():
-        loss = np.full(budgets.size, np.nan)
-        for x, place in enumerate(chosen):
-            at = _where(judge, place)
-            if at is not None:
-                loss[x] = best[x] - judge.reward[0, x, at]
-        out[name] = _Judged(chosen, loss, error)
+        at = [index for place in chosen if (index := _where(judge, place)) is not None]
+        if len(at) < len(chosen):
+            raise Refused(f"the runs that judge were not made near the choice of the rule {name!r}")
+        out[name] = _Judged(chosen, best - judge.reward[0, np.arange(budgets.size), at], error)
     return out
 
 
@@ -250,8 +248,6 @@ def _where(judge: Slices, place: BatchShape) -> int | None:
 
 def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
     loss, ours = (np.array([split[name].loss for split in judged]) for name in (rule, "isolaw"))
-    if np.isnan(loss).any():
-        raise Refused(f"the runs that judge were not made near the choice of the rule {rule!r}")
     difference = (loss - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].places for split in judged), strict=True)
