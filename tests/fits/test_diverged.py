@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import isolaw
+from isolaw.allocation import Cell
+from isolaw.fits.allocations import past_divergence
 from isolaw.fits.flags import Code, having
 from isolaw.fits.health import health
 from isolaw.runs import Runs
@@ -23,10 +26,10 @@ LEVELS = [8, 32, 128, 512]
 def diverging(runs: Runs, after: float = 1e5, **where: Any) -> Runs:
     """The runs, those that ``where`` names with NaN after C = ``after``."""
     table = runs.to_pandas()
-    own = table["compute"] > after
+    lost = table["compute"] > after
     for column, values in where.items():
-        own &= table[column].isin(values)
-    table.loc[own, "value"] = math.nan
+        lost &= table[column].isin(values)
+    table.loc[lost, "value"] = math.nan
     return Runs(table, runs.attributes)
 
 
@@ -48,6 +51,22 @@ def test_nothing_beyond_an_end_that_diverged(synthetic: Make) -> None:
     assert (prediction.compared or (0, 0))[1] == 128
     assert "recommends no configuration" in texts(law, Code.DIVERGED)[0]
     assert texts(law, Code.DIVERGED)[0].endswith("; a smaller lr may train stably")
+
+
+@pytest.mark.parametrize(
+    ("diverged", "past", "sound"),
+    [
+        ([(32, 512)], [(32, 256), (32, 512), (32, 1024)], [(32, 4), (32, 128), (64, 64)]),
+        ([(32, 8)], [(32, 16), (32, 8), (32, 4)], [(32, 1024), (32, 32)]),
+        ([(32, 32)], [(32, 32)], [(32, 4), (32, 1024)]),  # others beyond it did not diverge
+        ([(32, n) for n in LEVELS], [(32, 4), (32, 64), (32, 1024)], []),
+    ],
+)
+def test_an_end_that_diverged_closes_its_own_side_alone(diverged, past, sound) -> None:
+    cells = [Cell(32, n) for n in LEVELS]
+    document: Any = SimpleNamespace(grid=cells, diverged=[Cell(*cell) for cell in diverged])
+    assert all(past_divergence(document, *cell) for cell in past)
+    assert not any(past_divergence(document, *cell) for cell in sound)
 
 
 def test_the_end_stays_closed_if_the_runs_are_too_short_for_a_curve(synthetic: Make) -> None:

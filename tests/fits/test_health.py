@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
+from isolaw.fits.allocations import affordable
+from isolaw.fits.document.schema import HealthInfo
+from isolaw.fits.flags import Code, Flag
 from isolaw.fits.health import health, smallest_stable_B_p
 from isolaw.fits.selection import differing
 from isolaw.runs import Runs
@@ -193,3 +197,19 @@ def test_real_logs() -> None:
         "avg@1 on validation": "reward drawn down",
         "reward on train": "reward drawn down",
     }
+
+
+@pytest.mark.parametrize(("unstable", "left"), [((16,), [32, 64]), ((16, 32, 64), [16, 32, 64])])
+def test_an_unstable_batch_is_left_out_unless_all_are_unstable(shared, unstable, left) -> None:
+    document = shared.law("surface nothing").document
+    batches = tuple(
+        replace(b, reason="its rewards fell" if b.problems_per_batch in unstable else None)
+        for b in document.health.batches
+    )
+    ill = replace(document, health=HealthInfo(document.health.smallest_stable, batches, 0))
+    flags: list[Flag] = []
+    candidates = affordable(ill, 10**7, None, flags)
+    assert sorted({c.problems_per_batch for c in candidates}) == left
+    kept = "leaves this B_p out" if len(unstable) == 1 else "keeps this B_p, since no other was measured"
+    expected = [f"at B_p = {b}, its rewards fell; isolaw {kept}" for b in unstable]
+    assert [flag.text for flag in flags if flag.code == Code.UNSTABLE_BATCH] == expected

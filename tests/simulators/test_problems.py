@@ -75,6 +75,12 @@ def test_orders_differ_between_seeds_and_sets() -> None:
     assert len(orders) == 4
 
 
+def test_sets_of_other_components_have_streams_of_their_own() -> None:
+    sets = ["easy", "hard", "beta(2,5)", "beta(2,6)", "0.5 easy + 0.5 hard", "0.5 hard + 0.5 easy"]
+    orders = {tuple(difficulty(text).stream(0, ORDER).permutation(50)) for text in sets}
+    assert len(orders) == len(sets)
+
+
 # Difficulty
 
 
@@ -152,6 +158,7 @@ def test_a_beta_distribution_is_a_set_and_a_part_of_one() -> None:
     found = difficulty("beta(3, 4)")
     assert found == difficulty("beta(3.0,4)")
     assert found.easy
+    assert difficulty("beta(3,7)").easy  # a mean of 0.3
     assert not difficulty("beta(1,9)").easy
     p = found.sample(np.random.default_rng(0), 20_000)
     assert p.mean() == pytest.approx(3 / 7, abs=0.005)

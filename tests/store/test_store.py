@@ -23,6 +23,7 @@ from isolaw.errors import NoHistory, StoreError
 from isolaw.simulators.interference import PRESETS
 from isolaw.store import RunStore, SweepStore, tables
 from isolaw.store.checksums import Lines, line
+from isolaw.store.folder import Folder
 
 PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
 
@@ -274,6 +275,20 @@ def test_attributes_ride_on_the_run(done: SweepStore) -> None:
     assert set(table["n_train_problems"]) == {50}
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (("cispo",), "cispo"),
+        (("cispo", "staleness"), "cispo+staleness"),
+        ((10240, 12288), "10240-12288"),
+        ((), "nothing"),
+    ],
+)
+def test_tuples_of_a_recipe_are_text_that_selects_runs(spec: RunSpec, values, text: str) -> None:
+    recipe = spec.recipe.model_copy(update={"without": values})
+    assert tables.attributes_of(spec.model_copy(update={"recipe": recipe}))["without"] == text
+
+
 def test_collect_before_anything_is_there(tmp_path: Path) -> None:
     with pytest.raises(NoHistory, match="no checkpoint"):
         SweepStore(tmp_path).collect()
@@ -494,6 +509,43 @@ def test_responses_share_the_fate_of_their_checkpoint(spec: RunSpec, tmp_path: P
     points.write_bytes(before.replace(b"</script>", b"</scripx>", 1))
     assert list(sweep.responses()) == []
     assert second.responses == [replace(said, reward=1.0)]
+
+
+@pytest.mark.parametrize(("seconds", "synced"), [(0.01, False), (2.0, True)])
+def test_runs_of_less_than_a_second_leave_syncing_to_the_engine(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, synced: bool
+) -> None:
+    clock, calls = [0.0], []
+    run = SweepStore(tmp_path).run(spec.run_id)
+    run.create(spec)
+    run.resume()
+    monkeypatch.setattr("isolaw.store.run.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("isolaw.store.run.os.fsync", calls.append)
+
+    def checkpoints() -> Iterator[Checkpoint]:
+        for step in range(4):
+            clock[0] += seconds
+
+            def save(folder: Path) -> None:
+                (folder / "weights").write_bytes(b"1")
+
+            yield Checkpoint(step, step * spec.batch_rollouts, [], save, final=step == 3)
+
+    list(run.record(checkpoints(), 0.0))
+    assert bool(calls) == synced
+    assert run.recorded_at > 0
+    assert SweepStore(tmp_path).run("f" * 64).recorded_at == 0
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch, sync: bool) -> None:
+    synced = []
+    monkeypatch.setattr(
+        "isolaw.store.folder.os.fsync",
+        lambda file: synced.append((os.fstat(file).st_size, (tmp_path / "table").exists())),
+    )
+    Folder.at(tmp_path).write("table", b"123", sync)
+    assert synced[:1] == ([(3, False)] if sync else [])
 
 
 def test_a_state_that_takes_long_to_write_is_written_seldom(
