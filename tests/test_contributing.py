@@ -16,6 +16,13 @@ def test_every_path_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_every_name_is_in_the_code() -> None:
+    code = "".join(p.read_text("utf-8") for part in ("isolaw", "tests") for p in (ROOT / part).rglob("*.py"))
+    names = re.findall(r"`(_?[A-Z]\w+|_?[a-z]+_\w+)`", TEXT)
+    assert len(names) > 15
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
 def test_ten_tasks_take_three_files_at_most() -> None:
     section = TEXT.split("## Where things are")[1].split("## ")[0]
     rows = [

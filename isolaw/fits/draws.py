@@ -1,6 +1,6 @@
-"""`LawPosterior`: a law's document and its draws. `Draws`: the draws, and the table that stores them.
+"""Define `LawPosterior`, a law's document with its draws, and `Draws`, which are stored as a table.
 
-The surface is stored in two parts: its observations in the law's document, its θ in the table of draws.
+The law's document stores the surface's observations, and the table of draws stores its θ.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Draws:
             columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
         if self.logistic is not None:
             columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
-        for (b, n), parameters in self.curves.items():
-            columns.update({_column(b, n, name): values for name, values in parameters.items()})
+        for cell, parameters in self.curves.items():
+            columns.update({_column(*cell, name): values for name, values in parameters.items()})
         return pd.DataFrame(columns)
 
     @classmethod
@@ -63,10 +63,11 @@ class Draws:
         Raises
         ------
         Malformed
-            the table belongs to another law.
+            the table is damaged or belongs to another law.
         """
         values = _estimates(document)
-        theta = {n: np.array([law.theta]) for n, law in document.comparison.laws.items() if law.theta}
+        compared = document.comparison.laws.items()
+        theta = {name: np.array([entry.theta]) for name, entry in compared if entry.theta}
         if table is not None:
             values = _values(table, values)
             for name, estimate in theta.items():
@@ -75,12 +76,17 @@ class Draws:
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for c in document.curves:
             curves[c.key] = {name: values[_column(*c.key, name)] for name in c.parameters}
-        law = [values[name] for name in _LOGISTIC if name in values]
-        logistic = (
-            Logistic(law[0], law[1], law[2], law[3], np.zeros(len(law[0]), dtype=bool)) if law else None
+        of_logistic = [values[name] for name in _LOGISTIC if name in values]
+        logistic = None
+        if of_logistic:
+            b, L, k, x0 = of_logistic
+            logistic = Logistic(b, L, k, x0, np.zeros(len(b), dtype=bool))
+        surface = _restored(
+            document.surface,
+            pd.DataFrame() if table is None else table,
+            document.bootstrap.seed,
+            document.unit,
         )
-        held = pd.DataFrame() if table is None else table
-        surface = _restored(document.surface, held, document.bootstrap.seed, document.unit)
         return cls(curves, logistic, theta, surface)
 
 
@@ -98,7 +104,7 @@ class LawPosterior:
 
     @property
     def params(self) -> dict[str, Quantity]:
-        """The parameters b, L, k and x0 of the logistic law, and the n at which n* saturates."""
+        """The parameters b, L, k and x0 of the logistic law, and the n (or B_p) at which n* saturates."""
         return self.document.params
 
     @property

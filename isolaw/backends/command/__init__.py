@@ -80,7 +80,7 @@ class _CommandBackend(Backend):
         return [Issue("command.run", "no such program", word)]
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on keys that do not reach the trainer, and on packages that it does not support."""
+        """Return notes on keys that do not reach the trainer, and on packages that are too new for it."""
         try:
             options = CommandOptions.read(spec)
             return [*template.unused(spec, options), *_version_notes(options)]
@@ -88,7 +88,7 @@ class _CommandBackend(Backend):
             return []
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return how many runs fit on this machine at a time, by its GPUs or, without GPUs, by its cores."""
+        """Return how many runs this machine can execute at a time, by its GPUs or else its cores."""
         options = CommandOptions.of(spec)
         if options.gpus:
             return max(1, len(visible_gpus()) // options.gpus)
@@ -109,24 +109,24 @@ class _CommandBackend(Backend):
         """Return the command of each run; the names of several machines are not known yet."""
         from isolaw.backends.command.training import FIRST
 
-        shown = []
+        shown_commands = []
         for spec in runs:
             options = CommandOptions.of(spec)
             values = template.values_of(spec, options, str(folder(spec) / FIRST), nodes=["localhost"] * nodes)
             if nodes > 1:
                 values |= {name: f"{{{name}}}" for name in ("node_list", "head_address")}
             command = template.command_of(options, values)
-            shown.append(
+            shown_commands.append(
                 {
                     "run_id": spec.run_id,
-                    "run": f"{_name(spec)}: {spec.steps:,} steps",
+                    "run": f"{_configuration(spec)}: {spec.steps:,} steps",
                     "folder": options.folder,
                     "words": list(command.words),
                     "environment": dict(command.environment),
                     "line": command.line,
                 }
             )
-        return Outlook(commands=shown)
+        return Outlook(commands=shown_commands)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train with the command from the start or from ``ctx.state``; yield the checkpoints in its log."""
@@ -141,21 +141,23 @@ BACKEND = _CommandBackend()
 def _version_notes(options: CommandOptions) -> Iterator[str]:
     """Yield a note for each package of the command's environment that is newer than its framework supports.
 
-    The environment is the one that contains the command's program. Its metadata is read, no code is executed.
+    The environment is the one that contains the command's program. isolaw reads its metadata and executes no
+    code.
     """
     words = template.words_of(options)
     program = shutil.which(words[0]) if words else None
     if program is None or not (adapter := options.adapter):
         return
-    environment, given = Path(program).absolute().parents[1], adapter.given(words)
-    packages = [str(folder) for folder in environment.glob("lib/python3*/site-packages")]
-    for setting, (package, last) in adapter.supports.items():
+    installation, given = Path(program).absolute().parents[1], adapter.given(words)
+    packages = [str(folder) for folder in installation.glob("lib/python3*/site-packages")]
+    for setting, (package, newest) in adapter.supports.items():
         if not re.fullmatch(adapters.ON, given.get(setting, "false")):
             continue
         for distribution in distributions(name=package, path=packages):
-            if Version(distribution.version).release[: last.count(".") + 1] > Version(last).release:
+            if Version(distribution.version).release[: newest.count(".") + 1] > Version(newest).release:
                 version = f"{options.framework} {adapters.CHECKED[options.framework]}"
-                yield f"{version} supports {package} up to {last}; {environment} has {distribution.version}"
+                text = f"{version} supports {package} up to {newest}; "
+                yield text + f"{installation} has {distribution.version}"
 
 
 def is_trained(folder: Path) -> bool:
@@ -165,7 +167,7 @@ def is_trained(folder: Path) -> bool:
     return any(folder.glob(f"*/{ENDED}"))
 
 
-def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
+def script(spec: RunSpec, folder: Path, sweep_directory: Path) -> list[str]:
     """Return the lines of a script that trains a run, and that works if the sweep's folder is moved first.
 
     The script's function ``begin PLACE FOLDER`` sets ``$out`` to the folder below the sweep in which the run
@@ -176,23 +178,25 @@ def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
     options = CommandOptions.of(spec)
     out, done, checkpoint = training.place(folder, options)
     (out / training.BEGUN).unlink(missing_ok=True)
-    here = "@isolaw-out@"  # replaced by $out when words are quoted
+    out_marker = "@isolaw-out@"  # replaced by $out when words are quoted
 
     def quoted(word: str) -> str:
-        return '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"
+        return (
+            '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(out_marker)) or "''"
+        )
 
-    resume = checkpoint and here + checkpoint.removeprefix(str(out))
-    values = template.values_of(spec, options, here, resume, done)
+    resume = checkpoint and out_marker + checkpoint.removeprefix(str(out))
+    values = template.values_of(spec, options, out_marker, resume, done)
     command = template.command_of(options, values, quoted)
     environment = {key: value for key, value in command.environment.items() if key != "ISOLAW_OUT"}
     return [
-        f"# {_name(spec)}: {spec.steps:,} steps",
-        f"begin {shlex.quote(str(out.relative_to(sweep)))} {shlex.quote(options.folder or '.')}",
+        f"# {_configuration(spec)}: {spec.steps:,} steps",
+        f"begin {shlex.quote(str(out.relative_to(sweep_directory)))} {shlex.quote(options.folder or '.')}",
         'export ISOLAW_OUT="$out"',
         *(f"export {key}={quoted(value)}" for key, value in environment.items()),
         f'{" ".join(map(quoted, command.words))} >>"$out/{training.OUTPUT}" 2>&1',
     ]
 
 
-def _name(spec: RunSpec) -> str:
+def _configuration(spec: RunSpec) -> str:
     return f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"

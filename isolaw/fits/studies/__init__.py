@@ -1,5 +1,5 @@
 """Run studies beyond the law.
 
-They compare recipes, two configurations and costs, re-tune lr, count groups without signal, backtest, and fit
-compute to a target and laws of model size.
+They compare recipes, two configurations and costs, re-tune lr, backtest, and fit the compute that reaches a
+reward and laws of model size.
 """

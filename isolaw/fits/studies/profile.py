@@ -1,4 +1,4 @@
-"""Compute intervals from the profile likelihood, which is maximised over all parameters except one.
+"""Compute intervals from a profile likelihood: the likelihood's maximum while one combination is fixed.
 
 The interval of g·θ, a linear combination of parameters, contains every value v for which ::
 
@@ -6,7 +6,7 @@ The interval of g·θ, a linear combination of parameters, contains every value 
 
 with R observations, ν degrees of freedom, and t the 97.5 % point of Student's distribution. For the mean of
 normal numbers with unknown standard deviation, and for any linear parameter of a least-squares fit, this is
-exactly Student's interval. The same ratio, as an F statistic, tests several combinations at once. An end
+exactly Student's interval. As an F statistic, the likelihood ratio tests several combinations at once. An end
 outside the search range is open.
 """
 
@@ -27,15 +27,15 @@ from isolaw.fits.selection import Floats
 Combination = Mapping[str, float]  # a linear combination of parameters, by their names
 LEAST_FREEDOM = 2
 _FAR = math.log(100.0)  # default limit on the distance of an end from the estimate
-_CLOSE = 0.01
-_TRIES = 24
-_WALL = 50.0
+_CLOSE = 0.01  # accuracy of an end
+_TRIES = 24  # most steps of the search for an end
+_PENALTY = 50.0  # factor of the squared distance from the bounds
 _LEAST_CURVATURE = 1e-2
-_STEP = 1e-4
+_STEP = 1e-4  # of the numerical second derivatives
 
 
 class Profile:
-    """The maximum of a likelihood and its profile.
+    """The maximum of a likelihood, with intervals and tests from its profile.
 
     ``loss`` returns −ℓ(θ) and its gradient. ``names`` are the names of the parameters, and ``bounds``
     contains bounds for some of them. The search begins at each of the ``starts``. ``observations`` is R, and
@@ -61,10 +61,10 @@ class Profile:
         freedom: int,
     ) -> None:
         self._loss, self._starts = loss, starts
-        self.at = {name: i for i, name in enumerate(names)}
+        self._index = {name: i for i, name in enumerate(names)}
         self._low, self._high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
         for name, (low, high) in bounds.items():
-            self._low[self.at[name]], self._high[self.at[name]] = low, high
+            self._low[self._index[name]], self._high[self._index[name]] = low, high
         self.observations, self.freedom = observations, freedom
 
     @cached_property
@@ -72,10 +72,10 @@ class Profile:
         """The parameters with the highest likelihood, an array of shape (P,)."""
         return self._best[1]
 
-    def quantity(self, combination: Combination, search: tuple[float, float] | None = None) -> Quantity:
-        """Return a linear combination of parameters, with an interval whose ends are within ``search``."""
-        value = sum(weight * float(self.theta[self.at[name]]) for name, weight in combination.items())
-        low, high = search or (value - _FAR, value + _FAR)
+    def quantity(self, combination: Combination, limits: tuple[float, float] | None = None) -> Quantity:
+        """Return a linear combination of parameters, with an interval whose ends are within ``limits``."""
+        value = sum(weight * float(self.theta[self._index[name]]) for name, weight in combination.items())
+        low, high = limits or (value - _FAR, value + _FAR)
         if self.freedom < LEAST_FREEDOM or not low < value < high:
             return Quantity(value, None, "not_identified")
         ends = self._end(combination, value, low), self._end(combination, value, high)
@@ -86,71 +86,73 @@ class Profile:
             status = "upper_bound" if ends[0] is None else "lower_bound"
         return Quantity(value, ends, status)
 
-    def p_value(self, held: Sequence[tuple[Combination, float]]) -> float:
+    def p_value(self, fixed: Sequence[tuple[Combination, float]]) -> float:
         """Return the p-value of the hypothesis that combinations of parameters have the given values."""
-        ratio = 2 * max(self._held(held, self.theta)[0] - self._best[0], 0.0)
-        statistic = math.expm1(ratio / self.observations) * self.freedom / len(held)
-        return float(fisher.sf(statistic, len(held), self.freedom))
+        ratio = 2 * max(self._constrained(fixed, self.theta)[0] - self._best[0], 0.0)
+        statistic = math.expm1(ratio / self.observations) * self.freedom / len(fixed)
+        return float(fisher.sf(statistic, len(fixed), self.freedom))
 
     @cached_property
     def _best(self) -> tuple[float, Floats]:
-        best = min((self._search(start) for start in self._starts), key=lambda optimum: optimum[0])
-        return self._search(best[1])
+        best = min((self._minimum(start) for start in self._starts), key=lambda optimum: optimum[0])
+        return self._minimum(best[1])  # BFGS can stop early; it begins again without its Hessian
 
     def _end(self, combination: Combination, value: float, edge: float) -> float | None:
         """Return the value between the estimate and ``edge`` at which the likelihood becomes too low.
 
-        Returns None if there is none. The square root of twice the fall in log likelihood is nearly linear in
-        the distance, so the secant method converges fast.
+        Returns None if it is still high enough at ``edge``. The square root of twice the fall in log
+        likelihood is nearly linear in the distance, so the secant method converges fast.
         """
         t = float(student.ppf((1 + LEVEL) / 2, self.freedom))
         allowed = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
-        g = self._row(combination)
-        most = abs(edge - value)
-        at = min(t * math.sqrt(max(float(g @ self._inverse @ g), _CLOSE**2)), most)
-        inside, outside, start = (0.0, 0.0), (most, math.inf), self.theta
+        g = self._coefficients(combination)
+        farthest = abs(edge - value)
+        distance = min(t * math.sqrt(max(float(g @ self._inverse_hessian @ g), _CLOSE**2)), farthest)
+        inside, outside, start = (0.0, 0.0), (farthest, math.inf), self.theta
         for _ in range(_TRIES):
-            loss, theta = self._held([(combination, value + math.copysign(at, edge - value))], start)
-            fall = math.sqrt(2 * max(loss - self._best[0], 0.0))
-            if fall >= allowed:
-                outside = (at, fall)
-            elif at >= most:
+            loss, theta = self._constrained(
+                [(combination, value + math.copysign(distance, edge - value))], start
+            )
+            root_fall = math.sqrt(2 * max(loss - self._best[0], 0.0))
+            if root_fall >= allowed:
+                outside = (distance, root_fall)
+            elif distance >= farthest:
                 return None
             else:
-                inside, start = (at, fall), theta
+                inside, start = (distance, root_fall), theta
             if outside[0] - inside[0] < _CLOSE:
                 break
             if math.isinf(outside[1]):
-                at = min(at * min(max(1.05 * allowed / max(fall, 0.1), 1.2), 4.0), most)
+                distance = min(distance * min(max(1.05 * allowed / max(root_fall, 0.1), 1.2), 4.0), farthest)
             else:
                 share = (allowed - inside[1]) / (outside[1] - inside[1])
-                at = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
+                distance = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
         return value + math.copysign((inside[0] + outside[0]) / 2, edge - value)
 
-    def _row(self, combination: Combination) -> Floats:
-        row = np.zeros(len(self.at))
+    def _coefficients(self, combination: Combination) -> Floats:
+        out = np.zeros(len(self._index))
         for name, weight in combination.items():
-            row[self.at[name]] = weight
-        return row
+            out[self._index[name]] = weight
+        return out
 
-    def _held(self, held: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
+    def _constrained(self, fixed: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
         """Return the smallest loss with linear combinations fixed at the given values, and its θ."""
-        g = np.array([self._row(combination) for combination, _ in held])
-        nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in held]) - g @ start)
-        return self._search(nearest, np.linalg.svd(g)[2][len(held) :].T)
+        rows = np.array([self._coefficients(combination) for combination, _ in fixed])
+        nearest = start + np.linalg.pinv(rows) @ (np.array([value for _, value in fixed]) - rows @ start)
+        return self._minimum(nearest, np.linalg.svd(rows)[2][len(fixed) :].T)
 
     @cached_property
-    def _inverse(self) -> Floats:
+    def _inverse_hessian(self) -> Floats:
         """The approximate inverse Hessian at the maximum, with which later searches need fewer steps."""
         slopes = [
             (self._loss(self.theta + step)[1] - self._loss(self.theta - step)[1]) / (2 * _STEP)
             for step in _STEP * np.eye(self.theta.size)
         ]
         curvature = np.array(slopes)
-        value, vector = np.linalg.eigh((curvature + curvature.T) / 2)
-        return np.asarray((vector / np.maximum(value, _LEAST_CURVATURE)) @ vector.T)
+        eigenvalues, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
+        return np.asarray((vectors / np.maximum(eigenvalues, _LEAST_CURVATURE)) @ vectors.T)
 
-    def _search(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
+    def _minimum(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
         """Return the smallest loss in the given directions from a start, and its θ.
 
         A parameter beyond its bounds is clipped, and its distance from the bounds increases the loss.
@@ -159,17 +161,17 @@ class Profile:
 
         free = np.eye(start.size) if directions is None else directions
 
-        def loss(z: Floats) -> tuple[float, Floats]:
+        def penalised(z: Floats) -> tuple[float, Floats]:
             theta = start + free @ z
-            inner = np.clip(theta, self._low, self._high)
-            beyond = theta - inner
-            value, slope = self._loss(inner)
-            push = np.where(beyond == 0, slope, 2 * _WALL * beyond)
-            return value + _WALL * float(beyond @ beyond), free.T @ push
+            clipped = np.clip(theta, self._low, self._high)
+            beyond = theta - clipped
+            value, slope = self._loss(clipped)
+            gradient = np.where(beyond == 0, slope, 2 * _PENALTY * beyond)
+            return value + _PENALTY * float(beyond @ beyond), free.T @ gradient
 
         options: dict[str, Any] = {"maxiter": 400, "gtol": 1e-4}
         if directions is not None:
-            inverse = np.linalg.inv(free.T @ np.linalg.inv(self._inverse) @ free)
+            inverse = np.linalg.inv(free.T @ np.linalg.inv(self._inverse_hessian) @ free)
             options["hess_inv0"] = (inverse + inverse.T) / 2
-        optimum = minimize(loss, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
+        optimum = minimize(penalised, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
         return float(optimum.fun), np.clip(start + free @ optimum.x, self._low, self._high)

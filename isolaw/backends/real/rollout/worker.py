@@ -134,62 +134,64 @@ class RolloutWorker:
         self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run
 
     def draw(
-        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+        self, part: str, indices: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> Batch:
-        """Return n rewarded rollouts of each problem in ``visited``.
+        """Return n rewarded rollouts of each problem in ``indices``.
 
-        ``visited`` contains indices into a part of the set. Temperature and top_p are from the recipe or, if
+        ``indices`` contains indices into a part of the set. Temperature and top_p are from the recipe or, if
         ``evaluating``, from the evaluation settings.
         """
         with self.clock("generate"):
-            asked = self.asked(part, visited, n, stream, evaluating)
+            arguments = self.sampler_arguments(part, indices, n, stream, evaluating)
             rollouts = Rollouts([], [], [], [])
-            if asked["seeds"] and self.interruption:
-                del asked["max_tokens"]
-                rollouts = self.interruption.draw(self.sampler, **asked)
-            elif asked["seeds"]:
-                rows = self.ranks.share(len(visited), n)
-                problems = [self.problems[part][visited[row // n]] for row in rows]
-                of = {tuple(ids): problem for ids, problem in zip(asked["prompts"], problems, strict=True)}
+            if arguments["seeds"] and self.interruption:
+                del arguments["max_tokens"]
+                rollouts = self.interruption.draw(self.sampler, **arguments)
+            elif arguments["seeds"]:
+                rows = self.ranks.share(len(indices), n)
+                problems = [self.problems[part][indices[row // n]] for row in rows]
+                of = {
+                    tuple(ids): problem for ids, problem in zip(arguments["prompts"], problems, strict=True)
+                }
 
                 def finished(prompt: list[int], tokens: list[int]) -> None:
                     text = self.tokenizer.decode(tokens, skip_special_tokens=True)
                     self.reward.ahead(of[tuple(prompt)], text)
 
                 self.sampler.finished = finished if "math" in self.reward.names else None
-                rollouts = self.sampler.generate(**asked)
+                rollouts = self.sampler.generate(**arguments)
                 self.sampler.finished = None
-        return self.rewarded(part, visited, n, rollouts)
+        return self.rewarded(part, indices, n, rollouts)
 
-    def asked(
-        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    def sampler_arguments(
+        self, part: str, indices: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
     ) -> dict[str, Any]:
         """Return the arguments of `Sampler.generate` for this process's rollouts."""
         recipe = {"temperature": self.recipe.temperature, "top_p": self.recipe.top_p}
         sampling = self.evaluated_at if evaluating else recipe
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
-        seeds = sequence.generate_state(len(visited) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
-        rows = self.ranks.share(len(visited), n)
+        seeds = sequence.generate_state(len(indices) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
+        rows = self.ranks.share(len(indices), n)
         return {
-            "prompts": [self.prompts[part][visited[row // n]] for row in rows],
+            "prompts": [self.prompts[part][indices[row // n]] for row in rows],
             "seeds": seeds[rows, None].tolist(),
             "temperature": sampling["temperature"] or 1.0,
             "top_p": sampling["top_p"] or 1.0,
             "max_tokens": self.recipe.max_response_tokens or 1,
         }
 
-    def rewarded(self, part: str, visited: list[int], n: int, rollouts: Rollouts) -> Batch:
+    def rewarded(self, part: str, indices: list[int], n: int, rollouts: Rollouts) -> Batch:
         """Return the batch of the rollouts of all processes, with their rewards.
 
         ``rollouts`` belong to this process.
         """
-        rows, before = self.ranks.share(len(visited), n), self.reward.failures
-        problems = [self.problems[part][visited[row // n]] for row in rows]
+        rows, before = self.ranks.share(len(indices), n), self.reward.failures
+        problems = [self.problems[part][indices[row // n]] for row in rows]
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
             values = self.reward(problems, texts)
         several = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)
+        batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, several)
         failures = self.ranks.all_of(self.reward.failures - before)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch

@@ -35,7 +35,7 @@ from isolaw.backends.real.train import evaluation, process_group
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
-from isolaw.backends.real.train.pipeline import Pipeline, recorded
+from isolaw.backends.real.train.pipeline import Pipeline, sampler_logprobs
 from isolaw.backends.real.train.problem_order import ProblemOrder
 from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
@@ -92,7 +92,7 @@ class Run:
         counted = {name: float(getattr(batch, of)) for name, of in _COUNTED.items()}
         self.means.add({**batch.measured, **counted, **ages, **self.learner.update(batch, self.step)})
         if self.pipeline:
-            self.pipeline.at(self.step)
+            self.pipeline.set_version(self.step)
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups, drawn with the current weights."""
@@ -114,7 +114,7 @@ class Run:
         batch.measured = measured.take()
         if self.recipe.staleness:
             batch.old_logprobs = (
-                recorded(batch, self.trainer.device)
+                sampler_logprobs(batch, self.trainer.device)
                 if self.pipeline
                 else self.learner.logprobs(batch.rollouts)
             )
@@ -135,7 +135,7 @@ class Run:
             self.round += 1
         else:
             while not self.pipeline.full:
-                self.pipeline.ask(self.order.take(), (_ROLLOUTS, self.round))
+                self.pipeline.request(self.order.take(), (_ROLLOUTS, self.round))
                 self.round += 1
             batch = self.pipeline.take()
         self.pass_rates.visit(batch)
@@ -235,7 +235,7 @@ class Run:
     def close(self) -> None:
         """Release all resources that the next run does not reuse."""
         if self.pipeline:
-            self.pipeline.close()
+            self.pipeline.drop_requests()
         self.worker.close()
         self.learner.close()
 

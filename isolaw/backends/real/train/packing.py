@@ -29,19 +29,19 @@ _PADDING = 0.1  # maximum fraction of padding in a block, if there is no variabl
 class _Block:
     """Consecutive rows of similar lengths: their number, their total tokens, and the longest row's tokens.
 
-    ``place`` has shape (tokens,) and gives the index of each token in the padded rows × longest tokens. It is
-    None if all rows have the same length.
+    ``padded_index`` has shape (tokens,) and gives the index of each token in the flattened padded block of
+    count · longest tokens. It is None if all rows have the same length.
     """
 
-    rows: int
+    count: int
     tokens: int
     longest: int
-    place: Tensor | None
+    padded_index: Tensor | None
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The positions of U rows in a sequence of N tokens."""
+    """Where U distinct rows are in a sequence of N tokens."""
 
     starts: Tensor  # int32 of shape (U + 1,): row u has the tokens from starts[u] up to starts[u + 1]
     longest: int  # tokens of the longest row
@@ -58,79 +58,82 @@ class Packed:
     predicts: Tensor  # indices of the tokens that predict a drawn response token, shape (K,)
     targets: Tensor  # the drawn response tokens, without inserted tokens, shape (K,)
     mask: Tensor  # mask of the drawn response tokens of all rows, shape (R, T)
-    distinct: Tensor  # the same mask for the distinct rows, which are packed, shape (U, T)
-    same_as: Tensor | None  # index of the distinct row of each row, shape (R,); None if all are distinct
+    distinct_mask: Tensor  # the same mask for the distinct rows, which are packed, shape (U, T)
+    distinct_index: (
+        Tensor | None
+    )  # index of the distinct row of each row, shape (R,); None if all are distinct
 
     def by_row(self, values: Tensor) -> Tensor:
         """Return values of shape (…, K), one for each target, as (…, R, T), with zeros outside the mask."""
-        rows = values.new_zeros(*values.shape[:-1], *self.distinct.shape)
-        rows = rows.masked_scatter(self.distinct, values)
-        return rows if self.same_as is None else rows.index_select(-2, self.same_as)
+        rows = values.new_zeros(*values.shape[:-1], *self.distinct_mask.shape)
+        rows = rows.masked_scatter(self.distinct_mask, values)
+        return rows if self.distinct_index is None else rows.index_select(-2, self.distinct_index)
 
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
     """Return the rows packed on a device; a response without tokens has no targets."""
     parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
     rows = list(zip(*(map(tuple, part) for part in parts), strict=True))
-    known: dict[tuple[tuple[int, ...], ...], int] = {}
-    same_as = [known.setdefault(row, len(known)) for row in rows]
-    before, after = (np.array([len(row[part]) for row in known]) for part in (0, 1))
-    if not before.all():
+    distinct: dict[tuple[tuple[int, ...], ...], int] = {}
+    distinct_index = [distinct.setdefault(row, len(distinct)) for row in rows]
+    prompt_lengths, response_lengths = (np.array([len(row[part]) for row in distinct]) for part in (0, 1))
+    if not prompt_lengths.all():
         raise ValueError("found a row without a prompt, in which nothing predicts the first token")
-    lengths = before + after
+    lengths = prompt_lengths + response_lengths
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    ids = np.fromiter((token for row in known for part in row[:2] for token in part), np.int64, starts[-1])
-    places = positions - np.repeat(before, lengths)  # index in the response
-    answers = places >= 0
-    drawn = after.copy()
-    for u, row in enumerate(known):
-        first, end = row[2]
-        answers[starts[u] + before[u] + first : starts[u] + before[u] + end] = False
-        drawn[u] -= end - first
-    distinct = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
-    repeated = len(known) < len(rows)
+    ids = np.fromiter((token for row in distinct for part in row[:2] for token in part), np.int64, starts[-1])
+    response_positions = positions - np.repeat(prompt_lengths, lengths)  # index in the response
+    is_target = response_positions >= 0
+    drawn = response_lengths.copy()
+    for u, row in enumerate(distinct):
+        inserted, end = row[2]
+        is_target[starts[u] + prompt_lengths[u] + inserted : starts[u] + prompt_lengths[u] + end] = False
+        drawn[u] -= end - inserted
+    of_response = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
+    repeated = len(distinct) < len(rows)
 
     def tensor(values: Any, kind: torch.dtype = torch.long) -> Tensor:
         return torch.as_tensor(values, dtype=kind, device=device)
 
-    alone = tensor(distinct, torch.bool)
-    again = tensor(same_as) if repeated else None
+    mask = tensor(of_response, torch.bool)
+    index = tensor(distinct_index) if repeated else None
     return Packed(
         tensor(ids)[None],
         tensor(positions)[None],
         _Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
-        tensor(np.flatnonzero(answers) - 1),
-        tensor(ids[answers]),
-        alone if again is None else alone[again],
-        alone,
-        again,
+        tensor(np.flatnonzero(is_target) - 1),
+        tensor(ids[is_target]),
+        mask if index is None else mask[index],
+        mask,
+        index,
     )
 
 
 def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[_Block, ...]:
-    """Cut rows into blocks that are as long as possible, with at most a tenth of padding."""
+    """Cut rows into consecutive blocks, each as long as possible with at most a tenth of padding."""
     out = []
     first = 0
     while first < len(lengths):
-        ordered = lengths[first:]
-        longest = np.maximum.accumulate(ordered)
-        rows = np.arange(1, len(ordered) + 1)
-        too_wide = rows * longest * (1 - _PADDING) > ordered.cumsum()
-        count = int(too_wide.argmax()) if too_wide.any() else len(ordered)
-        ordered, width = ordered[:count], int(longest[count - 1])
-        place = None
-        if (ordered != width).any():
-            ends = ordered.cumsum()
-            within = np.arange(ends[-1]) - np.repeat(ends - ordered, ordered)
-            place = torch.as_tensor(within + np.repeat(width * np.arange(count), ordered), device=device)
-        out.append(_Block(count, int(ordered.sum()), width, place))
+        inside = lengths[first:]
+        longest = np.maximum.accumulate(inside)
+        too_wide = np.arange(1, len(inside) + 1) * longest * (1 - _PADDING) > inside.cumsum()
+        count = int(too_wide.argmax()) if too_wide.any() else len(inside)
+        inside, width = inside[:count], int(longest[count - 1])
+        padded_index = None
+        if (inside != width).any():
+            ends = inside.cumsum()
+            within = np.arange(ends[-1]) - np.repeat(ends - inside, inside)
+            padded_index = torch.as_tensor(
+                within + np.repeat(width * np.arange(count), inside), device=device
+            )
+        out.append(_Block(count, int(inside.sum()), width, padded_index))
         first += count
     return tuple(out)
 
 
-def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
-    """Return the row indices of micro-batches of at most ``tokens`` tokens each, the longest rows first.
+def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[list[int]]:
+    """Return the row indices of micro-batches of at most ``max_tokens`` tokens each, the longest rows first.
 
     Equal rows count once and are in the same micro-batch. A row that exceeds the limit gets its own
     micro-batch.
@@ -148,7 +151,7 @@ def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
             last = keys[row]
             if last[0] > room or not out:
                 out.append([])
-                room = tokens
+                room = max_tokens
             room -= last[0]
         out[-1].append(row)
     return out
@@ -179,50 +182,50 @@ def _attention(
     if special:
         raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
     if layout is None:
-        raise NotImplementedError("its layers do not pass the layout of rows to attention")
+        raise NotImplementedError("the model's layers do not pass the layout of rows to attention")
     window = sliding_window if sliding_window and sliding_window < layout.longest else None
-    shared = query.shape[1] // key.shape[1]
-    how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}
+    queries_per_key = query.shape[1] // key.shape[1]
+    options: dict[str, Any] = {"scale": scaling, "enable_gqa": queries_per_key > 1}
     flat = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, heads, D)
     if layout.blocks:
         sizes = [block.tokens for block in layout.blocks]
-        parts = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
+        of_blocks = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
         out = [
-            _together(_side_by_side([_apart(x, block) for x in columns], window, how), block)
-            for block, *columns in parts
+            _unpad(_padded_attention([_pad(x, block) for x in columns], window, options), block)
+            for block, *columns in of_blocks
         ]
         return torch.cat(out)[None], None
     from torch.nn.attention.varlen import varlen_attn
 
     if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # before torch 2.12
-        del how["enable_gqa"]
-        flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
-    rows = (layout.starts, layout.starts, layout.longest, layout.longest)
-    before = -1 if window is None else window - 1  # the kernel's window does not include the token itself
-    return varlen_attn(*flat, *rows, window_size=(before, 0), **how)[None], None
+        del options["enable_gqa"]
+        flat[1:] = [x.repeat_interleave(queries_per_key, 1) for x in flat[1:]]
+    lengths = (layout.starts, layout.starts, layout.longest, layout.longest)
+    left = -1 if window is None else window - 1  # the kernel's window does not include the token itself
+    return varlen_attn(*flat, *lengths, window_size=(left, 0), **options)[None], None
 
 
-def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
+def _padded_attention(rows: list[Tensor], window: int | None, options: dict[str, Any]) -> Tensor:
     """Return causal attention in a sliding window, over padded rows of shape (rows, heads, longest, D)."""
     longest = rows[0].shape[2]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     if window is None or longest <= window:
-        return sdpa(*rows, is_causal=True, **how)
-    seen = torch.ones(longest, longest, dtype=torch.bool, device=rows[0].device)
-    return sdpa(*rows, attn_mask=seen.tril().triu(1 - window), **how)
+        return sdpa(*rows, is_causal=True, **options)
+    visible = torch.ones(longest, longest, dtype=torch.bool, device=rows[0].device)
+    return sdpa(*rows, attn_mask=visible.tril().triu(1 - window), **options)
 
 
-def _apart(x: Tensor, block: _Block) -> Tensor:
+def _pad(x: Tensor, block: _Block) -> Tensor:
     """Convert packed rows of shape (tokens, H, D) to padded rows of shape (rows, H, longest, D)."""
-    if block.place is not None:
-        x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
-    return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
+    if block.padded_index is not None:
+        x = x.new_zeros(block.count * block.longest, *x.shape[1:]).index_copy(0, block.padded_index, x)
+    return x.reshape(block.count, block.longest, *x.shape[1:]).transpose(1, 2)
 
 
-def _together(x: Tensor, block: _Block) -> Tensor:
-    """Convert padded rows to packed rows: the inverse of `_apart`."""
+def _unpad(x: Tensor, block: _Block) -> Tensor:
+    """Convert padded rows to packed rows: the inverse of `_pad`."""
     x = x.transpose(1, 2).flatten(0, 1)
-    return x if block.place is None else x[block.place]
+    return x if block.padded_index is None else x[block.padded_index]
 
 
 def register() -> None:

@@ -43,9 +43,9 @@ def test_what_is_packed_is_the_rows(pairs: list, varlen: bool) -> None:
     blocks = packed.layout.blocks
     assert bool(blocks) != varlen
     if blocks:
-        assert sum(block.rows for block in blocks) == len(known)
+        assert sum(block.count for block in blocks) == len(known)
         assert sum(block.tokens for block in blocks) == len(ids)
-        assert all(block.rows * block.longest * 0.9 <= block.tokens for block in blocks)
+        assert all(block.count * block.longest * 0.9 <= block.tokens for block in blocks)
 
 
 @given(rows, st.data())

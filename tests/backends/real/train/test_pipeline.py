@@ -175,7 +175,7 @@ def test_no_token_is_older_than_k(resolved, sampler: str) -> None:
         for _ in range(12):
             run.advance()
         rows = {row.metric: row.value for row in run.evaluate()[0] if row.eval_set == "train"}
-        assert len(run.pipeline.asked) == K
+        assert len(run.pipeline.requests) == K
     finally:
         run.close()
     assert set(found) <= set(range(K + 1))

@@ -257,7 +257,7 @@ def test_packed_rows_are_computed_as_each_by_itself(made, plain, rollouts: Rollo
     from isolaw.backends.real.train.policy import Policy, pretrained
 
     model, packed = plain(), pack(rollouts, torch.device("cpu"))
-    assert packed.same_as is None or len(packed.same_as) == 16
+    assert packed.distinct_index is None or len(packed.distinct_index) == 16
     logp, entropy = Policy(pretrained(str(made.model), "float32", torch.device("cpu")))(packed, 0.8)
     for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
         whole = row_logprobs(model, prompt, tokens, 0.8)
