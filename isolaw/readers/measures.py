@@ -65,6 +65,7 @@ _OF_A_BENCHMARK = re.compile(
 _PERCENT = {"pct", "percent", "percentage", "perc"}
 _R = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARIES = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
+_OF_FORM = {"format", "token"}  # shares of well-formed answers, or of the labels of supervised training
 _NUMBER_OF = re.compile(r"(?:n|num|number|count)[_ /]|.*[_ /]counts?$", re.I)
 _LEAST_FRACTION, _LEAST_JUMP = 0.05, 50  # between consecutive evaluations
 _ABOVE_ONE = 1 + 1e-6
@@ -75,9 +76,11 @@ def _numeric(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     return list(map(str, frame[list(columns)].select_dtypes("number")))
 
 
-def _summarises(column: str) -> bool:
-    """Return whether a column is the best so far, smoothed, or a number of values, by its name."""
-    return bool(words_of(column) & _SUMMARIES and "@" not in column) or bool(_NUMBER_OF.match(column))
+def _misleads(column: str) -> bool:
+    """Return whether a column is the best so far, smoothed, a number of values or of form, by its name."""
+    words = words_of(column)
+    summary = words & _SUMMARIES and "@" not in column
+    return bool(summary or words & _OF_FORM or _NUMBER_OF.match(column))
 
 
 def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -86,19 +89,20 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
     return min(
         list(filter(is_reward, numeric)) or list(filter(_R.fullmatch, numeric)),
         key=lambda column: (
-            _summarises(column),
+            _misleads(column),
             of_training(column, every),
             not words_of(column) & HELD_OUT,
             not is_accuracy(column),
+            "reward" not in words_of(column),
         ),
         default="",
     )
 
 
 def only_accuracy(frame: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Return the only accuracy of a table, or "" if it has none or several."""
-    accuracies = [c for c in _numeric(frame, columns) if is_accuracy(c) and not _summarises(c)]
-    return accuracies[0] if len(accuracies) == 1 else ""
+    """Return the only accuracy of a table, or "" if it has none, several, or a held-out reward."""
+    accuracies = [c for c in _numeric(frame, columns) if is_accuracy(c) and not _misleads(c)]
+    return accuracies[0] if accuracies == [likely_reward(frame, columns)] else ""
 
 
 def maybe_shape(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:

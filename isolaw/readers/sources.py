@@ -181,8 +181,8 @@ class Search:
             kinds = self.no_logs
         if total and self.how.maps:
             return f"isolaw reads only tables that have the named columns, not {listed(kinds, 6)}"
-        text = f"{total:,} of the files found are not logs ({listed(kinds, 6)})"
-        return f"{text}; isolaw reads a configuration with its log" if total else ""
+        text = f"{total:,} of the files found {'is no log' if total == 1 else 'are not logs'}"
+        return f"{text} ({listed(kinds, 6)}); isolaw reads a configuration with its log" if total else ""
 
 
 def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Search:

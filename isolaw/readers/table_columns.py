@@ -274,6 +274,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         close = nearest(name, [c for c in free if c in numeric]) if how.metric else ""
         close = close or likely_reward(frame, [c for c in free if c not in used])
         hint = f"; did you mean {close!r}?" if close and how.metric else _nearest(close)
+        hint = hint or "; no column looks like a reward"
         lines.append(f"the reward: found no column {shown(name)}{hint}")
         needs["metric"] = "metric", close or _COLUMN
     if lines:

@@ -96,6 +96,7 @@ _LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
 _MOST_CELLS = 5_000_000  # up to 100 bytes each, as objects
+_NO_CONSOLE = ", and no console with lines such as 'step 3: reward=0.5'"
 _MEND = "Keep only the rows and columns of the evaluations, or write them as Parquet"
 
 
@@ -184,7 +185,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except (csv.Error, pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
-        raise DataError(f"{path}: not a CSV table ({str(error).strip()[:200]})") from None
+        raise DataError(f"{path}: not a CSV table ({str(error).strip()[:200]}){_NO_CONSOLE}") from None
     twice = next((name for name, times in Counter(filter(None, header)).items() if times > 1), None)
     if twice:
         raise DataError(f"{path}: two columns are called {twice[:100]!r}")
@@ -262,7 +263,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     try:
         document = loads(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]})") from None
+        raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NO_CONSOLE}") from None
     _check_size(path, 0, content.count(b":"))
     if holds_cells(document):
         return _read_notebook(path, document)

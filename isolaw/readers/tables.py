@@ -239,10 +239,10 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, free: list[str]) -> tup
             measured = frame.loc[table.index[table["value"].notna()]]
             line = [c for c in free if not is_measured_by_trainer(c) or measured[c].notna().any()]
         sets[name] = "train" if of_training(name, [each for each in line if each != name]) else "validation"
-        beside_trainer = any(
+        unclear = (is_reward(name) and not is_accuracy(name)) or any(
             is_measured_by_trainer(c) or counts(c) for c in [*free, *({"n_samples"} & {*frame})]
         )
-        if name in frame and not says_its_set(name) and (sets[name] == "train" or beside_trainer):
+        if name in frame and not says_its_set(name) and (sets[name] == "train" or unclear):
             beside = next(filter(is_measured_by_trainer, line), "")
             why = f"is next to {beside}" if beside and sets[name] == "train" else "has no prefix"
             if sets[name] == "train" and frameworks.of_training(name):
@@ -321,6 +321,8 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
             if _contains_rewards(table[first]):
                 ways += f". If {first} names the metric of each row, use "
                 ways += option("columns", "metric", first)
+            elif pd.api.types.is_integer_dtype(table[first]):
+                ways += ". If it numbers the rollouts of a step, use " + option("columns", "rollout", first)
             raise DataError(
                 f"{where}, but differ in {', '.join(labels)}. If these are different runs, map it, as in "
                 + ways

@@ -79,3 +79,42 @@ def test_a_column_is_of_training_by_those_beside_it(
     text = f"step,{metric},{beside}\n1,0.1,0.2\n2,0.2,0.3\n"
     assert set(read(tmp_path, text, metric)) == {expected}
     assert set(read(tmp_path, text, metric, eval_set="aime24")) == {"aime24"}
+
+
+def test_a_reward_alone_is_called_an_evaluation_with_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"Step {step}: Mean Reward=0.{step}\n" for step in range(1, 7)))
+    runs = isolaw.read(path, set=FIXED, metric="Reward")
+    assert set(runs.points["eval_set"]) == {"validation"}
+    assert any("isolaw assumes the evaluation set validation" in note for note in runs.notes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "asked"),
+    [
+        ("score,reward,format_accuracy,kl", "reward"),
+        ("loss,reward,mean_token_accuracy", "reward"),
+        ("loss,frac_correct,val_reward", "val_reward"),
+    ],
+)
+def test_an_accuracy_of_form_or_of_training_replaces_no_reward(
+    tmp_path: Path, columns: str, asked: str
+) -> None:
+    rows = [",".join([str(step), *[f"0.{step}"] * (columns.count(",") + 1)]) for step in range(1, 7)]
+    (tmp_path / "t.csv").write_text("\n".join([f"step,{columns}", *rows]) + "\n")
+    with pytest.raises(DataError, match=f"nearest: '{asked}'"):
+        isolaw.read(tmp_path / "t.csv", set=FIXED)
+
+
+def test_a_column_that_numbers_the_rows_of_a_step_may_number_rollouts(tmp_path: Path) -> None:
+    rows = [f"{step},{k},0.{step + k}" for step in range(1, 7) for k in (1, 2)]
+    (tmp_path / "t.csv").write_text("\n".join(["step,batch_index,reward", *rows]) + "\n")
+    with pytest.raises(DataError, match="rollouts of a step") as error:
+        isolaw.read(tmp_path / "t.csv", set=FIXED, metric="reward")
+    assert "batch_index" in str(error.value)
+
+
+def test_a_text_without_steps_is_told_what_a_console_has(tmp_path: Path) -> None:
+    (tmp_path / "t.log").write_text("[Logger] output\n" + "Epoch 1 | loss=0.1 | reward=6.1\n" * 4)
+    with pytest.raises(DataError, match="no console with lines such as"):
+        isolaw.read(tmp_path / "t.log", set=FIXED, metric="reward")

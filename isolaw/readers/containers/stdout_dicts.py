@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from isolaw.errors import DataError, NoHistory
@@ -39,7 +40,8 @@ from isolaw.readers.raw_log import (
 from isolaw.readers.trainings import trainings
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
-_COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?)")
+_COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)")
+_COUNTED = re.compile(rb"'(?:epoch|grad_norm)': ")
 _LARGEST = 1 << 16  # characters of a dictionary that spans several lines
 _MOST_ENDS = 20
 _STEP = re.compile(
@@ -62,13 +64,11 @@ def _is_console(path: Path, head: bytes) -> bool:
 def _holds_metrics(text: bytes) -> bool:
     if _NUMBERED.search(text):
         return True
-    at = -1
-    for _ in range(100):
-        at = text.find(b"'epoch': ", at + 1)
-        if at < 0:
-            return False
-        line = text[max(at - 4_000, 0) : at].rpartition(b"\n")[2]
-        if b"{'" in line and (b"loss': " in line or b"'reward': " in line):
+    for counted in islice(_COUNTED.finditer(text), 200):
+        line = text[max(counted.start() - 4_000, 0) : counted.start()].rpartition(b"\n")[2]
+        # A callback that prints some of the metrics leaves out the epoch; the gradient norm is the Trainer's.
+        measured = (b"loss': " in line, b"'reward': " in line)
+        if b"{'" in line and (any if counted[0] == b"'epoch': " else all)(measured):
             return True
     return False
 
@@ -232,7 +232,9 @@ class _Reader:
         self._part = []
         trained = "loss" in values or "reward" in values
         if math.isnan(step):
-            metrics = "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
+            metrics = {"loss", "reward", "grad_norm"} <= values.keys() or (
+                "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
+            )
         else:
             metrics = any(number(value) is not None for value in values.values())
         if "train_runtime" in values:  # the final summary
@@ -242,7 +244,7 @@ class _Reader:
         if not metrics:
             return
         if math.isnan(step):
-            self.steps.record(len(self.log.step), trained, values["epoch"])
+            self.steps.record(len(self.log.step), trained, values.get("epoch", ""))
             self.ended = self.ended and not trained
         self.settings.hold(self.arguments.config)
         self.log.add(values, step)

@@ -489,6 +489,41 @@ def test_one_training_after_another(tmp_path: Path, between: str, ends: bool) ->
     assert [log.run for log in logs] == [str(path), f"{path}#2"]
 
 
+def test_a_count_of_tokens_with_an_exponent_starts_no_training(tmp_path: Path) -> None:
+    """transformers 5 prints four digits: 1.1e+05 comes after 9.2e+04, and 1.0e+06 after 9.2e+05."""
+    path = tmp_path / "train.log"
+    tokens = [float(f"{4.4e4 * k:.4g}") for k in range(1, 31)]
+    path.write_text(
+        "".join(
+            f"{{'loss': '0.1', 'num_tokens': '{count:.3e}', 'reward': '{k / 100}', 'epoch': '{k / 50}'}}\n"
+            for k, count in enumerate(tokens, 1)
+        )
+    )
+    (log,) = CONTAINER.read(path)
+    assert list(log.series["num_tokens"].value) == pytest.approx(tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_callback_that_prints_no_epoch(tmp_path: Path, buffered: bool) -> None:
+    """Its records are the training, not the line for the best sample of a batch."""
+    path = tmp_path / "train.log"
+    bars = [bar(step, 40) + "\r" for step in range(1, 41)]
+    records = [
+        f"{{'reward': '0.{step + 10}', 'loss': '1e-05', 'grad_norm': '0.68', 'frac_reward_zero_std': '0'}}\n"
+        + f"[step {step}] best of last batch  reward=0.991\n" * (step % 10 == 0)
+        for step in range(1, 41)
+    ]
+    lines = (
+        [*bars, *records] if buffered else [text for pair in zip(bars, records, strict=True) for text in pair]
+    )
+    path.write_text("".join(lines))
+    how = {"logging_steps": 1} if buffered else {}
+    points = isolaw.read(path, set={"n": 8, "B_p": 2, **how}).points
+    rewards = points[points["metric"] == "reward"]
+    assert rewards["step"].tolist() == list(range(1, 41))
+    assert rewards["value"].tolist() == [float(f"0.{step + 10}") for step in range(1, 41)]
+
+
 def test_an_evaluation_after_the_end_is_of_the_training_that_ended(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(
