@@ -83,6 +83,11 @@ KINDS: dict[str, tuple[str, str | float | re.Pattern[str]]] = {
 
 # Others of the kinds end in the same way.
 VARIANTS = {
+    "sleeps",
+    "is killed",
+    "leaves",
+    "raises 50 MB",
+    "recurses",
     "turns the alarm off",
     "blocks the alarm",
     "waits for a fork",
