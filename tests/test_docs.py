@@ -33,6 +33,7 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
 # Whose commands take the longest.
 LONG = {"critical-batch.md", "model-size.md", "two-configurations.md", "real-sweep.md"}
 LONG |= {"index.md", "simulators.md"}  # the former has commands of README.md and answer.md
+LONG |= {"race.md", "cluster.md"}  # tests/golden has a race, tests/executors has what runs on clusters
 RUN = [pytest.param(p, marks=[pytest.mark.nightly] * (p.name in LONG)) for p in PAGES if blocks(p)]
 
 
