@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-# In CI test_directory.py stops a race after events, and tears its decisions; sweeps are killed in tests/store.
+# In CI test_directory.py stops a race after events and tears its decisions; tests/store kills sweeps.
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 KILLS = int(os.environ.get("KILLS", "1"))

@@ -100,7 +100,11 @@ def test_a_dry_run_needs_the_shape_of_the_model_alone(commands: Path, tmp_path: 
         given = (f"--set={each}" for each in settings)
         command = ["sweep", "--backend=real", "--out=out", *given, *words]
         return subprocess.run(
-            [commands / "python", "-c", _BARE, *command], capture_output=True, text=True, check=False, cwd=tmp_path
+            [commands / "python", "-c", _BARE, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
         )
 
     hours = []

@@ -105,7 +105,9 @@ def main(folder: Path) -> None:
     spec = RunSpec.model_validate_json((folder / "spec.json").read_text())
     for number, placement in enumerate(TOGETHER):
         next_update(spec, folder / "state", placement, "float32", folder / f"two-{number}")
-    next_update(spec, folder / "state", (2, 16_384, False, False, ONE_CHUNK), "bfloat16", folder / "two-bfloat16")
+    next_update(
+        spec, folder / "state", (2, 16_384, False, False, ONE_CHUNK), "bfloat16", folder / "two-bfloat16"
+    )
 
 
 @pytest.fixture(scope="module")
