@@ -115,7 +115,7 @@ test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(QUICK)
 
 # Much of it waits for other processes, so four more than there are cores go side by side.
-SIDE_BY_SIDE = -m pytest tests -n $$(($$(nproc) + 4)) --dist loadfile
+SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 4)) --dist loadfile
 
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test
