@@ -20,8 +20,8 @@ _WITH_VLLM = (
     *("rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
-    *("test_docs", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
-    *("fits/test_degenerate", "report/page/test_browser", "design/test_killed", "store/test_killed"),
+    *("test_docs", "test_site", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
+    *("fits/test_degenerate", "report/page/test_browser", "store/test_killed"),
     "test_golden",
     *("backends/real/test_command", "backends/real/test_gpu_selftest", "backends/real/test_examples"),
     "backends/real/test_nodes",

@@ -250,7 +250,8 @@ def test_one_name_has_one_meaning() -> None:
 @pytest.mark.slow
 def test_no_code_of_a_model_is_executed() -> None:
     for name, path in MODULES.items():
-        for call in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for call in ast.walk(ast.parse(text)) if ".from_" in text else ():
             of = call.func if isinstance(call, ast.Call) else None
             if isinstance(of, ast.Attribute) and ast.unparse(of).startswith("Auto"):
                 assert "trust_remote_code=False" in ast.unparse(call) or "**how" in ast.unparse(call), name

@@ -196,7 +196,13 @@ BEGINNINGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(b, marks=[pytest.mark.nightly] * (name == "-P"), id=name)
+        for name, b in BEGINNINGS.items()
+    ],
+)
 def test_files_of_the_working_directory_shadow_no_module(
     begin: list[str], folder: Path, tmp_path: Path
 ) -> None:

@@ -84,21 +84,19 @@ def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path: Path) -> None:
-    whole = results(raced)
-    for number in (4, 20):
-        out = tmp_path / str(number)
-        running = engine.execute(engine.resolve_sweep(spec(), out), out)
-        for _ in range(number):
-            if next(running, None) is None:
-                break
-        running.close()
-        package.sweep(spec(), out)
-        assert results(out) == whole
+@pytest.mark.parametrize("number", [pytest.param(4, marks=pytest.mark.nightly), 20])
+def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path: Path, number: int) -> None:
+    running = engine.execute(engine.resolve_sweep(spec(), tmp_path), tmp_path)
+    for _ in range(number):
+        if next(running, None) is None:
+            break
+    running.close()
+    package.sweep(spec(), tmp_path)
+    assert results(tmp_path) == results(raced)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["torn", "changed", "link"])
+@pytest.mark.parametrize("damage", ["torn", pytest.param("changed", marks=pytest.mark.nightly), "link"])
 def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage: str) -> None:
     path = copy / "decisions.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)

@@ -25,7 +25,7 @@ def long(tiny) -> Callable[..., SweepSpec]:
 
     def make(**sections: dict[str, Any]) -> SweepSpec:
         data: dict[str, dict[str, Any]] = {
-            "sweep": {"compute": 50_000_000},
+            "sweep": {"compute": 30_000_000},
             "grid": {"rollouts_per_problem": [2]},
             "evaluation": {"points": 60},
         }

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -153,14 +154,14 @@ def engine_of(command: str) -> Iterator[Callable[[SweepSpec, Path], subprocess.P
     """Give a sweep's command, in a process that a test may hurt."""
     with ExitStack() as stack:
 
-        def start(spec: SweepSpec, out: Path) -> subprocess.Popen[str]:
+        def start(spec: SweepSpec, out: Path, **more: Any) -> subprocess.Popen[str]:
             sections = spec.model_dump(mode="json", exclude_unset=True)
             settings = [
                 f"--set={section}.{key}={json.dumps(value)}"
                 for section, keys in sections.items()
                 for key, value in keys.items()
             ]
-            process = subprocess.Popen([command, "sweep", f"--out={out}", *settings], text=True)
+            process = subprocess.Popen([command, "sweep", f"--out={out}", *settings], text=True, **more)
             stack.callback(process.wait)
             stack.callback(process.kill)
             return process
@@ -280,29 +281,23 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def test_jobs_of_an_engine_that_was_killed(
+def test_an_engine_that_is_killed_and_ctrl_c_for_the_next(
     make, engine_of, spec, truth, held, tmp_path: Path, wait_for, same
 ) -> None:
-    """The next one waits for those at work and for those that wait, and makes no second for any."""
+    """The next one waits for the jobs that it finds, at work or not, and makes no second for any.
+
+    With Ctrl-C the jobs at work end with their state, those that wait do not begin, and none is left behind.
+    """
     out = tmp_path / "out"
     process = engine_of(spec, out)
     wait_for(lambda: len(held(out)) == 2 and len(jobs("PENDING")) == 1)
     process.kill()
     process.wait()
-    for pid in held(out).values():
-        os.kill(pid, signal.SIGCONT)
-    events = make(spec, out)
-    assert len(told(events)) == 3
-    assert all("already executes the run; waiting" in cause for cause in told(events))
-    assert engine.status(out)["done"] == submitted(out) == 3
-    same(SweepStore(out).collect(), truth)
-
-
-def test_ctrl_c(make, engine_of, spec, truth, held, tmp_path: Path, wait_for, same) -> None:
-    """Jobs at work end with their state, those that wait do not begin, and none is left behind."""
-    out = tmp_path / "out"
-    process = engine_of(spec, out)
-    wait_for(lambda: len(held(out)) == 2 and len(jobs("PENDING")) == 1)
+    notes = tmp_path / "notes"
+    with notes.open("w") as file:
+        process = engine_of(spec, out, stderr=file)
+    wait_for(lambda: notes.read_text().count("already executes the run; waiting") == 3)
+    assert submitted(out) == 3
     process.send_signal(signal.SIGINT)
     wait_for(lambda: not jobs("PENDING"))
     for pid in held(out).values():

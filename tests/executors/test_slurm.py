@@ -174,20 +174,20 @@ def slurm_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sbatch_squeue_and_a_machine_that_fails(
     make, tmp_path: Path, long, holder, with_a_state, same, slurm_commands: Path
 ) -> None:
-    out, killed = tmp_path / "out", []
+    out, killed, one_run = tmp_path / "out", [], {"sweep": {"seeds": 1}}
 
     def kill(event: Event) -> None:
         if not killed and event.run_id in with_a_state(out):
             killed.append(event.run_id)
             os.kill(holder(out, event.run_id), signal.SIGKILL)
 
-    events = make(long(executor={"kind": "slurm"}), out, kill)
+    events = make(long(**one_run, executor={"kind": "slurm"}), out, kill)
     (again,) = [e for e in events if e.kind == "warning"]
     assert again.run_id == killed[0]
     assert "ended (NODE_FAIL); isolaw repeats the run from step" in again.cause
-    assert engine.status(out)["done"] == 2
-    assert len(list(slurm_commands.iterdir())) == 3
-    same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
+    assert engine.status(out)["done"] == 1
+    assert len(list(slurm_commands.iterdir())) == 2
+    same(SweepStore(out).collect(), engine.sweep(long(**one_run), tmp_path / "inline"))
 
 
 def test_what_sbatch_refuses_of_the_first_ends_the_sweep(

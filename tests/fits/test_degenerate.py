@@ -549,7 +549,7 @@ def test_whatever_the_runs(
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 8)
 @given(st.data())
 def test_whatever_the_curves(synthetic: Make, data: st.DataObject) -> None:
     """Curves of any height and pace, with and without noise."""

@@ -37,7 +37,8 @@ def watch(event, arguments):
         os._exit(78)
 
 def attempt(*sources, **more):
-    for settings in (None, {"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}):
+    # The first round is there for the imports, for which one of them is enough.
+    for settings in ({"n": 8, "B_p": 16, "framework": "veRL"}, None)[: 1 + round]:
         try:
             isolaw.readers.survey.survey(sources, HowToRead.of(set=settings or (), **more)).runs
         except IsolawError:
@@ -45,7 +46,8 @@ def attempt(*sources, **more):
 
 before = None
 for round in range(2):
-    paths = sorted(Path(".").rglob("*"))
+    # All modules have the same content: one of each folder will do.
+    paths = sorted(p for p in Path(".").rglob("*") if p.suffix != ".py" or p.stem == "evil")
     attempt(".")
     for path in paths:
         attempt(path)

@@ -48,7 +48,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[*SHARED, *CASES])
+# They differ from the others in what is drawn, and not in how a figure is made of it.
+VARIANTS = ("hill", "paper, refused", "no draws", "narrow")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(c, marks=[pytest.mark.nightly] * (c in VARIANTS)) for c in (*SHARED, *CASES)],
+)
 def study(request: pytest.FixtureRequest, synthetic: Make, shared: SharedLaws) -> FittedRuns:
     if (name := request.param) in SHARED:
         return FittedRuns.of(shared.law(SHARED[name]), shared.runs(SHARED[name]))

@@ -116,10 +116,10 @@ def test_a_marker_that_no_parser_likes(tmp_path: Path, tiny, isolaw, marker: str
 @pytest.mark.slow
 def test_random_damage(command: str) -> None:
     """A few of the cases that `make fuzz` has a thousand of."""
-    fuzz = [sys.executable, "-P", ROOT / "fuzz" / "store.py", "--cases", "5", "--seed", "12151"]
+    fuzz = [sys.executable, "-P", ROOT / "fuzz" / "store.py", "--cases", "3", "--seed", "12151"]
     done = subprocess.run(fuzz, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "5  cases" in done.stdout
+    assert "3  cases" in done.stdout
 
 
 def test_a_line_that_finds_no_room_is_an_error_and_not_half_a_line(tmp_path: Path, tiny, same) -> None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,9 +98,8 @@ def made(request: pytest.FixtureRequest) -> Made:
         if not (folder / "complete").is_file():
             shutil.rmtree(folder, ignore_errors=True)
             _warmed().save_pretrained(folder / "warm")
-            command = [sys.executable, str(EXAMPLES / "tiny_model.py"), str(folder), "--pool", "2500"]
-            command += ["--model", str(folder / "warm")]
-            subprocess.run(command, check=True, capture_output=True)
+            # In this process, which has imported torch: other workers wait for it.
+            importlib.import_module("tiny_model").build(folder, 2500, model=folder / "warm")
             unseen = {problem.id for problem in read_files([folder / "pool.jsonl"])}
             parts: dict[str, list[Problem]] = {"train": [], "validation": []}
             for problem in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):

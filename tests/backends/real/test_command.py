@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,23 @@ from isolaw.documents.reading import toml_text
 
 TRL = Path(sys.prefix) / "trainers/trl"
 EXAMPLES = Path(__file__).parents[3] / "examples"
+# Imports what examples/trl_grpo.py does: it takes TRL as long as all the rest of the test.
+IMPORTS = f"""
+import sys
+sys.path.insert(0, {str(TRL)!r})
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+"""
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(params=["trl", pytest.param("jsonl", marks=pytest.mark.nightly)])
-def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def data(
+    request: pytest.FixtureRequest,
+    made: Any,
+    preload: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Any]:
     """A sweep of a run with a trainer."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):  # of earlier tests
         monkeypatch.delenv(name, raising=False)
@@ -35,9 +48,11 @@ def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TRL), os.environ.get("PYTHONPATH", "")]))
         own = ["--model", str(made.model), "--problems", str(made.easy), "--report_to", "none"]
         words = ["trl_grpo.py", *own, "--use_cpu", "true", "--bf16", "false"]
+        python = str(preload(IMPORTS) / "python")
         more = {"framework": "trl"}
     else:
         words = ["grpo_jsonl.py", str(made.model), str(made.easy)]
+        python = sys.executable
         more = {"log": "{out}/metrics.jsonl", "checkpoints": "step-{step}/optimiser.pt"}
     return {
         "sweep": {"backend": "command", "compute": 192, "seeds": [3]},
@@ -45,7 +60,7 @@ def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPa
         "recipe": {"lr": 1e-2} | ({"max_response_tokens": 6} if request.param == "trl" else {}),
         "problems": {"set": "easy"},
         "evaluation": {"points": 6},
-        "command": {"run": [sys.executable, str(EXAMPLES / words[0]), *words[1:]], **more},
+        "command": {"run": [python, str(EXAMPLES / words[0]), *words[1:]], **more},
         "executor": {"jobs": 1},
     }
 

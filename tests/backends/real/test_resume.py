@@ -19,7 +19,7 @@ from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-STEPS = 36
+STEPS = 20
 
 
 @pytest.fixture(scope="module")

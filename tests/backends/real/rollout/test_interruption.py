@@ -117,7 +117,8 @@ def test_a_phrase_that_the_model_cannot_say_is_refused_and_one_that_it_can_needs
     assert "too long" in said("=" * 12)  # 32 tokens of context, prompts of up to 9
 
 
-@pytest.fixture(params=["vllm", "transformers_sampler"])
+# train/test_loop.py compares vLLM's with the trainer's over a run.
+@pytest.fixture(params=[pytest.param("vllm", marks=pytest.mark.nightly), "transformers_sampler"])
 def sampler(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 

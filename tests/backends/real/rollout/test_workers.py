@@ -83,6 +83,14 @@ KINDS: dict[str, tuple[str, str | float | re.Pattern[str]]] = {
 
 # Others of the kinds end in the same way.
 VARIANTS = {
+    "sleeps",
+    "waits for a process",
+    "has a program write to every file",
+    "uses a pool for its tests",
+    "is killed",
+    "leaves",
+    "raises 50 MB",
+    "recurses",
     "turns the alarm off",
     "blocks the alarm",
     "waits for a fork",

@@ -82,7 +82,7 @@ sys.exit(run())
 
 
 @pytest.mark.slow
-def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
+def test_a_dry_run_needs_the_shape_of_the_model_alone(commands: Path, tmp_path: Path) -> None:
     """Neither weights nor a tokenizer, nor any package of the real backend: a known name or a config.json."""
     (tmp_path / "sums").mkdir()
     for part, sums in (("train", range(64)), ("validation", range(64, 80))):
@@ -100,7 +100,11 @@ def test_a_dry_run_needs_the_shape_of_the_model_alone(tmp_path: Path) -> None:
         given = (f"--set={each}" for each in settings)
         command = ["sweep", "--backend=real", "--out=out", *given, *words]
         return subprocess.run(
-            [sys.executable, "-c", _BARE, *command], capture_output=True, text=True, check=False, cwd=tmp_path
+            [commands / "python", "-c", _BARE, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
         )
 
     hours = []

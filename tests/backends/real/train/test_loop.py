@@ -487,7 +487,7 @@ def test_runs_of_several_models_in_one_process(train, made, tmp_path: Path) -> N
     assert curves[1]["train", "reward"] == curves[0]["train", "reward"]
 
 
-@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("sampler", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
 def test_bfloat16_with_and_without_a_float32_head(train, sampler: str) -> None:
     for head in (False, True):
         curve = train(
