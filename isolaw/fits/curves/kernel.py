@@ -116,59 +116,56 @@ def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
 def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
     """Fit the data sets from ``first`` up to but not including ``last``, and write the results into ``out``.
 
-    Each row of ``out`` contains low, slope, the sum of squares, the status and θ.
+    Levenberg–Marquardt begins at each of the grid's best local minima. Each row of ``out`` contains low,
+    slope, the sum of squares, the status and θ.
     """
+    free, dims, points = np.isnan(low), grid.shape[1], grid.shape[0]
+    shape = np.empty(dims)
+    sse, slopes, minimum = np.empty(points), np.empty(points), np.empty(points, dtype=np.bool_)
     for d in range(first, last):
         y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
-        sw = wy = 0.0
+        sw = wy = total = 0.0
         for p in range(x.size):
             sw += w[p]
             wy += w[p] * y[p]
-        for k in range(out.shape[1]):
-            out[d, k] = 3.0 if k == 3 else 0.0
-        if sw > 0 and np.isfinite(wy):
-            origin = wy / sw if np.isnan(low) else low
-            _search(code, x, log_x, y, w, origin, np.isnan(low), grid, grid_s, neighbours, lo, hi, out[d])
-
-
-@njit(cache=True, nogil=True)
-def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
-    """Run Levenberg–Marquardt from the grid's best local minima, and write the best fit into ``out``."""
-    # The fallback if y does not rise: a constant, with an arbitrary shape.
-    dims, points, sw, total = grid.shape[1], grid.shape[0], 0.0, 0.0
-    for p in range(x.size):
-        sw += w[p]
-        total += w[p] * (y[p] - origin) ** 2
-    out[0], out[1], out[2], out[3] = origin, 0.0, total, 2
-    for k in range(dims):
-        out[4 + k] = grid[0, k]
-    if free and total <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
-        return
-    sse, slopes, minimum = np.empty(points), np.empty(points), np.empty(points, dtype=np.bool_)
-    _grid_sse(grid_s, y, w, origin, free, sw, total, sse, slopes)
-    tie, nothing, any_best = _TIE * total, _NOTHING * total, False
-    for g in range(points):
-        minimum[g] = sse[g] < np.inf
-        for other in neighbours[g]:
-            if other != g and _better(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
-                minimum[g] = False
-    shape = np.empty(dims)
-    for _ in range(_STARTS):
-        best = -1
-        for g in range(points):
-            if minimum[g] and (best < 0 or _better(sse[g], slopes[g], sse[best], slopes[best], tie, False)):
-                best = g
-        if best < 0:
-            break
-        minimum[best] = False
+        if not (sw > 0 and np.isfinite(wy)):
+            for k in range(4 + dims):
+                out[d, k] = 3.0 if k == 3 else 0.0
+            continue
+        origin = wy / sw if free else low
+        for p in range(x.size):
+            total += w[p] * (y[p] - origin) ** 2
+        # The fallback if y does not rise: a constant, with an arbitrary shape.
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = origin, 0.0, total, 2
         for k in range(dims):
-            shape[k] = grid[best, k]
-        status, base, slope, value = _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape)
-        if not any_best or _better(value, slope, out[2], out[1], tie, False):
-            out[0], out[1], out[2], out[3] = base, slope, value, status
+            out[d, 4 + k] = grid[0, k]
+        if free and total <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
+            continue
+        _grid_sse(grid_s, y, w, origin, free, sw, total, sse, slopes)
+        tie, nothing, any_best = _TIE * total, _NOTHING * total, False
+        for g in range(points):
+            minimum[g] = sse[g] < np.inf
+            for other in neighbours[g]:
+                if other != g and _better(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
+                    minimum[g] = False
+        for _ in range(_STARTS):
+            best = -1
+            for g in range(points):
+                if minimum[g] and (
+                    best < 0 or _better(sse[g], slopes[g], sse[best], slopes[best], tie, False)
+                ):
+                    best = g
+            if best < 0:
+                break
+            minimum[best] = False
             for k in range(dims):
-                out[4 + k] = shape[k]
-            any_best = True
+                shape[k] = grid[best, k]
+            status, base, slope, value = _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape)
+            if not any_best or _better(value, slope, out[d, 2], out[d, 1], tie, False):
+                out[d, 0], out[d, 1], out[d, 2], out[d, 3] = base, slope, value, status
+                for k in range(dims):
+                    out[d, 4 + k] = shape[k]
+                any_best = True
 
 
 @njit(cache=True, nogil=True, inline="always")
