@@ -109,14 +109,14 @@ class _CommandBackend(Backend):
         """Return the command of each run; the names of several machines are not known yet."""
         from isolaw.backends.command.training import FIRST
 
-        shown_commands = []
+        commands = []
         for spec in runs:
             options = CommandOptions.of(spec)
             values = template.values_of(spec, options, str(folder(spec) / FIRST), nodes=["localhost"] * nodes)
             if nodes > 1:
                 values |= {name: f"{{{name}}}" for name in ("node_list", "head_address")}
             command = template.command_of(options, values)
-            shown_commands.append(
+            commands.append(
                 {
                     "run_id": spec.run_id,
                     "run": f"{_configuration(spec)}: {spec.steps:,} steps",
@@ -126,7 +126,7 @@ class _CommandBackend(Backend):
                     "line": command.line,
                 }
             )
-        return Outlook(commands=shown_commands)
+        return Outlook(commands=commands)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train with the command from the start or from ``ctx.state``; yield the checkpoints in its log."""
@@ -178,15 +178,14 @@ def script(spec: RunSpec, folder: Path, sweep_directory: Path) -> list[str]:
     options = CommandOptions.of(spec)
     out, done, checkpoint = training.place(folder, options)
     (out / training.BEGUN).unlink(missing_ok=True)
-    out_marker = "@isolaw-out@"  # replaced by $out when words are quoted
+    marker = "@isolaw-out@"  # replaced by $out when words are quoted
 
     def quoted(word: str) -> str:
-        return (
-            '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(out_marker)) or "''"
-        )
+        parts = (shlex.quote(part) if part else "" for part in word.split(marker))
+        return '"$ISOLAW_OUT"'.join(parts) or "''"
 
-    resume = checkpoint and out_marker + checkpoint.removeprefix(str(out))
-    values = template.values_of(spec, options, out_marker, resume, done)
+    resume = checkpoint and marker + checkpoint.removeprefix(str(out))
+    values = template.values_of(spec, options, marker, resume, done)
     command = template.command_of(options, values, quoted)
     environment = {key: value for key, value in command.environment.items() if key != "ISOLAW_OUT"}
     return [

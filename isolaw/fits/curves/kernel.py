@@ -3,7 +3,7 @@
 Most functions work on one data set: arrays x, y and weights w of shape (P,), and one or two shape parameters
 θ. The level of the line is fitted if ``free`` is true, and equals ``origin`` otherwise. The family codes are
 defined in `isolaw.fits.curves.varpro.CODES`, and the statuses in its `FitStatus`. Numba caches the compiled
-code on disk.
+code on disk. Loops replace slices and array expressions, which take Numba three times as long to compile.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def value(known: dict[str, Any], name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "framework",
-    [  # These take longest to import: ms-swift's is TRL's in the main, SkyRL's is OmegaConf, as veRL's
+    [  # These take longest to import, and resemble others: ms-swift uses TRL's, SkyRL OmegaConf like veRL.
         pytest.param(name, marks=[pytest.mark.nightly] * (name in ("ms-swift", "SkyRL"))) for name in CHECKED
     ],
 )

@@ -59,9 +59,7 @@ class Packed:
     targets: Tensor  # the drawn response tokens, without inserted tokens, shape (K,)
     mask: Tensor  # mask of the drawn response tokens of all rows, shape (R, T)
     distinct_mask: Tensor  # the same mask for the distinct rows, which are packed, shape (U, T)
-    distinct_index: (
-        Tensor | None
-    )  # index of the distinct row of each row, shape (R,); None if all are distinct
+    distinct_index: Tensor | None  # each row's distinct row, shape (R,); None if all are distinct
 
     def by_row(self, values: Tensor) -> Tensor:
         """Return values of shape (…, K), one for each target, as (…, R, T), with zeros outside the mask."""
