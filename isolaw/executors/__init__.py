@@ -10,10 +10,8 @@ import importlib.util
 import math
 import os
 import re
-import secrets
 import shutil
 import socket
-import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -229,11 +227,6 @@ def run(
     if chosen.kind == "inline":
         yield from _inline(SweepStore(directory), waiting)
         return
-    if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
-        # Ray reads these variables at import. They prevent other users of this machine from submitting tasks
-        # to the cluster.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # imports its library
     yield from executor.run(directory, waiting, chosen, each)
 

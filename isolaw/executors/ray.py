@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -24,6 +25,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -87,12 +89,15 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
     Ray's servers listen on all interfaces unless the machine's address is loopback. Ray uses loopback only on
     systems on which it considers clusters impossible, and this function makes it do so on any system. Ray
     also makes the folders of its Unix sockets writable for all users, so isolaw creates them in a private
-    folder. `executors.run` sets the cluster's token.
+    folder. A token prevents other users of this machine from submitting tasks to the cluster.
     """
-    before = os.environ.get(_CLUSTERS)
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    variables = {_CLUSTERS: "0", **{name: os.environ.get(name, value) for name, value in secret.items()}}
+    before = {name: os.environ.get(name) for name in variables}
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
-    os.environ[_CLUSTERS] = "0"  # for the processes that Ray starts
+    os.environ.update(variables)  # for the processes that Ray starts
     ray_constants.ENABLE_RAY_CLUSTER = False
+    _read_secret()
     options["_node_ip_address"] = "127.0.0.1"
     where = os.environ.get("RAY_TMPDIR", "/tmp")  # as Ray's default; socket paths must be short
     try:
@@ -103,9 +108,21 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = possible
-        del os.environ[_CLUSTERS]
-        if before is not None:
-            os.environ[_CLUSTERS] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        _read_secret()
+
+
+def _read_secret() -> None:
+    """Make Ray read the variables of its token again; Ray reads them only when it is imported.
+
+    With the token of a local cluster, this process would refuse every message of a cluster without a token,
+    and wait forever.
+    """
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _room(each: Resources, starts: bool) -> Iterator[Event]:

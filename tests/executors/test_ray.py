@@ -113,6 +113,20 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
     assert engine.status(tmp_path)["waiting"] == 4
 
 
+@pytest.mark.nightly
+def test_a_cluster_after_one_of_this_machine(tmp_path: Path, tiny, on_ray) -> None:
+    """The token of the local cluster is gone with it: the other cluster has none, and its workers are heard."""
+    few = {"sweep": {"seeds": 1}, "grid": {"rollouts_per_problem": [4]}}
+    here, there, again = ({"kind": "ray"}, on_ray(), {"kind": "ray"})
+    for number, where in enumerate((here, there, again)):
+        stop = threading.Event()
+        timer = threading.Timer(120, stop.set)
+        timer.start()
+        kinds = [e.kind for e in events_of(tiny(**few, executor=where), tmp_path / str(number), stop)]
+        timer.cancel()
+        assert kinds[-1] == "done"
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
 def test_no_cluster_there(tmp_path: Path, tiny, address: str) -> None:
     spec = tiny(executor={"kind": "ray", "address": address})
