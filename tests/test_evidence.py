@@ -132,7 +132,7 @@ def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, comma
     ("backends", "said", "value"),
     [
         (["bandit", "real"], "Partly simulated runs. ", "partly"),
-        ([None], "", False),  # of a log that says nothing
+        pytest.param([None], "", False, marks=pytest.mark.nightly),  # of a log that says nothing
     ],
     ids=["mixed", "unknown"],
 )

@@ -84,6 +84,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return out / "site"
 
 
+@pytest.mark.nightly
 def test_links_of_the_site_lead_somewhere_and_it_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = {
         path: _Page(path.read_text()) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
@@ -117,6 +118,7 @@ def test_the_site_lists_every_code_of_a_flag(site: Path) -> None:
         assert f">{code.value}</span>" in page, code
 
 
+@pytest.mark.nightly
 def test_the_site_in_a_browser(site: Path) -> None:
     """From disk: the search finds, no page is wider than a telephone, and nothing comes from a network."""
     names = ("chromium", "chromium-browser", "google-chrome")

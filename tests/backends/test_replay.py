@@ -134,6 +134,7 @@ SMALL = "problems_per_batch,rollouts_per_problem,seed,step,r\n" + "".join(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> None:
     """Identity has the hash of what was planned; other numbers must not be recorded under it."""
@@ -147,6 +148,7 @@ def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> No
     assert engine.status(out)["done"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_table_that_disappeared_fails_and_is_retried(tmp_path: Path) -> None:
     spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"

@@ -195,6 +195,7 @@ BEGINNINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "begin",

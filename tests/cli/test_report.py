@@ -35,6 +35,7 @@ def sweep(tiny: Callable[..., SweepSpec], tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_json(isolaw: Call, table: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
@@ -100,6 +101,7 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
     columns = ("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n", "--set", "B_p=512")

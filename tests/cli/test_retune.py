@@ -53,6 +53,7 @@ def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
         assert isolaw("predict", path, "--compute", 1e6)[0] == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--where", "lr=0.08", "--draws", 0, "--json")

@@ -205,6 +205,7 @@ def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_p
     same(*(pd.read_parquet(d / "points.parquet") for d in (out, tmp_path / "whole")))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupted_twice_it_ends_at_once(command: str, file: Path, tmp_path: Path, ended) -> None:
     """Its runs are minutes from their next checkpoint."""

@@ -166,6 +166,7 @@ def test_a_smaller_grid_than_the_races_is_refused(copy: Path) -> None:
         engine.resolve_sweep(spec(grid={"rollouts_per_problem": [2, 4, 8, 16]}), copy)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_recorded_runs_need_not_fill_the_grid(raced: Path, tmp_path: Path) -> None:
     points = package.read(raced).points
@@ -198,6 +199,7 @@ def test_decisions_are_json_a_user_can_read(raced: Path) -> None:
     assert lines[-1]["ending"] in list(Ending)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_grid_that_grows_around_the_best_is_looked_at(raced: Path, copy: Path) -> None:
     best = read(SweepStore(raced))[-1].best
@@ -222,6 +224,7 @@ def test_what_is_pinned_cannot_be_forbidden() -> None:
     assert [issue.where for issue in raised.value.issues] == ["design.pinned"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_decisions_of_another_sweep_count_for_nothing(copy: Path, tmp_path: Path) -> None:
     """They are of other runs, whatever their checksums say."""

@@ -123,6 +123,7 @@ if MOUNTS:
         same(pd.read_parquet(here / "again" / "points.parquet"), whole)
         assert not list((here / "again").rglob("*.tmp"))
 
+    @pytest.mark.nightly
     @pytest.mark.slow
     def test_a_disk_that_turns_read_only(here: Path, whole: pd.DataFrame, in_a_shell, same) -> None:
         """A read-only mount comes over the directory while runs are at work, and goes."""

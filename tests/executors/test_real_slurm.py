@@ -249,6 +249,7 @@ def test_jobs_that_have_to_make_room(make, spec, truth, held, tmp_path: Path, sa
     same(SweepStore(out).collect(), truth)
 
 
+@pytest.mark.nightly
 def test_a_time_out(make, spec, truth, held, tmp_path: Path, same) -> None:
     """Every 30 s SLURM looks for jobs that have a minute left, or less: with `time = 1` that is any job.
 
@@ -387,6 +388,7 @@ def dies(out: Path, checkpoint: str) -> Callable[[Event], None]:
     return die
 
 
+@pytest.mark.nightly
 def test_a_command_over_two_machines_one_of_which_dies(make, pair: Path, whole, tmp_path: Path) -> None:
     """It starts once, with the names of its machines; after the death it continues from its checkpoint."""
     (port,), out = free_ports(1), tmp_path / "out"

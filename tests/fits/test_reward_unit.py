@@ -53,7 +53,10 @@ SCALED = [(100.0, 0.0, 100.0), (0.01, 0.0, 0.01), (1.0, 50.0, 1.0), (1000.0, -30
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "shift", "unit"), SCALED)
+@pytest.mark.parametrize(
+    ("scale", "shift", "unit"),
+    [*(pytest.param(*s, marks=pytest.mark.nightly) for s in SCALED[:3]), SCALED[3]],
+)
 def test_a_prediction_scales_with_the_metric(scale: float, shift: float, unit: float) -> None:
     assert law(scale, shift).document.tolerance == 0.005 * unit
     for prediction, base in zip(predicted(scale, shift), predicted(1.0, 0.0), strict=True):

@@ -458,7 +458,7 @@ LARGE: dict[str, tuple[str, Callable[[Path], Path], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[pytest.mark.nightly] * (c == "state of one text")) for c in LARGE]
+    "case", [pytest.param(c, marks=[pytest.mark.nightly] * (c != "export of one line")) for c in LARGE]
 )
 def test_large_files(tmp_path: Path, case: str) -> None:
     name, build, match = LARGE[case]
@@ -537,7 +537,7 @@ def test_a_tables_integer_of_400_digits_is_not_finite(tmp_path: Path, list_of: b
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    ["repeated", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("distinct", "view")), "decimals"],
+    [*(pytest.param(k, marks=pytest.mark.nightly) for k in ("repeated", "distinct", "view")), "decimals"],
 )
 def test_a_small_parquet_file_takes_no_500_mb(tmp_path: Path, kind: str) -> None:
     path, long = tmp_path / "t.parquet", "x" * 300_000
@@ -562,6 +562,7 @@ def test_a_small_parquet_file_takes_no_500_mb(tmp_path: Path, kind: str) -> None
     assert megabytes < 700  # 250 MB of them without a file
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_long_text_column_is_read_whole(tmp_path: Path) -> None:
     """Arrow repeats all texts so far with each batch of rows: 5 GB for 100 MB."""

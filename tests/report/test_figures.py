@@ -105,6 +105,7 @@ def test_a_figure_is_the_chart_of_the_page(study: FittedRuns, predicted: Budgets
         same(chart, drawn(chart, len(study.levels), simulated))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["B_p"], indirect=True)
 def test_the_same_law_gives_the_same_files(study: FittedRuns, tmp_path: Path) -> None:

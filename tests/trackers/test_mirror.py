@@ -119,6 +119,7 @@ def test_extended_and_run_again(tracker: str, spec, tmp_path: Path) -> None:
     assert_each_once(out, tracker)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tracker", ALL)
 def test_interrupted_anywhere_and_continued(
     tracker: str, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -197,8 +197,9 @@ def value(known: dict[str, Any], name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "framework",
-    [  # These take longest to import, and resemble others: ms-swift uses TRL's, SkyRL OmegaConf like veRL.
-        pytest.param(name, marks=[pytest.mark.nightly] * (name in ("ms-swift", "SkyRL"))) for name in CHECKED
+    [  # They take long to import.
+        pytest.param(name, marks=[pytest.mark.nightly] * (name not in ("veRL", "OpenRLHF")))
+        for name in CHECKED
     ],
 )
 def test_the_frameworks_own_parser_understands(

@@ -76,6 +76,7 @@ def test_verls_reward_reads_the_answers(day: Path) -> None:
             assert row["prompt"][0]["content"].endswith('"####".')
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_verls_parser_reads_the_commands(day: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,6 +463,7 @@ def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made
         assert row["worst@4"] == pytest.approx((rows["correct"] == 4).mean())
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_runs(

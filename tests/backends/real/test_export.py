@@ -47,7 +47,7 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("stage", "dtype"),
-    [(0, "float32"), pytest.param(2, "bfloat16", marks=pytest.mark.nightly), (3, "bfloat16")],
+    [(0, "float32"), *(pytest.param(stage, "bfloat16", marks=pytest.mark.nightly) for stage in (2, 3))],
 )
 def test_its_logits_are_the_trainers(
     made: Any, made_runs: Any, tmp_path: Path, stage: int, dtype: str

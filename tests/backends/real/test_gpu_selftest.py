@@ -122,6 +122,7 @@ def test_what_is_refused(
     assert (tmp_path / "foreign.json").read_text() == '{"format": "isolaw.law/1"}'
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_report_is_written_over_by_the_next(
     isolaw: Any, played: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from marked_processes import is_loopback, seen
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "real",
     [

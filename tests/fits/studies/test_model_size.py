@@ -254,6 +254,7 @@ def test_the_same_seed_draws_the_same() -> None:
     assert first.fits.K[0] == pytest.approx(other.fits.K[0], rel=1e-12)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
     """60 data sets of 3 runs: with 8 quantities, dependent within a data set."""

@@ -280,6 +280,7 @@ def test_flat_curves_are_not_determined(synthetic: Make) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_learning_rates_of_the_simulator() -> None:
     """What 40 seeds find is the truth; comparisons of 4 seeds each hold it, and name the faster one."""

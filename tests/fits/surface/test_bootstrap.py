@@ -317,6 +317,7 @@ def test_the_seed_decides(synthetic: Make) -> None:
     assert first.document.bootstrap.seed == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_order_of_the_table_does_not_matter(synthetic: Make) -> None:
     table = own_seeds(synthetic, noise=0.01).to_pandas()

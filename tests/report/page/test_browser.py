@@ -129,6 +129,7 @@ OVERLAPS = """() => {
 }"""
 
 
+@pytest.mark.nightly
 def test_no_text_lies_over_another_at_any_width(visit: Visitor, made: SimpleNamespace) -> None:
     page = visit(made.page, width=360)
     for box in [plot.bounding_box() for plot in page.locator(".plot svg.main-svg").all()]:

@@ -96,6 +96,7 @@ def test_a_hung_worker_is_ended_and_replaced(verified: Math) -> None:
     assert worker_of(verified).pid != hung.pid
 
 
+@pytest.mark.nightly
 @needs_math_verify
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
@@ -106,6 +107,7 @@ def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
     assert verified.failures == 1
 
 
+@pytest.mark.nightly
 @needs_math_verify
 @pytest.mark.slow
 @waits

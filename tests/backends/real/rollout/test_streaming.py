@@ -31,6 +31,7 @@ def finished(stream, ticket: int):
     raise AssertionError("never drawn")
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_new_weights_draw_the_next_token_of_every_response(vllm, made) -> None:

@@ -63,6 +63,7 @@ def difference(sampler: Any, model: Any) -> float:
     return float(torch.cat(gaps).mean())
 
 
+@pytest.mark.nightly
 def test_any_weight_that_does_not_arrive_is_found_at_once(
     model: tuple[str, Any], ended_samplers: None
 ) -> None:

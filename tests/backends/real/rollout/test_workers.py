@@ -158,6 +158,7 @@ def test_each_is_ended_in_time_and_counted(what: str, function: str) -> None:
         reward.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_failures_in_a_row_end_the_run(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +178,7 @@ def test_failures_in_a_row_end_the_run(function: str, monkeypatch: pytest.Monkey
     assert set(reward.kinds) == {"SIGSEGV"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_worker_that_does_not_read_is_late(function: str) -> None:

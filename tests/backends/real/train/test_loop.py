@@ -125,6 +125,7 @@ def test_an_evaluation_keeps_responses(train, made) -> None:
     assert none.last.rows == curve.last.rows  # it changes nothing that is measured
 
 
+@pytest.mark.nightly
 def test_several_rewards_are_recorded_and_the_first_decides_what_is_correct(train, reward) -> None:
     """The second is 1 for responses that are not correct either, and never enters avg@4."""
     second = reward("return 0.0 if response == answer else 1.0")["reward"]
@@ -156,6 +157,7 @@ def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved,
     assert worker.tokenizer.decode(worker.prompts["train"][0]) == f"7+{asked}-"
 
 
+@pytest.mark.nightly
 def test_responses_are_graded_while_others_are_drawn(run, monkeypatch: pytest.MonkeyPatch) -> None:
     """math-verify takes 7 ms a response, which a step would otherwise spend after its last response."""
     one = run(real={"reward": "math", "sampler": "vllm"})
@@ -360,7 +362,7 @@ def test_a_run_is_a_function_of_its_spec(train) -> None:
 # -- ScaleRL ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", ["vllm", pytest.param("transformers", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("sampler", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
 def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sampler: str) -> None:
     # An answer and its end take three or four tokens, so that some responses end by themselves.
     recipe = SCALE_RL | {"staleness": 2, "interrupt_at": [3, 4], "answer_tokens": 16}
@@ -382,6 +384,7 @@ def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sam
     assert batch.lengths.flatten().tolist() == rows.lengths
 
 
+@pytest.mark.nightly
 def test_the_length_penalty_is_taken_off_correct_responses(run, reward) -> None:
     """Of several rewards the first decides what is correct, and not the weighted sum."""
     recipe = {"overlong_buffer": 3, "overlong_on": "correct", "max_response_tokens": 4}
@@ -416,6 +419,7 @@ def test_scale_rl_learns(train, made) -> None:
 # -- the looks --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Path) -> None:
     shutil.copytree(made.easy, folder := tmp_path / "easy")
     shutil.copy(made.hard / "validation.jsonl", folder / "three.jsonl")
@@ -468,6 +472,7 @@ def tied(made, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_tied_embeddings(train, tied: Path, reward) -> None:
     more: dict[str, Any] = {
         "sweep": {"compute": 32 * 6},

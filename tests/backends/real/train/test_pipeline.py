@@ -69,6 +69,7 @@ def test_without_staleness_it_is_the_synchronous_run(
     assert train(**more, **ours).lines() == synchronous
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("sampler", "zero_stage", "ages"),
@@ -332,7 +333,8 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("asked", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("asked", [False, True])
 def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up after a while, at once where the run is asked to end, and with what it has started."""
     monkeypatch.setattr(children, "STOPPED_S", 600.0 if asked else 2.0)

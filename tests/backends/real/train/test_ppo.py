@@ -114,7 +114,9 @@ def explicit(one: Run, batch: Any, own: dict[str, Any], beta: float, gamma: floa
     return [([(a - mean) / deviation for a in raw], values, returns) for raw, values, returns in out]
 
 
-@pytest.mark.parametrize("more", [{}, INTERRUPTED], ids=["whole", "interrupted"])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, marks=pytest.mark.nightly), INTERRUPTED], ids=["whole", "interrupted"]
+)
 def test_an_update_is_that_of_plain_loops(run, made, more: dict[str, Any]) -> None:
     """Tokens that were inserted have no advantage, no target and no gradient: the next drawn one follows."""
     from transformers import AutoModelForCausalLM
@@ -233,6 +235,7 @@ def test_the_filter_leaves_out_mini_batches_without_any_rollout(run, reward) -> 
 # -- its state --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_it_continues_from_any_checkpoint_also_with_single_rollouts(resolved, train, tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "grid": {"problems_per_batch": [8], "rollouts_per_problem": [1]},

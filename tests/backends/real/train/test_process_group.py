@@ -55,6 +55,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_objects_travel_over_gloo_and_every_group_waits_for_hours(ranks: int, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def hurt(sections: Callable[..., Any], reward, sweep_file, command: str, tmp_pat
     return Hurt(flag, out, words, {**os.environ, "PYTHONPATH": path, "FLAG": str(flag)})
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_process_that_is_killed_or_fails(hurt: Hurt, ended, preloaded: Path) -> None:
