@@ -68,13 +68,13 @@ $(STAMPS)/real-cpu: requirements/real-cpu.txt $(STAMPS)/base
 	@touch $@
 
 # Each in a folder of its own, on PYTHONPATH where it is wanted: they ask for other versions of what isolaw uses.
-$(STAMPS)/trainers: requirements/trl.txt requirements/parsers.txt $(STAMPS)/real-cpu
-	@echo "installing TRL, and the parsers of other trainers (once)"
-	@for set in trl parsers; do \
-	  rm -rf $(VENV)/trainers/$$set && \
-	  $(PIP) --no-deps --target $(VENV)/trainers/$$set -r requirements/$$set.txt || exit 1; \
-	done
+$(STAMPS)/trl $(STAMPS)/parsers: $(STAMPS)/%: requirements/%.txt $(STAMPS)/base
+	@echo "installing requirements/$*.txt into $(VENV)/trainers/$* (once)"
+	@rm -rf $(VENV)/trainers/$*
+	@$(PIP) --no-deps --target $(VENV)/trainers/$* -r $<
 	@touch $@
+
+TRAINERS = $(STAMPS)/real-cpu $(STAMPS)/trl $(STAMPS)/parsers
 
 $(STAMPS)/real-gpu: requirements/real-gpu.txt $(STAMPS)/base
 	@echo "installing vLLM, DeepSpeed and PyTorch for GPUs (once)"
@@ -92,7 +92,7 @@ real-cpu: $(STAMPS)/base
 	@$(MAKE) --no-print-directory $(STAMPS)/real-cpu
 
 trainers: real-cpu
-	@$(MAKE) --no-print-directory $(STAMPS)/trainers
+	@$(MAKE) --no-print-directory $(TRAINERS)
 
 ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().on_gpu)'
 
@@ -119,7 +119,7 @@ SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 4)) --dist loadfile
 
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test
-	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; \
+	@if $(CPU_SET); then $(MAKE) --no-print-directory $(TRAINERS); \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python $(SIDE_BY_SIDE) -m "(slow or real) and not nightly"
 
@@ -154,7 +154,7 @@ test-kernels: $(STAMPS)/test
 nightly: test-matrix test-kernels fuzz
 	@mkdir -p build
 	$(BIN)/python scripts/mutants.py . --results build/mutants.jsonl
-	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; fi
+	@if $(CPU_SET); then $(MAKE) --no-print-directory $(TRAINERS); fi
 	$(BIN)/python -m pytest -m nightly
 
 docs: $(STAMPS)/docs

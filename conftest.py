@@ -20,15 +20,13 @@ _WITH_VLLM = (
     *("rollout/test_samplers", "rollout/test_difficulty"),
 )
 _LONG = (
-    *("test_docs", "test_site", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
+    *("test_docs", "executors/test_slurm", "executors/test_real_slurm", "executors/test_ray"),
     *("fits/test_degenerate", "report/page/test_browser", "store/test_killed"),
     "test_golden",
     *("backends/real/test_command", "backends/real/test_gpu_selftest", "backends/real/test_examples"),
-    "backends/real/test_nodes",
     *(
         "backends/real/train/test_pipeline",
         "backends/real/train/test_ranks",
-        "backends/real/test_resume",
         "backends/real/test_turns",
         "backends/real/train/test_memory",
         "backends/real/train/test_trainer",
