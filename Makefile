@@ -114,8 +114,8 @@ QUICK  = -m "not slow and not real"
 test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(QUICK)
 
-# Much of it waits for other processes, so four more than there are cores go side by side.
-SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 4)) --dist loadfile
+# Some of it waits for other processes, so two more than there are cores go side by side.
+SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 2)) --dist loadfile
 
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test

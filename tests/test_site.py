@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html.parser
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FEW_DRAWS = str(ROOT / "tests" / "few_draws.py")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 
 class _Page(html.parser.HTMLParser):
@@ -52,9 +51,9 @@ def kernels(folder: Path, python: Path) -> dict[str, str]:
     return {"IPYTHONDIR": str(folder / "ipython"), "JUPYTER_PATH": str(folder / "jupyter")}
 
 
-@pytest.fixture(scope="module", params=["off", pytest.param("force", marks=pytest.mark.nightly)])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as `make docs` builds it: a warning is an error; nightly every tutorial is executed, too.
+@pytest.fixture(scope="module")
+def site(preloaded: Path, hasty_shell: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` builds it: a warning is an error, and every tutorial is executed.
 
     With few draws (`few_draws`), since nobody reads the numbers, and in kernels that have imported isolaw.
     """
@@ -62,20 +61,14 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     out = tmp_path_factory.mktemp("docs")
     options = "-W --keep-going -E -q -d"
     assert f"sphinx-build {options} " in (ROOT / "Makefile").read_text()
-    executing = ["-D", f"nb_execution_mode={request.param}"]
-    if request.param == "off":  # only a kernel says in which language the cells are
-        executing += ["-D", "suppress_warnings=myst-nb.lexer"]
-        environment = dict(os.environ)
-    else:
-        preloaded, shell = map(request.getfixturevalue, ("preloaded", "hasty_shell"))
-        environment = shell | kernels(out, preloaded / "python")
+    environment = hasty_shell | kernels(out, preloaded / "python")
     command = [
         sys.executable,
         "-m",
         "sphinx",
         *options.split(),
         str(out / "doctrees"),
-        *executing,
+        *("-D", "nb_execution_mode=force"),
         "docs",
         str(out / "site"),
     ]
@@ -84,7 +77,6 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return out / "site"
 
 
-@pytest.mark.nightly
 def test_links_of_the_site_lead_somewhere_and_it_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = {
         path: _Page(path.read_text()) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
@@ -118,7 +110,6 @@ def test_the_site_lists_every_code_of_a_flag(site: Path) -> None:
         assert f">{code.value}</span>" in page, code
 
 
-@pytest.mark.nightly
 def test_the_site_in_a_browser(site: Path) -> None:
     """From disk: the search finds, no page is wider than a telephone, and nothing comes from a network."""
     names = ("chromium", "chromium-browser", "google-chrome")

@@ -60,6 +60,7 @@ def test_new_weights_draw_the_next_token_of_every_response(vllm, made) -> None:
     assert not stream.busy()
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.slow
 def test_what_is_dropped_is_gone(vllm) -> None:
