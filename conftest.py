@@ -27,6 +27,7 @@ _LONG = (
     *(
         "backends/real/train/test_pipeline",
         "backends/real/train/test_ranks",
+        "backends/real/test_resume",
         "backends/real/test_turns",
         "backends/real/train/test_memory",
         "backends/real/train/test_trainer",

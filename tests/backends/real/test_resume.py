@@ -55,7 +55,6 @@ def continued(out: Path) -> int:
     return max((run.last_state or 0 for run in begun if not run.recorded().done_compute), default=0)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_killed_sweeps(
     kills: int,
