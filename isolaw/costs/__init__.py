@@ -17,22 +17,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from isolaw.arguments import check_path
 from isolaw.config.sections import Count, Index, Positive, Section
-from isolaw.costs.recorded import RunTimes, fit
+from isolaw.costs.recorded import RunTimes, check_backend, fit, of_runs
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError, SpecError, Wording
 from isolaw.files import open_file
 from isolaw.registry import traits
 from isolaw.step_cost import Cost, CostOrigin, StepPart
-
-if TYPE_CHECKING:
-    from isolaw.costs.recorded import RunTimes
-
 
 _RATE = re.compile(r"([0-9]*\.?[0-9]+)/s@([0-9]{1,6})")
 
@@ -97,18 +93,17 @@ __all__ = ["Cost", "CostOrigin", "read"]
 
 def read(source: Any) -> Cost:
     """Return the cost model of a source with times, or of a rate (see `isolaw.read_cost`)."""
-    from isolaw.costs import recorded
     from isolaw.readers.read import read as read_runs
     from isolaw.runs import Runs
 
     if isinstance(source, Cost):
         return source
     if isinstance(source, Runs):
-        return recorded.of_runs(source)
+        return of_runs(source)
     if isinstance(source, Mapping):
         return _cost_of_steps(parse_section(_StepFile, source).step, "")
     if not isinstance(source, str | os.PathLike):
-        return recorded.of_runs(read_runs(source))
+        return of_runs(read_runs(source))
     if match := _RATE.fullmatch(str(source)):
         rate, gpus = float(match[1]), int(match[2])
         if not rate:
@@ -124,28 +119,27 @@ def read(source: Any) -> Cost:
     if path.suffix == ".csv" and (step_cost := _read_step_times(path)) is not None:
         return step_cost
     if path.is_dir() and (path / "sweep.json").exists():
-        return recorded.fit(_times_of_sweep(path), str(path))
+        return fit(_times_of_sweep(path), str(path))
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always", UserWarning)
-        cost = recorded.of_runs(read_runs(str(path)), str(path))
+        cost = of_runs(read_runs(str(path)), str(path))
     left_out = [str(warning.message) for warning in caught_warnings if warning.category is UserWarning]
     return replace(cost, notes=(*cost.notes, *left_out))
 
 
 def _times_of_sweep(path: Path) -> list[RunTimes]:
     """Return the recorded times of the runs in a sweep's directory."""
-    from isolaw.costs import recorded
     from isolaw.store import SweepStore
 
     store = SweepStore(path)
     times = []
     for run_id, spec in store.specs()[0].items():
-        recorded.check_backend(spec.backend, str(path))
+        check_backend(spec.backend, str(path))
         if lines := store.run(run_id).recorded().checkpoints:
             model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
             identity = (run_id, *spec.shape)
             if not traits(spec.backend).by_command:
-                times.append(recorded.RunTimes.of_lines(*identity, lines, model))
-            elif run_times := recorded.RunTimes.of_trainer(*identity, lines):
+                times.append(RunTimes.of_lines(*identity, lines, model))
+            elif run_times := RunTimes.of_trainer(*identity, lines):
                 times.append(run_times)
     return times

@@ -99,14 +99,15 @@ class _Point:
 
 @cache
 def _all_points() -> tuple[_Point, ...]:
-    out = []
+    points = []
     with FILE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             batch = int(row["problems_per_batch"]) if row["problems_per_batch"] else None
             low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
             n = Span(float(row["n_star"]), low, high)
-            out.append(_Point(row["source"], batch, float(row["compute"]), n, float(row["reward"] or "nan")))
-    return tuple(out)
+            compute, reward = float(row["compute"]), float(row["reward"] or "nan")
+            points.append(_Point(row["source"], batch, compute, n, reward))
+    return tuple(points)
 
 
 _PLAYBOOK = ("arXiv 2603.12151", "Qwen2.5-7B-Instruct", 7.6, "easy", 6000)

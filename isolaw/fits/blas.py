@@ -28,7 +28,7 @@ _limits: Any = None
 _libraries = cache(ThreadpoolController)
 
 
-def parallel_map(function: Callable[[S], T], items: Iterable[S], rows: int = _LEAST_ROWS) -> list[T]:
+def each(function: Callable[[S], T], items: Iterable[S], rows: int = _LEAST_ROWS) -> list[T]:
     """Apply ``function`` to each item on all cores, and return the results.
 
     Threads suffice, since NumPy and the kernels release the GIL. With matrices of few ``rows``, most of the

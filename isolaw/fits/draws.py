@@ -20,11 +20,11 @@ from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import LAWS, Logistic
+from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.model import Link, Start, StructuralModel
 from isolaw.fits.surface.observations import Observations
 
-Floats = NDArray[np.float64]
 _LOGISTIC = LAWS["logistic"].parameters
 
 
@@ -128,7 +128,7 @@ class LawPosterior:
             raise InputError(f"found {found}, of which the law has no run; expected {expected}")
         return Curves.from_parameters(self.document.curve, parameters)
 
-    def theta(self, name: str) -> NDArray[np.float64] | None:
+    def theta(self, name: str) -> Floats | None:
         """Return θ of a compared law, as an array of shape (1 + D, P): the estimate, then its draws."""
         return self.draws.laws.get(name)
 

@@ -92,8 +92,8 @@ class NStarPath:
 
 def strict_path(frontier: Frontier) -> NStarPath:
     """Return the paper's n*: the measured n with the highest curve."""
-    f = frontier
-    return NStarPath(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
+    log2_n = np.log2(frontier.levels)[frontier.strict]
+    return NStarPath(frontier.compute, frontier.levels, log2_n, frontier.best, frontier.below, frontier.above)
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> NStarPath:

@@ -23,11 +23,10 @@ from isolaw.errors import DataError
 from isolaw.evidence import LEVEL, REFUSED, Quantity
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import BatchHealth, HealthInfo
-from isolaw.fits.selection import differing
+from isolaw.fits.selection import Floats, differing
 from isolaw.runs import Runs
 
-_Floats = NDArray[np.float64]
-_Curve = dict[str, _Floats]  # step, value, n_problems and n_samples of one metric of one run
+_Curve = dict[str, Floats]  # step, value, n_problems and n_samples of one metric of one run
 _LEAST_EVALUATIONS = 6  # two windows that share no evaluation
 _FALSE_ALARMS = 0.01  # rate if the error is known; up to 4 % if it is estimated from ten evaluations
 _DRAWN_DOWN = 0.25  # smallest fall, as a share of the rise
@@ -54,7 +53,7 @@ class _Sign:
     after: float
 
 
-def find_sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) -> _Sign | None:
+def find_sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> _Sign | None:
     """Return the sign in one diagnostic of one run, or None if the diagnostic is healthy.
 
     ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
@@ -83,7 +82,7 @@ def find_sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) 
     return _fall_sign(ends, levels, float(values[0]), sigma, width)
 
 
-def _fall_sign(ends: _Floats, levels: _Floats, first: float, sigma: float, width: int) -> _Sign | None:
+def _fall_sign(ends: Floats, levels: Floats, first: float, sigma: float, width: int) -> _Sign | None:
     """Return a sign if the reward ends significantly below its peak, and None otherwise."""
     candidate_count = levels.size - width  # windows that share no evaluation with the last
     peak_index = int(np.argmax(levels[:candidate_count]))
@@ -95,7 +94,7 @@ def _fall_sign(ends: _Floats, levels: _Floats, first: float, sigma: float, width
     return _lasting_sign(name, ends, levels, peak, is_below)
 
 
-def _entropy_sign(ends: _Floats, levels: _Floats) -> _Sign | None:
+def _entropy_sign(ends: Floats, levels: Floats) -> _Sign | None:
     if levels[0] <= 0:
         return None
     exploded = np.flatnonzero(levels >= _ENTROPY_EXPLOSION * levels[0])
@@ -104,7 +103,7 @@ def _entropy_sign(ends: _Floats, levels: _Floats) -> _Sign | None:
     return _lasting_sign("entropy collapse", ends, levels, levels[0], levels <= _ENTROPY_COLLAPSE * levels[0])
 
 
-def _explosion_sign(metric: str, ends: _Floats, levels: _Floats, noise: float) -> _Sign | None:
+def _explosion_sign(metric: str, ends: Floats, levels: Floats, noise: float) -> _Sign | None:
     quarter_index = np.searchsorted(ends, ends / 4, side="right") - 1
     before = np.maximum(levels[quarter_index], noise)
     is_comparable = (quarter_index >= 0) & (ends[quarter_index] >= _WARM_UP) & (before > 0)
@@ -115,7 +114,7 @@ def _explosion_sign(metric: str, ends: _Floats, levels: _Floats, noise: float) -
 
 
 def _lasting_sign(
-    name: str, ends: _Floats, levels: _Floats, before: float, is_bad: NDArray[np.bool_]
+    name: str, ends: Floats, levels: Floats, before: float, is_bad: NDArray[np.bool_]
 ) -> _Sign | None:
     """Return a sign that lasts to the end of the run, with the step at which it began, or None."""
     if not is_bad[-1]:

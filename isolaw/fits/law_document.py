@@ -22,7 +22,7 @@ from isolaw.fits.surface.slices import Slices
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
 _FLAT_WITHIN = 0.5
 # Late falls, which a learning curve cannot show, are measured past 1 / this of a curve's compute.
-_LATE = 4
+_LATE_FACTOR = 4
 
 
 def parameters(
@@ -66,7 +66,7 @@ def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag], symb
     last_n = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
         return from_draws(float(path.levels[-1]), last_n[1:], "lower_bound", path.levels)
-    reason = _not_level(path, comparison, symbol)
+    reason = _why_not_level(path, comparison, symbol)
     if not reason:
         return estimated(last_n)
     flags.append(Flag(Code.NO_SATURATION, reason))
@@ -76,7 +76,7 @@ def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag], symb
     return estimated(last_n, "lower_bound")
 
 
-def _not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
+def _why_not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
     """Return the reason why the data do not show that n* levels off within the grid, or "" if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
@@ -212,14 +212,14 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
 
 def late_shortfall(c: Configuration, curve: Curves) -> float:
     """Return how far the reward is below its curve on average, beyond a quarter of the compute."""
-    is_late = c.checkpoints >= c.checkpoints[-1] / _LATE
+    is_late = c.checkpoints >= c.checkpoints[-1] / _LATE_FACTOR
     return float(np.mean(curve(c.checkpoints[is_late])[0] - c.mean[is_late]))
 
 
 def late_falls(cut: Slices, configurations: list[Configuration]) -> list[float]:
     """Return how far each configuration's reward ends below its highest reward, by the reward model."""
-    out = []
+    falls = []
     for place, c in zip(cut.place, configurations, strict=True):
         rewards = cut.reward[0, c.covers(cut.compute), place]
-        out.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
-    return out
+        falls.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
+    return falls

@@ -197,24 +197,17 @@ def _cheapest_runs(
     """
     entry, best_entry = grid.get(rival.key), grid.get(best.key)
     most = SHARE * budget  # in the unit of the budget
-
-    def steps(cell: CandidateAllocation, share: float) -> int:
-        return int(min(share * most, reach / cell.rate) / cell.step_cost + 1e-9)
-
+    steps = int(min(most, reach / rival.rate) / rival.step_cost + 1e-9)
     if entry is None:
-        return _if_long_enough([_run(rival, 0, steps(rival, 1.0))])
+        return _if_long_enough([_run(rival, 0, steps)])
     pairs = [(rival, entry)]
-    if best_entry is not None and rival.key != best.key:
+    same_batch, same_n = (a == b for a, b in zip(rival.key, best.key, strict=True))
+    if best_entry is not None and same_batch != same_n:  # another configuration of the same line
         pairs.append((best, best_entry))
-    on_one_line = (
-        len({c.problems_per_batch for c, _ in pairs}) == 1
-        or len({c.rollouts_per_problem for c, _ in pairs}) == 1
-    )
-    pairs = pairs if on_one_line else pairs[:1]
     longer = [_run(cell, _longest_steps(e), int(most / len(pairs) / cell.step_cost)) for cell, e in pairs]
     if all(run.steps >= 2 * run.start for run in longer):  # far beyond the runs: extend them
         return _if_long_enough(longer)
-    run = _run(rival, 0, min(steps(rival, 1.0), _longest_steps(entry)))
+    run = _run(rival, 0, min(steps, _longest_steps(entry)))
     return _if_long_enough([replace(run, another_seed=True)])
 
 

@@ -40,10 +40,7 @@ COLUMN_OF_HOLD: dict[str, str] = {
     "n": "rollouts_per_problem",
 }
 LEAST_CURVES = 3
-MACHINE_ATTRIBUTES = (
-    "max_batch_rollouts",
-    "framework",
-)  # attributes of runs that are no settings of the training
+MACHINE_ATTRIBUTES = ("max_batch_rollouts", "framework")  # no settings of the training
 LEAST_CHECKPOINTS = 5
 _MOST_LISTED = 4
 

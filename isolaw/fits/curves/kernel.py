@@ -113,10 +113,10 @@ def _fit_line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbours, low, high, out):  # type: ignore[no-untyped-def]
-    """Fit the data sets from ``begin`` up to but not including ``end``, and write the results into ``out``.
+def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbours, low, high, fits):  # type: ignore[no-untyped-def]
+    """Fit the data sets from ``begin`` up to but not including ``end``, and write the results into ``fits``.
 
-    Levenberg–Marquardt begins at each of the grid's best local minima. Each row of ``out`` contains level,
+    Levenberg–Marquardt begins at each of the grid's best local minima. Each row of ``fits`` contains level,
     slope, the sum of squares, the status and θ.
     """
     free, dims, grid_size = np.isnan(fixed_level), grid.shape[1], grid.shape[0]
@@ -130,15 +130,15 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
             wy += w[p] * y[p]
         if not (sw > 0 and np.isfinite(wy)):
             for j in range(4 + dims):
-                out[i, j] = 3.0 if j == 3 else 0.0
+                fits[i, j] = 3.0 if j == 3 else 0.0
             continue
         origin = wy / sw if free else fixed_level
         for p in range(x.size):
             total_sse += w[p] * (y[p] - origin) ** 2
         # The fallback if y does not rise: a constant, with an arbitrary shape.
-        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = origin, 0.0, total_sse, 2
+        fits[i, 0], fits[i, 1], fits[i, 2], fits[i, 3] = origin, 0.0, total_sse, 2
         for j in range(dims):
-            out[i, 4 + j] = grid[0, j]
+            fits[i, 4 + j] = grid[0, j]
         if free and total_sse <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
             continue
         _grid_sse(grid_s, y, w, origin, free, sw, total_sse, sse, slopes)
@@ -161,10 +161,10 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
             for j in range(dims):
                 shape[j] = grid[best, j]
             status, level, slope, error = _descend(code, x, log_x, y, w, origin, free, low, high, tiny, shape)
-            if not has_result or _beats(error, slope, out[i, 2], out[i, 1], tie, False):
-                out[i, 0], out[i, 1], out[i, 2], out[i, 3] = level, slope, error, status
+            if not has_result or _beats(error, slope, fits[i, 2], fits[i, 1], tie, False):
+                fits[i, 0], fits[i, 1], fits[i, 2], fits[i, 3] = level, slope, error, status
                 for j in range(dims):
-                    out[i, 4 + j] = shape[j]
+                    fits[i, 4 + j] = shape[j]
                 has_result = True
 
 

@@ -23,11 +23,10 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import FAMILIES, SATURATING, Curves, enough_points, fit_curves
+from isolaw.fits.curves.varpro import Floats
 
-Floats = NDArray[np.float64]
 _LINE_PARAMETERS = 2  # number of parameters of ``line``
 _TEMPER = 8.0
 _MOST_NATS = 1.0  # largest reduction of a family's log weight by one backtest

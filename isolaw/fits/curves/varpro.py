@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.blas import parallel_map
+from isolaw.fits.blas import each
 from isolaw.fits.curves.kernel import solve, values_on_grid
 
 Floats = NDArray[np.float64]
@@ -113,7 +113,7 @@ def varpro(
         solve(0, len(rows), *arguments)
     else:
         starts = range(0, len(rows), _CHUNK)
-        parallel_map(lambda start: solve(start, min(start + _CHUNK, len(rows)), *arguments), starts)
+        each(lambda start: solve(start, min(start + _CHUNK, len(rows)), *arguments), starts)
     return Solution(rows[:, 0], rows[:, 1], rows[:, 4:], rows[:, 2], rows[:, 3].astype(np.int64))
 
 

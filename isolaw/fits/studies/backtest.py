@@ -199,15 +199,10 @@ def _baselines(measured: list[Configuration], budgets: Floats) -> dict[str, list
     shapes = {rule: [c.key] * budgets.size for rule, c in choice_of_rule.items()}
     if rules.isoflop is not None:  # the measured configuration next to its choice
         axis, levels = axis_of(measured), [rules.choices(float(c))["isoflop"] for c in budgets]
-        on_line = [c for c in measured if axis == "problems_per_batch" or _on_line_of(c, best, measured)]
+        any_batch = axis == "problems_per_batch" or len({c.batch_rollouts for c in measured}) == 1
+        on_line = [c for c in measured if any_batch or c.problems_per_batch == best.problems_per_batch]
         shapes["IsoFLOP"] = [min(on_line, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
     return shapes
-
-
-def _on_line_of(c: Configuration, best: Configuration, measured: list[Configuration]) -> bool:
-    """Return whether a configuration differs from the best one only in n (and in B_p, if B is fixed)."""
-    is_batch_fixed = np.unique([other.batch_rollouts for other in measured]).size == 1
-    return is_batch_fixed or c.problems_per_batch == best.problems_per_batch
 
 
 def _judge(

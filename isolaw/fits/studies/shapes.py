@@ -165,8 +165,7 @@ def compare_shapes(
     counts = run_counts.pop(a, 0), run_counts.pop(b, 0)
     common: dict[str, Any] = {
         "shapes": (a, b), "runs": counts, "others": sum(run_counts.values()),
-        "metric": metric, "eval_set": eval_set, "tolerance": TOLERANCE * unit,
-        "flags": flags,
+        "metric": metric, "eval_set": eval_set, "tolerance": TOLERANCE * unit, "flags": flags,
     }  # fmt: skip
     if target is not None:
         asked = f"{metric} = {target:g}"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
-from isolaw.fits.blas import one_blas_thread, parallel_map
+from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.model import Kernels, Places, StructuralModel, model_of
 
@@ -82,7 +82,7 @@ class Surface:
         totals = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():
             size = max(log2_n.size, self.model.y.size)
-            posteriors = parallel_map(lambda h: self._posterior_at(int(h), places, kernels), used, size)
+            posteriors = each(lambda h: self._posterior_at(int(h), places, kernels), used, size)
             for h, (mean, root) in zip(used, posteriors, strict=True):
                 of_theta = np.flatnonzero(self.of_draw == h)
                 totals[1 + of_theta] = mean + z[of_theta] @ root.T
@@ -162,7 +162,7 @@ def _mode(model: StructuralModel) -> Floats:
 
     starts = np.zeros((len(_STARTS), centre.size))
     starts[:, [model.names.index("tau"), model.names.index("critical")]] = _STARTS
-    optima = parallel_map(lambda z: search(z, _FIRST_STEPS), starts, model.y.size)
+    optima = each(lambda z: search(z, _FIRST_STEPS), starts, model.y.size)
     z = search(min(optima, key=lambda optimum: optimum[0])[1], _LAST_STEPS)[1]
     # A Newton step removes what remains of the search's path, which differs between processors.
     root = _root(model, z)
@@ -178,7 +178,7 @@ def _root(model: StructuralModel, z: Floats) -> Floats:
     """
     centre, unit = model.prior.T
     neighbours = z + _STEP * np.concatenate([np.eye(z.size), -np.eye(z.size)])
-    evaluations = parallel_map(lambda z: model.loss_and_slope(centre + unit * z), neighbours, model.y.size)
+    evaluations = each(lambda z: model.loss_and_slope(centre + unit * z), neighbours, model.y.size)
     slopes = np.array([slope * unit for _, slope in evaluations])
     hessian = (slopes[: z.size] - slopes[z.size :]) / (2 * _STEP)
     eigenvalues, eigenvectors = np.linalg.eigh((hessian + hessian.T) / 2)
@@ -204,7 +204,7 @@ def _sample_posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[
         z = mean + noise @ root.T
         density = -0.5 * (_TAIL + size) * np.log1p(np.sum(noise**2, axis=1) / _TAIL)
         density += lgamma((_TAIL + size) / 2) - float(np.linalg.slogdet(root)[1])
-        logs = np.append(logs, -np.array(parallel_map(model.loss, centre + unit * z, model.y.size)) - density)
+        logs = np.append(logs, -np.array(each(model.loss, centre + unit * z, model.y.size)) - density)
         draws = np.vstack([draws, z])
         weights = _capped_weights(logs)
         effective = 1 / float(weights @ weights)
