@@ -251,7 +251,7 @@ class _Intervals:
         return cls(run=joined.pop("run").astype(np.int64), seconds=seconds, **joined)
 
     def subset(self, mask: NDArray[np.bool_]) -> _Intervals:
-        """Return the intervals that the mask ``mask`` selects."""
+        """Return the intervals that ``mask`` selects."""
         columns = {name: values[mask] for name, values in vars(self).items() if name != "seconds"}
         return _Intervals(**columns, seconds={name: values[mask] for name, values in self.seconds.items()})
 
@@ -349,6 +349,6 @@ def _validate(intervals: _Intervals) -> _Validation:
     best = min(rms, key=lambda model: (round(rms[model], 6), list(rms).index(model)))
     error = float(np.sqrt(np.mean(np.concatenate(errors_by_model[best]) ** 2)))
     half_width = student(len(cells) - 1) * (np.array(deviations) if best == "effects" else error)
-    median = np.abs(medians[best])
-    coverage = float(np.mean(median <= half_width + 1e-9))
-    return _Validation(LeftOut(best, len(cells), float(np.median(median)), coverage, rms), error)
+    distances = np.abs(medians[best])
+    coverage = float(np.mean(distances <= half_width + 1e-9))
+    return _Validation(LeftOut(best, len(cells), float(np.median(distances)), coverage, rms), error)

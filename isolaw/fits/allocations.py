@@ -104,18 +104,18 @@ def drop_far(
     document: LawDocument, candidates: list[CandidateAllocation], budget: float, flags: list[Flag]
 ) -> list[CandidateAllocation]:
     """Return the candidates `near_runs`, or all if there are none, and flag the others."""
-    near = near_runs(document, candidates, budget)
-    if near and (
+    nearby = near_runs(document, candidates, budget)
+    if nearby and (
         absent := sorted(
             {c.level(document.axis) for c in candidates if c.measured}
-            - {c.level(document.axis) for c in near}
+            - {c.level(document.axis) for c in nearby}
         )
     ):
         text = (
             f"the runs of {SYMBOL_OF[document.axis]} = {', '.join(map(str, absent))} ended before a tenth of "
         )
         flags.append(Flag(Code.LIMITED, text + "this budget, so they do not compete"))
-    return near or candidates
+    return nearby or candidates
 
 
 def affordable_candidates(
@@ -283,11 +283,11 @@ def _batches_beyond(
     document: LawDocument, healthy: Sequence[CandidateAllocation], factors: tuple[int, ...]
 ) -> list[int]:
     """Return values of B_p outside the measured range, except on a side whose outermost runs are unstable."""
-    measured = [e.problems_per_batch for e in document.grid]
+    batches = [e.problems_per_batch for e in document.grid]
     stable = [c.problems_per_batch for c in healthy]
-    low, high = min(measured), max(measured)
+    low, high = min(batches), max(batches)
     return [
-        b for b in _outside(measured, _REACH_B, 1, factors)
+        b for b in _outside(batches, _REACH_B, 1, factors)
         if (b < low and low in stable) or (b > high and high in stable)
     ]  # fmt: skip
 

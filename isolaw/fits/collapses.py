@@ -81,8 +81,8 @@ def _final_rewards(c: Configuration) -> list[float]:
     return [_end_mean(reward, -1) for compute, reward in curves if compute[-1] >= c.measured[1]]
 
 
-def _find_collapses(c: Configuration, least: float) -> list[Collapse]:
-    """Return the collapses in a configuration, lowest run first; gaps below ``least`` do not count."""
+def _find_collapses(c: Configuration, min_gap: float) -> list[Collapse]:
+    """Return the collapses in a configuration, lowest run first; gaps below ``min_gap`` do not count."""
     remaining, collapses = list(range(c.runs)), []
     while len(remaining) > 1:
         lowest = min(remaining, key=lambda run: _end_mean(c.of_run(run)[1], -1))
@@ -93,7 +93,7 @@ def _find_collapses(c: Configuration, least: float) -> list[Collapse]:
             break
         mean = np.mean([np.interp(compute, *other) for other in others], axis=0)
         gap, rise = reward - mean, _end_mean(mean, -1) - min(float(mean[0]), _end_mean(mean, 0))
-        if rise <= 0 or -_end_mean(gap, -1) < max(_LEAST_FALL * rise, least):
+        if rise <= 0 or -_end_mean(gap, -1) < max(_LEAST_FALL * rise, min_gap):
             break
         above_half = np.flatnonzero(gap >= _end_mean(gap, -1) / 2)
         collapses.append(Collapse(c, lowest, float(compute[above_half[-1]]) if above_half.size else 0.0))

@@ -190,34 +190,34 @@ class Crossover:
 
 
 def curve_rewards(
-    configurations: list[Configuration], curves: list[Curves], first: float
+    configurations: list[Configuration], curves: list[Curves], start: float
 ) -> tuple[Floats, Floats]:
     """Return the computes at which to search for crossovers, and the best reward of each n there.
 
     The arrays have shapes (X,) and (1 + D, N, X).
     """
-    edges = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
+    edges = sorted({start, *(end for c in configurations for end in c.measured if end > 0)})
     compute = np.union1d(np.geomspace(edges[0], edges[-1], _SEARCH_POINTS), edges)
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
 def crossovers(
-    configurations: list[Configuration], compute: Floats, reward: Floats, first: float
+    configurations: list[Configuration], compute: Floats, reward: Floats, start: float
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
     ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p
-    with ``hold="nothing"``). ``first`` is the compute at which the frontier begins.
+    with ``hold="nothing"``). ``start`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)
     for c in sorted(configurations, key=lambda c: c.level(axis)):
         low, high = c.measured
-        known = spans.get(c.level(axis), (math.inf, 0.0))
-        spans[c.level(axis)] = min(low, known[0]), max(high, known[1])
+        old_span = spans.get(c.level(axis), (math.inf, 0.0))
+        spans[c.level(axis)] = min(low, old_span[0]), max(high, old_span[1])
     crossovers = []
     for (i, (a, span)), (j, (b, other_span)) in combinations(enumerate(spans.items()), 2):
-        starts, ends = zip(*((low or max(low, first), high) for low, high in (span, other_span)), strict=True)
+        starts, ends = zip(*((low or max(low, start), high) for low, high in (span, other_span)), strict=True)
         lead = reward[:, j] - reward[:, i]
         lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal up to rounding
         shared = (max(starts), min(ends)) if min(ends) > max(starts) else None
@@ -245,8 +245,8 @@ def _last_overtaking(compute: Floats, lead: Floats, low: float, high: float) -> 
     lead = np.column_stack([start_lead, lead[:, is_inside], end_lead])
     crosses = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
     last_crossing = log_c.size - 2 - crosses[:, ::-1].argmax(axis=1)
-    rows = np.arange(len(lead))
-    before, after = lead[rows, last_crossing], lead[rows, last_crossing + 1]
+    draws = np.arange(len(lead))
+    before, after = lead[draws, last_crossing], lead[draws, last_crossing + 1]
     fraction = np.where(crosses.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
     crossing = np.exp(log_c[last_crossing] + fraction * np.diff(log_c)[last_crossing])
     return np.where(crosses.any(axis=1), crossing, np.where(lead[:, -1] >= 0, -np.inf, np.inf))

@@ -169,12 +169,12 @@ def crossover_entries(
     configurations: list[Configuration],
     compute: NDArray[np.float64],
     reward: NDArray[np.float64],
-    first: float,
+    start: float,
     scale: float,
 ) -> tuple[Crossing, ...]:
     """Return the crossover of every pair of n (see `crossovers`)."""
     crossings = []
-    for c in frontiers.crossovers(configurations, compute, reward, first):
+    for c in frontiers.crossovers(configurations, compute, reward, start):
         x_star = estimated(c.draws * scale) if c.supported else _unsupported(c, scale)
         x = None if x_star.value is None else finite(x_star.value)
         crossings.append(Crossing(c.from_, c.to, x, c.supported, x_star.interval, x_star.status))
@@ -219,7 +219,7 @@ def late_shortfall(c: Configuration, curve: Curves) -> float:
 def late_falls(cut: Slices, configurations: list[Configuration]) -> list[float]:
     """Return how far each configuration's reward ends below its highest reward, by the reward model."""
     falls = []
-    for place, c in zip(cut.place, configurations, strict=True):
-        rewards = cut.reward[0, c.covers(cut.compute), place]
+    for index, c in zip(cut.place, configurations, strict=True):
+        rewards = cut.reward[0, c.covers(cut.compute), index]
         falls.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
     return falls

@@ -102,14 +102,14 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     ]
     held_out = [pair for pair in pairs if pair[0] != "train" or eval_set]
     if metric is not None:
-        chosen = held_out or pairs
+        matches = held_out or pairs
     else:
-        chosen = [pair for pair in held_out if is_mean_accuracy(pair[1])]
-        chosen = chosen or [pair for pair in held_out if is_accuracy(pair[1])]
-        chosen = chosen or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
-    if len(chosen) != 1:
-        raise DataError(_refusal(series, metric, eval_set, len(chosen), runs.source))
-    measured_on, name = chosen[0]
+        matches = [pair for pair in held_out if is_mean_accuracy(pair[1])]
+        matches = matches or [pair for pair in held_out if is_accuracy(pair[1])]
+        matches = matches or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
+    if len(matches) != 1:
+        raise DataError(_refusal(series, metric, eval_set, len(matches), runs.source))
+    measured_on, name = matches[0]
     description = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
     text = f"reward is {name} on {measured_on}, the only {description} measured"
     return name, measured_on, [Flag(Code.REWARD_CHOSEN, text)]

@@ -163,8 +163,8 @@ def _flag_edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Fla
         limit = (
             f"{n} whose runs did not diverge" if document.diverged else f"measured {n} that fits this budget"
         )
-        kind = f"measured {n}" if top == largest else limit
-        text = f"the best {n} may be larger than {top:,g}, the largest {kind}"
+        limit_text = f"measured {n}" if top == largest else limit
+        text = f"the best {n} may be larger than {top:,g}, the largest {limit_text}"
     elif is_bottom[0]:
         text = f"the best {n} may be smaller than {bottom:g}, the smallest measured {n}"
     elif top == largest and is_top.size > 1 and is_top[1:].mean() > _EDGE_SHARE:

@@ -53,20 +53,20 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     limits = float(levels.min() / _REACH), float(levels.max() * _REACH)
     if np.unique(levels).size < LEAST_CURVES:
         return SimpleRules(best.level(axis), best.key, None, limits)
-    last = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
-    first = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
-    budgets, vertices = np.geomspace(max(last / 10, first), last, _PROFILES), []
+    high = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
+    low = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
+    budgets, vertices = np.geomspace(max(high / 10, low), high, _PROFILES), []
     for budget in budgets:
-        measured = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
-        if not measured:  # between runs that share no compute
+        covering = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
+        if not covering:  # between runs that share no compute
             return SimpleRules(best.level(axis), best.key, None, limits)
-        log2_n = np.log2([c.level(axis) for c in measured])
-        reward = np.array([_reward_near(c, float(budget)) for c in measured])
+        log2_n = np.log2([c.level(axis) for c in covering])
+        reward = np.array([_reward_near(c, float(budget)) for c in covering])
         is_enough = np.unique(log2_n).size >= LEAST_CURVES
         bend, slope, _ = np.polyfit(log2_n, reward, 2) if is_enough else (0.0, 0.0, 0.0)
         vertex = -slope / (2 * bend) if bend < 0 else log2_n[reward.argmax()]
         vertices.append(float(np.clip(vertex, log2_n.min(), log2_n.max())))
-    rise, start = np.polyfit(np.log2(budgets), vertices, 1) if last > first else (0.0, vertices[-1])
+    rise, start = np.polyfit(np.log2(budgets), vertices, 1) if high > low else (0.0, vertices[-1])
     return SimpleRules(best.level(axis), best.key, (float(start), float(rise)), limits)
 
 

@@ -38,13 +38,13 @@ class DrawnShapes:
         self._check(np.array(compute), flags)
         return self.surface.rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
 
-    def curves(self, most: float) -> tuple[Floats, Floats]:
-        """Return computes (P,) up to ``most``, and the rewards of both configurations there.
+    def curves(self, max_compute: float) -> tuple[Floats, Floats]:
+        """Return computes (P,) up to ``max_compute``, and the rewards of both configurations there.
 
         The rewards have shape (1 + D, 2, P).
         """
         start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
-        compute = np.geomspace(start, most, _POINTS)
+        compute = np.geomspace(start, max_compute, _POINTS)
         u, v = (np.repeat(axis, _POINTS) for axis in self.places.T)
         rewards = self.surface.rewards(u, v, np.tile(compute, 2))
         return compute, rewards.reshape(len(rewards), 2, _POINTS)

@@ -164,10 +164,10 @@ class Profile:
         def penalised(z: Floats) -> tuple[float, Floats]:
             theta = start + basis @ z
             clipped = np.clip(theta, self._low, self._high)
-            beyond = theta - clipped
+            excess = theta - clipped
             value, slope = self._loss(clipped)
-            gradient = np.where(beyond == 0, slope, 2 * _PENALTY * beyond)
-            return value + _PENALTY * float(beyond @ beyond), basis.T @ gradient
+            gradient = np.where(excess == 0, slope, 2 * _PENALTY * excess)
+            return value + _PENALTY * float(excess @ excess), basis.T @ gradient
 
         options: dict[str, Any] = {"maxiter": 400, "gtol": 1e-4}
         if directions is not None:

@@ -289,8 +289,8 @@ def _without_wide(rows: dict[str, TwoRecipes]) -> dict[str, TwoRecipes]:
 
     The curves of a metric without bounds, such as a score, can leave its ceiling open by orders of magnitude.
     """
-    measured = [abs(quantity.value) for quantity in rows["end"] if quantity.value is not None]
-    widest_interval = _WIDEST_INTERVAL * max(measured, default=0.0) or math.inf
+    end_rewards = [abs(quantity.value) for quantity in rows["end"] if quantity.value is not None]
+    widest_interval = _WIDEST_INTERVAL * max(end_rewards, default=0.0) or math.inf
 
     def without_wide_interval(quantity: Quantity) -> Quantity:
         low, high = quantity.interval or (0.0, 0.0)

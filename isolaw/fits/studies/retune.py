@@ -200,5 +200,5 @@ def _tuned_rewards(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:
     """Return the attributes that have the same value in all runs, except the axis ``name``."""
     attributes = list(runs.attributes.values())
-    first = attributes[0] if attributes else {}
-    return {k: v for k, v in first.items() if k != name and all(a.get(k) == v for a in attributes)}
+    first_run = attributes[0] if attributes else {}
+    return {k: v for k, v in first_run.items() if k != name and all(a.get(k) == v for a in attributes)}

@@ -237,8 +237,8 @@ def further_runs(
 
 def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
     """Return the fields of a `ShapeComparison` that compares the rollouts (or hours) to a reward."""
-    most = FAR * float(np.exp(pair.log_ends.min()))
-    compute, rewards = pair.curves(most)
+    max_c = FAR * float(np.exp(pair.log_ends.min()))
+    compute, rewards = pair.curves(max_c)
     amounts = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
     unit: Literal["rollouts", "hours"] = "rollouts"
     if cost is not None:
@@ -249,7 +249,7 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
         draws = amounts
     is_reached = np.isfinite(draws)
     if not is_reached.any():
-        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(most)}")
+        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(max_c)}")
     if np.where(np.isfinite(amounts[0]), amounts[0], 0.0).max() > np.exp(pair.log_ends.min()) and not cost:
         flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is only reached past the compute of the runs"))
     is_unreached = ~is_reached.any(axis=1)

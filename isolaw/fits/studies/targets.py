@@ -169,8 +169,8 @@ def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
     from scipy.optimize import isotonic_regression
 
     offsets = range(-_AROUND_PEAK, _AROUND_PEAK + 1)
-    last = reward.size - 1
-    median = np.median([reward[np.clip(np.arange(reward.size) + i, 0, last)] for i in offsets], axis=0)
+    last_index = reward.size - 1
+    median = np.median([reward[np.clip(np.arange(reward.size) + i, 0, last_index)] for i in offsets], axis=0)
     until_peak = slice(0, int(median.argmax()) + _AROUND_PEAK + 1)
     compute, reward = compute[until_peak], reward[until_peak]
     fit = isotonic_regression(reward)

@@ -98,8 +98,8 @@ class Link:
     @classmethod
     def of(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
         """Return the link of rewards of this unit. It bends less if all rewards are near a bound."""
-        near = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
-        return cls(*bounds, _BEND * unit if near <= 0 else min(_BEND * unit, near / 10))
+        distance = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
+        return cls(*bounds, _BEND * unit if distance <= 0 else min(_BEND * unit, distance / 10))
 
     def rewards(self, z: Floats) -> Floats:
         """Return g(z)."""

@@ -233,9 +233,9 @@ def _trend(place: Ints, bins: Ints, y: Floats) -> Floats:
     It accumulates increments between neighbouring bins. Each increment is a mean over the configurations
     present in both bins, so the trend does not jump where configurations begin or end.
     """
-    used = np.unique(bins)
-    levels = [float(y[bins == used[0]].mean())]
-    for earlier, later in pairwise(used):
+    used_bins = np.unique(bins)
+    levels = [float(y[bins == used_bins[0]].mean())]
+    for earlier, later in pairwise(used_bins):
         old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (earlier, later))
         shared = sorted(set(old) & set(new))
         levels.append(levels[-1] + (float(np.mean([new[c] - old[c] for c in shared])) if shared else 0.0))
