@@ -98,7 +98,7 @@ class Purse:
         candidates: Sequence[CandidateAllocation],
         final_run: Allocation | None,
     ) -> NextStep:
-        """Return the step that trains these runs, and the ``final_run`` final run that the rest pays for."""
+        """Return the step that trains these runs, and the ``final_run`` that the rest pays for."""
         step_costs = {c.key: c.step_cost for c in candidates}
         spent = sum((run.steps - run.start) * step_costs[run.key] for run in runs)
         cost = self._hours(runs)

@@ -426,7 +426,7 @@ class StructuralModel:
             return 0.0, {}
         sizes, has_checkpoints, per_bin, drift_correlation, squares = self._patterns
         run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
-        # In bins without per_bin, the covariance is the unit matrix, which adds nothing.
+        # In bins without checkpoints, the covariance is the unit matrix, which adds nothing.
         both_known = has_checkpoints[:, :, None] * has_checkpoints[:, None]
         covariance = (run + drift * drift_correlation) * both_known
         np.einsum("gkk->gk", covariance)[:] += np.where(has_checkpoints, noise / per_bin + _JITTER, 1.0)
