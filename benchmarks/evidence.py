@@ -41,7 +41,7 @@ from isolaw.errors import IsolawError
 from isolaw.evidence import estimated
 from isolaw.fits import ESTIMATOR, SURFACE
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, varied
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, law_axis, select
 from isolaw.runs import Runs
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
@@ -220,7 +220,7 @@ def statement(runs: Runs, computes: list[float], sweep: RealSweep) -> dict[str, 
     """Return the statements of isolaw and its rivals about larger budgets from these runs, as JSON."""
     metric, eval_set, _ = choose(runs, sweep.reading.get("metric"))
     configurations = configurations_of(runs, sweep)
-    axis = varied(sweep.hold)
+    axis = law_axis(sweep.hold)
     law = isolaw.fit(runs, metric, eval_set=eval_set, hold=sweep.hold, where=sweep.fixed)
     assert law.surface is not None
     try:
@@ -244,12 +244,14 @@ def statement(runs: Runs, computes: list[float], sweep: RealSweep) -> dict[str, 
         drawn = surface.rewards(*places(np.log2(levels)), np.full(levels.size, compute))
         fine = np.linspace(*np.log2(levels[[0, -1]]), 8 * (levels.size - 1) + 1)
         at = rivals.process(surface.model.observations, *places(fine), np.full(fine.size, np.log(compute)))
-        flop = rules.chosen(compute).get("isoflop", float("nan"))
+        flop = rules.choices(compute).get("isoflop", float("nan"))
         said = {
             "isolaw": p.allocation and getattr(p.allocation, axis),
             "highest": rules.best_measured,
             "isoflop": round(flop, 2),
-            "half": round(float(np.sqrt(flop * rules.chosen(min(compute, reached)).get("isoflop", flop))), 2),
+            "half": round(
+                float(np.sqrt(flop * rules.choices(min(compute, reached)).get("isoflop", flop))), 2
+            ),
             "process": round(float(2 ** fine[at.argmax()]), 2),
         }
         if not isinstance(paper, str):
@@ -291,7 +293,7 @@ def by_seed(runs: Runs, compute: float, sweep: RealSweep) -> dict[int, dict[int,
             if at[-1] + c.step_cost >= compute * (1 - _EDGE) and near.any():
                 own[seed] = float(reward[near].mean())
         if own:
-            out[c.level(varied(sweep.hold))] = own
+            out[c.level(law_axis(sweep.hold))] = own
     return out
 
 
@@ -412,7 +414,7 @@ def entry(sweep: RealSweep) -> dict[str, Any]:
     return {
         "name": sweep.name,
         "group": sweep.group,
-        "axis": varied(sweep.hold),
+        "axis": law_axis(sweep.hold),
         "files": files,
         "compute": compute,
         "moved": moved(runs, sweep, compute),
@@ -428,7 +430,7 @@ def _learnt(runs: Runs, compute: float, sweep: RealSweep) -> float | None:
     with using(taught["without"].get(sweep.group, taught["all"])):
         law = isolaw.fit(runs, sweep.reading.get("metric"), hold=sweep.hold, where=sweep.fixed)
     allocation = law.predict(compute).allocation
-    return allocation and getattr(allocation, varied(sweep.hold))
+    return allocation and getattr(allocation, law_axis(sweep.hold))
 
 
 def sha256(path: Path) -> str:

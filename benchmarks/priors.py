@@ -107,8 +107,8 @@ def moments(case: tuple[RealSweep, float], priors: Mapping[str, tuple[float, flo
             name: (float(theta[i]), float(v))
             for i, (name, v) in enumerate(zip(m.names, unit**2 * np.diag(root @ root.T), strict=True))
         }
-        p = m.named(theta)
-        covariance, left = m.observed(theta)
+        p = m.by_name(theta)
+        covariance, left = m.data_covariance(theta)
         factor = cho_factor(covariance, lower=True)
         alpha = cho_solve(factor, left)
 

@@ -79,7 +79,7 @@ def simulated(repetitions: int) -> Iterator[Row]:
         mean = truth(cell.truth)
         for index in range(repetitions):
             runs = sample(cell, index)
-            configurations = select(runs, "avg@4", "validation", "nothing", few=True).configurations
+            configurations = select(runs, "avg@4", "validation", "nothing", allow_few=True).configurations
             cache: dict[int, Any] = {}
             keys = sorted({c.key for c in configurations})
             rng = np.random.default_rng(index)
@@ -137,7 +137,7 @@ def recorded() -> Iterator[Row]:
     runs = isolaw.read(DATA / "real-arithmetic.parquet")
     for kind in ("easy", "hard"):
         fixed = {"problem_set": kind, "lr": 1e-3}
-        own = select(runs, "avg@4", "validation", "nothing", fixed, few=True).configurations
+        own = select(runs, "avg@4", "validation", "nothing", fixed, allow_few=True).configurations
         yield from left_out("the recorded sweep: one has none", own, 2)
 
 

@@ -14,13 +14,13 @@ import sys
 
 FEWER = {
     "isolaw.fits.surface.estimate": {
-        "_PREDICTED": 60,
+        "_LEAST_DRAWS": 60,
         "_CANDIDATES": 32,
         "_ROUNDS": 1,
         "_THETA": 8,
         "_STARTS": ((-1.0, 0.0),),
-        "_SOON": 5,
-        "_LONG": 20,
+        "_FIRST_STEPS": 5,
+        "_LAST_STEPS": 20,
     },
     "isolaw.fits.surface.slices": {"_STEPS": (0.25, 0.5, 1.0)},
     "isolaw.fits.studies.backtest": {"_BUDGETS": 2},

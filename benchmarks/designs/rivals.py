@@ -66,8 +66,8 @@ def chosen(cell: Cell, law: isolaw.Law, compute: float) -> dict[str, list[int]]:
     out["best measured"] = [best.rollouts_per_problem, best.problems_per_batch]
     if rules.isoflop is not None:
         reached = sorted({e.rollouts_per_problem: e.end for e in law.document.grid}.values())[-LEAST_CURVES]
-        n = rules.chosen(compute)["isoflop"]
-        half = float(np.sqrt(n * rules.chosen(min(compute, reached))["isoflop"]))
+        n = rules.choices(compute)["isoflop"]
+        half = float(np.sqrt(n * rules.choices(min(compute, reached))["isoflop"]))
         for name, wanted in (("isoflop", n), ("half slope", half)):
             line = [p for p in places if cell.hold == "B" or p[1] == best.problems_per_batch]
             out[name] = list(min(line, key=lambda p: abs(np.log2(p[0] / wanted))))

@@ -42,14 +42,14 @@ REST = "rest"  # the wall time outside the recorded parts of a step
 WHOLE = "step"  # a whole step, if its parts were not recorded
 EVALUATE = "evaluate"
 GENERATE = "generate"
-_LEAST = 3  # fewest batch sizes for cross-validation
+_LEAST_BATCHES = 3  # fewest batch sizes for cross-validation
 _LEAST_CELLS = 6  # fewest configurations with independent B_p and n for the models tail and effects
 APART_S = 5.0  # fewest seconds between two lines of a trainer's log that count; isolaw polls it every 0.25 s
 _StepParts = dict[str, StepPart]
 
 
 @dataclass(frozen=True)
-class Timed:
+class RunTimes:
     """The recorded checkpoints of one run, in order: P counts and times since the run began."""
 
     run_id: str
@@ -72,30 +72,30 @@ class Timed:
     @classmethod
     def of_lines(
         cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]], model: str = ""
-    ) -> Timed:
+    ) -> RunTimes:
         """Return the recorded times of a run from the lines of its ``points.jsonl``."""
-        known = all(line["tokens"] is not None for line in lines)
-        timed = [line.get("seconds") for line in lines]
-        names = sorted({name for parts in timed for name in parts or ()}) if all(timed) else []
+        has_tokens = all(line["tokens"] is not None for line in lines)
+        part_seconds = [line.get("seconds") for line in lines]
+        names = sorted({name for parts in part_seconds for name in parts or ()}) if all(part_seconds) else []
         machine: Mapping[str, Any] = next(
-            (recorded for line in reversed(lines) if (recorded := line.get("machine"))), {}
+            (line_machine for line in reversed(lines) if (line_machine := line.get("machine"))), {}
         )
         return cls(
             run_id,
             b,
             n,
             np.array([line["step"] for line in lines], float),
-            np.array([line["tokens"] for line in lines], float) if known else None,
+            np.array([line["tokens"] for line in lines], float) if has_tokens else None,
             np.array([line["wall_s"] for line in lines], float),
             np.array([bool(line["rows"]) for line in lines]),
-            {name: np.array([parts.get(name, 0.0) for parts in timed if parts]) for name in names},
+            {name: np.array([parts.get(name, 0.0) for parts in part_seconds if parts]) for name in names},
             machine.get("gpus"),
             machine.get("gpu") or "",
             model,
         )
 
     @classmethod
-    def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> Timed | None:
+    def of_trainer(cls, run_id: str, b: int, n: int, lines: Sequence[Mapping[str, Any]]) -> RunTimes | None:
         """Return the times of a run of the command backend, or None if fewer than two are known.
 
         isolaw uses the seconds of a step that the trainer logs. Without them, it uses the times at which
@@ -103,24 +103,24 @@ class Timed:
         `APART_S` after the last one are left out. A step of such a trainer includes its evaluation.
         """
         rows = [row for line in lines for row in line["rows"]]
-        target = ("train", STEP_SECONDS)
-        logged = [row["value"] for row in rows if (row["eval_set"], row["metric"]) == target]
-        seen: list[Mapping[str, Any]] = []
+        step_metric = ("train", STEP_SECONDS)
+        logged_seconds = [row["value"] for row in rows if (row["eval_set"], row["metric"]) == step_metric]
+        spaced: list[Mapping[str, Any]] = []
         for line in lines:
-            if "machine" in line and (not seen or line["wall_s"] >= seen[-1]["wall_s"] + APART_S):
-                seen.append(line)
+            if "machine" in line and (not spaced or line["wall_s"] >= spaced[-1]["wall_s"] + APART_S):
+                spaced.append(line)
         gpus = next((line["machine"]["gpus"] for line in lines if "machine" in line), None)
-        if logged:
-            return cls.of_seconds(run_id, b, n, logged, gpus)
-        if len(seen) < 2:
+        if logged_seconds:
+            return cls.of_seconds(run_id, b, n, logged_seconds, gpus)
+        if len(spaced) < 2:
             return None
-        step, wall_s = (np.array([line[name] for line in seen], float) for name in ("step", "wall_s"))
+        step, wall_s = (np.array([line[name] for line in spaced], float) for name in ("step", "wall_s"))
         return cls(run_id, b, n, step, None, wall_s, np.zeros(step.size, bool), {}, gpus)
 
     @classmethod
     def of_seconds(
         cls, run_id: str, b: int, n: int, seconds: Sequence[float], gpus: int | None = None, model: str = ""
-    ) -> Timed:
+    ) -> RunTimes:
         """Return the times of a run from the logged seconds of some of its steps.
 
         The seconds are summed as if the steps were consecutive.
@@ -130,85 +130,82 @@ class Timed:
         return cls(run_id, b, n, step, None, wall_s, np.zeros(step.size, bool), {}, gpus, model=model)
 
 
-def of_runs(runs: Runs, where: str = "") -> Cost:
+def of_runs(runs: Runs, source: str = "") -> Cost:
     """Return the cost of a step from a table of runs with ``wall_s``. The GPUs of the runs are unknown.
 
     For a run without ``wall_s``, isolaw uses the metric ``step_seconds``, which contains the seconds per step
     in its log.
     """
     points = runs.points.drop_duplicates(["run_id", "step"]).sort_values(["run_id", "step"])
-    models = {run_id: str(attribute.get("model", "")) for run_id, attribute in runs.attributes.items()}
-    told = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
-    counted = {run_id: rows["value"].to_numpy(float) for run_id, rows in told.groupby("run_id")}
-    timed = []
-    backends = {
-        run_id: str(attribute["backend"])
-        for run_id, attribute in runs.attributes.items()
-        if "backend" in attribute
-    }
-    for backend in backends.values():  # a log without a backend is of a trainer
-        check_backend(backend, where or runs.source)
+    models = {run_id: str(a.get("model", "")) for run_id, a in runs.attributes.items()}
+    step_rows = runs.points[(runs.points["metric"] == STEP_SECONDS) & (runs.points["eval_set"] == "train")]
+    seconds_by_run = {run_id: rows["value"].to_numpy(float) for run_id, rows in step_rows.groupby("run_id")}
+    times = []
+    backend_by_run = {run_id: str(a["backend"]) for run_id, a in runs.attributes.items() if "backend" in a}
+    for backend in backend_by_run.values():  # a log without a backend is of a trainer
+        check_backend(backend, source or runs.source)
     for run_id, rows in points.groupby("run_id"):
         b, n = (int(rows[name].iloc[0]) for name in ("problems_per_batch", "rollouts_per_problem"))
         # The clock of a command's runs is isolaw's, which reads several steps at once.
-        if rows["wall_s"].isna().any() or traits(backends.get(run_id)).by_command:
-            if (seconds := counted.get(run_id)) is not None:
-                timed.append(Timed.of_seconds(str(run_id), b, n, seconds, model=models.get(run_id, "")))
+        if rows["wall_s"].isna().any() or traits(backend_by_run.get(run_id)).by_command:
+            if (seconds := seconds_by_run.get(run_id)) is not None:
+                times.append(RunTimes.of_seconds(str(run_id), b, n, seconds, model=models.get(run_id, "")))
             continue
         tokens = None if rows["tokens"].isna().any() else rows["tokens"].to_numpy(float)
         step, wall_s = rows["step"].to_numpy(float), rows["wall_s"].to_numpy(float)
-        every = np.ones(step.size, bool)
-        timed.append(Timed(str(run_id), b, n, step, tokens, wall_s, every, {}, model=models.get(run_id, "")))
-    return fit(timed, where or runs.source)
+        evaluated, model = np.ones(step.size, bool), models.get(run_id, "")
+        times.append(RunTimes(str(run_id), b, n, step, tokens, wall_s, evaluated, {}, model=model))
+    return fit(times, source or runs.source)
 
 
-def check_backend(backend: str, where: str) -> None:
+def check_backend(backend: str, source: str) -> None:
     """Raise `DataError` for simulated or replayed runs, whose time is not the time of training a model."""
     if not traits(backend).trains:
-        raise DataError(f"{where}: runs of backend {backend}; expected runs that train a model")
+        raise DataError(f"{source}: runs of backend {backend}; expected runs that train a model")
 
 
-def fit(timed: Sequence[Timed], where: str) -> Cost:
+def fit(times: Sequence[RunTimes], source: str) -> Cost:
     """Return the cost of a step from recorded runs; raise `DataError` if they recorded no time."""
-    kinds = Counter({(run.gpus, run.gpu, run.model): 0 for run in timed})
-    for run in timed:
-        kinds[run.gpus, run.gpu, run.model] += int(run.step[-1] > run.step[0])
-    if not timed or not any(kinds.values()):
-        raise DataError(f"{where}: no run recorded the wall time of a step, so the cost of a step is unknown")
-    chosen = max(kinds, key=lambda kind: kinds[kind])
-    kept = [run for run in timed if (run.gpus, run.gpu, run.model) == chosen and run.step[-1] > run.step[0]]
+    counts_by_machine = Counter({(run.gpus, run.gpu, run.model): 0 for run in times})
+    for run in times:
+        counts_by_machine[run.gpus, run.gpu, run.model] += int(run.step[-1] > run.step[0])
+    if not times or not any(counts_by_machine.values()):
+        text = "no run recorded the wall time of a step, so the cost of a step is unknown"
+        raise DataError(f"{source}: {text}")
+    machine = max(counts_by_machine, key=lambda key: counts_by_machine[key])
+    used = [run for run in times if (run.gpus, run.gpu, run.model) == machine and run.step[-1] > run.step[0]]
     notes = []
-    if others := sum(kinds.values()) - len(kept):
+    if others := sum(counts_by_machine.values()) - len(used):
         notes.append(
-            f"isolaw leaves out {others} of {others + len(kept)} runs, which are on other machines or of "
+            f"isolaw leaves out {others} of {others + len(used)} runs, which are on other machines or of "
             "other models"
         )
-    unit = "tokens" if all(run.tokens is not None for run in kept) else "rollouts"
-    table = _Intervals.of(kept, unit)
-    batches = sorted({run.batch for run in kept})
-    configurations = sorted({(run.problems_per_batch, run.rollouts_per_problem) for run in kept})
-    validated = _validate(table) if len(batches) >= _LEAST else None
-    model = validated.kept.model if validated else "line"
-    parts, evaluation_s = table.fitted(model != "line")
-    effects = table.effects(parts, evaluation_s) if model == "effects" else None
-    starts = [run.wall_s[0] - run.evaluated[0] * evaluation_s for run in kept if run.step[0] == 0]
+    unit = "tokens" if all(run.tokens is not None for run in used) else "rollouts"
+    intervals = _Intervals.of(used, unit)
+    batches = sorted({run.batch for run in used})
+    configurations = sorted({(run.problems_per_batch, run.rollouts_per_problem) for run in used})
+    validation = _validate(intervals) if len(batches) >= _LEAST_BATCHES else None
+    model = validation.left_out.model if validation else "line"
+    parts, evaluation_s = intervals.fit(model != "line")
+    effects = intervals.effects(parts, evaluation_s) if model == "effects" else None
+    starts = [run.wall_s[0] - run.evaluated[0] * evaluation_s for run in used if run.step[0] == 0]
     return Cost(
         parts,
-        float(table.units.sum() / (table.steps * table.batch).sum()),
+        float(intervals.units.sum() / (intervals.steps * intervals.batch).sum()),
         unit,
         CostOrigin.RECORDED,
-        where,
-        *chosen,
+        source,
+        *machine,
         evaluation_s=evaluation_s,
         start_s=max(float(np.mean(starts)), 0.0) if starts else None,
         batches=tuple(batches),
         configurations=len(configurations),
-        runs=len(kept),
-        error=validated and validated.error,
+        runs=len(used),
+        error=validation and validation.error,
         notes=tuple(notes),
         effects=effects,
         timed=tuple(configurations),
-        left_out=validated and validated.kept,
+        left_out=validation and validation.left_out,
     )
 
 
@@ -226,13 +223,13 @@ class _Intervals:
     seconds: Mapping[str, Floats]
 
     @classmethod
-    def of(cls, timed: Sequence[Timed], unit: str) -> _Intervals:
+    def of(cls, runs: Sequence[RunTimes], unit: str) -> _Intervals:
         """Return the intervals of runs. Parts of a step are used only if all runs recorded them."""
         names = (
-            sorted({name for run in timed for name in run.seconds}) if all(r.seconds for r in timed) else []
+            sorted({name for run in runs for name in run.seconds}) if all(run.seconds for run in runs) else []
         )
         columns: dict[str, list[Floats]] = {}
-        for index, run in enumerate(timed):
+        for index, run in enumerate(runs):
             steps = np.diff(run.step)
             units = np.diff(run.tokens) if unit == "tokens" and run.tokens is not None else steps * run.batch
             values_of = {
@@ -247,16 +244,16 @@ class _Intervals:
             }
             for name, values in values_of.items():
                 columns.setdefault(name, []).append(values)
-        whole = {name: np.concatenate(values) for name, values in columns.items()}
-        sound = (whole["wall_s"] > 0) & (whole["steps"] > 0)
-        whole = {name: values[sound] for name, values in whole.items()}
-        seconds = {name: whole.pop(f".{name}") for name in names}
-        return cls(run=whole.pop("run").astype(np.int64), seconds=seconds, **whole)
+        joined = {name: np.concatenate(values) for name, values in columns.items()}
+        is_valid = (joined["wall_s"] > 0) & (joined["steps"] > 0)
+        joined = {name: values[is_valid] for name, values in joined.items()}
+        seconds = {name: joined.pop(f".{name}") for name in names}
+        return cls(run=joined.pop("run").astype(np.int64), seconds=seconds, **joined)
 
-    def only(self, kept: NDArray[np.bool_]) -> _Intervals:
-        """Return the intervals that the mask ``kept`` selects."""
-        columns = {name: values[kept] for name, values in vars(self).items() if name != "seconds"}
-        return _Intervals(**columns, seconds={name: values[kept] for name, values in self.seconds.items()})
+    def subset(self, mask: NDArray[np.bool_]) -> _Intervals:
+        """Return the intervals that ``mask`` selects."""
+        columns = {name: values[mask] for name, values in vars(self).items() if name != "seconds"}
+        return _Intervals(**columns, seconds={name: values[mask] for name, values in self.seconds.items()})
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -264,29 +261,29 @@ class _Intervals:
         return np.stack([self.problems, self.batch / self.problems], axis=1).round().astype(np.int64)
 
     @property
-    def apart(self) -> bool:
+    def is_separable(self) -> bool:
         """Whether B_p and n vary independently over enough configurations for the models tail and effects."""
         cells = np.unique(self.cells, axis=0)
         design = np.stack([np.ones(len(cells)), cells.prod(axis=1), np.log2(cells[:, 0])], axis=1)
-        varied = all(np.unique(column).size > 1 for column in cells.T)
-        return varied and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
+        both_vary = all(np.unique(column).size > 1 for column in cells.T)
+        return both_vary and len(cells) >= _LEAST_CELLS and int(np.linalg.matrix_rank(design)) == 3
 
-    def fitted(self, tail: bool = False) -> tuple[_StepParts, float]:
+    def fit(self, tail: bool = False) -> tuple[_StepParts, float]:
         """Fit the model line or ``tail``, and return the parts of a step and the seconds of an evaluation."""
         parts: _StepParts = {}
         doublings = self.steps * np.log2(self.problems)
         for name, seconds in self.seconds.items():
             if name != EVALUATE:
-                more = (doublings,) if tail and name == GENERATE else ()
-                parts[name] = StepPart(*self._solved(seconds, self.steps, self.units, *more))
+                tail_columns = (doublings,) if tail and name == GENERATE else ()
+                parts[name] = StepPart(*self._solve(seconds, self.steps, self.units, *tail_columns))
         rest = np.maximum(self.wall_s - sum(self.seconds.values(), np.zeros_like(self.wall_s)), 0.0)
         evaluations = self.seconds.get(EVALUATE, np.zeros_like(rest))
-        more = (doublings,) if tail and not parts else ()
-        a, b, c, *effects = self._solved(rest, self.steps, self.units, self.evaluations, *more)
+        tail_columns = (doublings,) if tail and not parts else ()
+        a, b, c, *effects = self._solve(rest, self.steps, self.units, self.evaluations, *tail_columns)
         parts[REST if parts else WHOLE] = StepPart(a, b, *effects)
-        return parts, c + (self._solved(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
+        return parts, c + (self._solve(evaluations, self.evaluations)[0] if evaluations.any() else 0.0)
 
-    def _solved(self, seconds: Floats, *columns: Floats) -> list[float]:
+    def _solve(self, seconds: Floats, *columns: Floats) -> list[float]:
         """Return the coefficients ≥ 0 of the columns.
 
         With only one batch size, T is proportional to k, and its coefficient is 0.
@@ -299,7 +296,7 @@ class _Intervals:
         solution, _ = nnls(design / self.wall_s[:, None], seconds / self.wall_s)
         return [float(value) for value in solution]
 
-    def errors(self, parts: _StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
+    def log_errors(self, parts: _StepParts, evaluation_s: float) -> tuple[NDArray[np.int64], Floats]:
         """Return the (B_p, n) of R runs and their log(measured / predicted seconds).
 
         The arrays have shapes (R, 2) and (R,).
@@ -307,50 +304,51 @@ class _Intervals:
         a, b, c = (sum(part[i] for part in parts.values()) for i in range(3))
         steps = self.steps * (a + c * np.log2(self.problems))
         predicted = steps + b * self.units + evaluation_s * self.evaluations
-        runs, first, of_row = np.unique(self.run, return_index=True, return_inverse=True)
-        said, took = (np.bincount(of_row, column, len(runs)) for column in (predicted, self.wall_s))
+        runs, first_rows, run_of_row = np.unique(self.run, return_index=True, return_inverse=True)
+        totals = (np.bincount(run_of_row, column, len(runs)) for column in (predicted, self.wall_s))
+        predicted_s, measured_s = totals
         with np.errstate(divide="ignore"):
-            return self.cells[first], np.log(took) - np.log(np.maximum(said, 0.0))
+            return self.cells[first_rows], np.log(measured_s) - np.log(np.maximum(predicted_s, 0.0))
 
     def effects(self, parts: _StepParts, evaluation_s: float) -> StepEffects:
         """Return the effect of each configuration: its error under the equation with these parts."""
-        of_run, errors = self.errors(parts, evaluation_s)
-        places, of_row = np.unique(of_run, axis=0, return_inverse=True)
-        seen = np.array([np.median(errors[of_row == place]) for place in range(len(places))])
+        run_cells, errors = self.log_errors(parts, evaluation_s)
+        cells, cell = np.unique(run_cells, axis=0, return_inverse=True)
+        effects = np.array([np.median(errors[cell == index]) for index in range(len(cells))])
         # For normal errors, the standard deviation is 1.4826 times the median absolute deviation.
-        several = np.bincount(of_row)[of_row] > 1
-        spread = 1.4826 * float(np.median(np.abs(errors - seen[of_row])[several])) if several.any() else 0.0
-        return StepEffects(tuple((int(b), int(n)) for b, n in places), tuple(map(float, seen)), spread)
+        repeats = np.abs(errors - effects[cell])[np.bincount(cell)[cell] > 1]
+        spread = 1.4826 * float(np.median(repeats)) if repeats.size else 0.0
+        return StepEffects(tuple((int(b), int(n)) for b, n in cells), tuple(map(float, effects)), spread)
 
 
-class _Validated(NamedTuple):
-    kept: LeftOut
+class _Validation(NamedTuple):
+    left_out: LeftOut
     error: float  # root mean square error over runs of the model that was kept
 
 
-def _validate(table: _Intervals) -> _Validated:
+def _validate(intervals: _Intervals) -> _Validation:
     """Predict each configuration (or batch size) from all others with every model, and select the best."""
-    groups = table.cells if table.apart else table.batch[:, None].astype(np.int64)
-    names = ("line", "tail", "effects") if table.apart else ("line",)
-    by_name: dict[str, list[Floats]] = {name: [] for name in names}
+    groups = intervals.cells if intervals.is_separable else intervals.batch[:, None].astype(np.int64)
+    models = ("line", "tail", "effects") if intervals.is_separable else ("line",)
+    errors_by_model: dict[str, list[Floats]] = {model: [] for model in models}
     deviations: list[float] = []
-    places = np.unique(groups, axis=0)
-    for place in places:
-        left = (groups == place).all(axis=1)
-        rest, held = table.only(~left), table.only(left)
-        for name in names:
-            fitted = rest.fitted(name != "line")
-            errors = held.errors(*fitted)[1]
-            if name == "effects":
-                mean, deviation = rest.effects(*fitted).at(*map(int, place))
+    cells = np.unique(groups, axis=0)
+    for cell in cells:
+        is_left_out = (groups == cell).all(axis=1)
+        training, test = intervals.subset(~is_left_out), intervals.subset(is_left_out)
+        for model in models:
+            fitted = training.fit(model != "line")
+            errors = test.log_errors(*fitted)[1]
+            if model == "effects":
+                mean, deviation = training.effects(*fitted).at(*map(int, cell))
                 errors = errors - mean
                 deviations.append(deviation)
-            by_name[name].append(errors)
-    medians = {name: np.array([np.median(errors) for errors in of_part]) for name, of_part in by_name.items()}
-    rms = {name: float(np.sqrt(np.mean(median**2))) for name, median in medians.items()}
-    kept = min(rms, key=lambda name: (round(rms[name], 6), list(rms).index(name)))
-    error = float(np.sqrt(np.mean(np.concatenate(by_name[kept]) ** 2)))
-    half = student(len(places) - 1) * (np.array(deviations) if kept == "effects" else error)
-    median = medians[kept]
-    inside = float(np.mean(np.abs(median) <= half + 1e-9))
-    return _Validated(LeftOut(kept, len(places), float(np.median(np.abs(median))), inside, rms), error)
+            errors_by_model[model].append(errors)
+    medians = {model: np.array([np.median(e) for e in errors]) for model, errors in errors_by_model.items()}
+    rms = {model: float(np.sqrt(np.mean(errors**2))) for model, errors in medians.items()}
+    best = min(rms, key=lambda model: (round(rms[model], 6), list(rms).index(model)))
+    error = float(np.sqrt(np.mean(np.concatenate(errors_by_model[best]) ** 2)))
+    half_width = student(len(cells) - 1) * (np.array(deviations) if best == "effects" else error)
+    distances = np.abs(medians[best])
+    coverage = float(np.mean(distances <= half_width + 1e-9))
+    return _Validation(LeftOut(best, len(cells), float(np.median(distances)), coverage, rms), error)

@@ -33,10 +33,10 @@ from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source,
 from isolaw.fits.frontier import TOLERANCE
 
 _COMPARABLE = 100.0  # largest ratio of model sizes for which a source counts
-_ALIKE = 2.0  # model sizes or problem-set sizes are alike up to this ratio
-_TYPICAL = 7.0  # billions of parameters, if the user gives no size
+_SIMILAR_RATIO = 2.0  # model sizes or problem-set sizes are alike up to this ratio
+_USUAL_SIZE = 7.0  # billions of parameters, if the user gives no size
 LEAST_N = 2
-_USUAL = 32  # B_p if no source resembles the case: the smallest of the playbook
+_USUAL_BATCH = 32  # B_p if no source resembles the case: the smallest of the playbook
 _UNLIMITED = 2**53  # rollouts per batch, beyond any hardware limit
 _ROUNDING = 1e-9
 _CURVES = next(source for source in SOURCES if source.key == "isocompute-curves")
@@ -77,13 +77,13 @@ class Case(Section):
     def heeds(self, statement: Statement) -> bool:
         """Return whether a statement is about problems and models that resemble the user's case."""
         same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
-        size = self.model_size or _TYPICAL
+        size = self.model_size or _USUAL_SIZE
         return same and min(_ratio(studied, size) for studied in statement.sizes or (size,)) <= _COMPARABLE
 
     @property
     def far(self) -> bool:
         """Whether every published model is more than 100 times larger or smaller."""
-        return min(_ratio(source.size, self.model_size or _TYPICAL) for source in SOURCES) > _COMPARABLE
+        return min(_ratio(source.size, self.model_size or _USUAL_SIZE) for source in SOURCES) > _COMPARABLE
 
     @property
     def most(self) -> int:
@@ -93,7 +93,7 @@ class Case(Section):
     def like(self, source: Source) -> bool:
         """Return whether a source's problems and model resemble the user's, so it counts if it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
-        return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
+        return same and _ratio(source.size, self.model_size or _USUAL_SIZE) <= _COMPARABLE
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class StartingPoint:
     @property
     def least_batch(self) -> int:
         """The smallest B_p that the sources support."""
-        return int((self.start and self.start.batch.low) or _possible(min(_used(self.case)), self.case))
+        return int((self.start and self.start.batch.low) or _cap(min(_similar_batches(self.case)), self.case))
 
 
 def starting_point(case: Case) -> StartingPoint:
@@ -164,8 +164,9 @@ def starting_point(case: Case) -> StartingPoint:
     >>> starting_point(Case(budget=10**9)).start is None
     True
     """
-    batch = _batch(case) if any(case.like(source) and _covers(source, case) for source in SOURCES) else None
-    readings = tuple(_reading(source, case, batch) for source in SOURCES)
+    counts = any(case.like(source) and _covers(source, case) for source in SOURCES)
+    batch = _best_batch(case) if counts else None
+    readings = tuple(_read_source(source, case, batch) for source in SOURCES)
     nearest = min(readings, key=lambda r: (not case.like(r.source), abs(math.log(r.compute / case.budget))))
     counting = [reading for reading in readings if reading.counts]
     start = None if batch is None else _start(case, batch, counting)
@@ -181,72 +182,72 @@ def _covers(source: Source, case: Case) -> bool:
     return low <= case.budget <= high
 
 
-def _used(case: Case) -> list[int]:
+def _similar_batches(case: Case) -> list[int]:
     """Return the B_p of the sources that resemble the case; sources that cover C come first."""
-    like = sorted(filter(case.like, SOURCES), key=lambda source: not _covers(source, case))
-    return [b for source in like for b in source.batches] or [_USUAL]
+    similar = sorted(filter(case.like, SOURCES), key=lambda source: not _covers(source, case))
+    return [batch for source in similar for batch in source.batches] or [_USUAL_BATCH]
 
 
-def _batch(case: Case) -> Span:
+def _best_batch(case: Case) -> Span:
     """Return the best B_p. Its range contains the B_p whose reward is within 0.005 of the best.
 
     An end of the range is None if it is the smallest or largest B_p that the source compares.
     """
     if not (case.like(_CURVES) and _covers(_CURVES, case)):
-        return Span(_possible(_used(case)[0], case), None, None)
-    at = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
-    rewards = {b: point.reward for b, point in at.items() if b * point.n.value <= case.most or b == min(at)}
-    best = max(rewards, key=lambda b: rewards[b])
-    good = [b for b, reward in rewards.items() if reward >= rewards[best] - TOLERANCE]
-    low = None if min(good) == min(at) else _possible(min(good), case)
-    high = None if max(good) == max(at) else _possible(max(good), case)
-    return Span(_possible(best, case), low, high)
+        return Span(_cap(_similar_batches(case)[0], case), None, None)
+    points = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
+    allowed = {b: p for b, p in points.items() if b * p.n.value <= case.most or b == min(points)}
+    best = max(allowed, key=lambda b: allowed[b].reward)
+    good_batches = [b for b, p in allowed.items() if p.reward >= allowed[best].reward - TOLERANCE]
+    low = None if min(good_batches) == min(points) else _cap(min(good_batches), case)
+    high = None if max(good_batches) == max(points) else _cap(max(good_batches), case)
+    return Span(_cap(best, case), low, high)
 
 
-def _possible(batch: int, case: Case) -> int:
+def _cap(batch: int, case: Case) -> int:
     """Return B_p, limited by the number of distinct problems and by B_max."""
     return min(batch, case.most // LEAST_N, case.n_train_problems or batch)
 
 
-def _reading(source: Source, case: Case, batch: Span | None) -> SourceReading:
-    b = int(batch.value) if batch is not None and batch.value in source.batches else None
+def _read_source(source: Source, case: Case, batch: Span | None) -> SourceReading:
+    batch_size = int(batch.value) if batch is not None and batch.value in source.batches else None
     low, high = source.range()
     compute = min(max(case.budget, low), high)
-    n = source.at(compute, b).n
+    span = source.at(compute, batch_size).n
     if compute < case.budget:
-        n = Span(n.value, n.low, None)
+        span = Span(span.value, span.low, None)
     elif compute > case.budget:
-        n = Span(n.value, None, n.high)
+        span = Span(span.value, None, span.high)
     sizes = source.size, case.model_size or source.size
     problems = source.problems or 1, case.n_train_problems or source.problems or 1
-    where = {
+    differences = {
         Differs.DIFFICULTY: case.difficulty not in (None, source.difficulty),
-        Differs.MODEL_SIZE: _ratio(*sizes) > _ALIKE,
-        Differs.PROBLEMS: source.problems is not None and _ratio(*problems) > _ALIKE,
-        Differs.BATCH: bool(batch and source.batches) and b is None,
+        Differs.MODEL_SIZE: _ratio(*sizes) > _SIMILAR_RATIO,
+        Differs.PROBLEMS: source.problems is not None and _ratio(*problems) > _SIMILAR_RATIO,
+        Differs.BATCH: bool(batch and source.batches) and batch_size is None,
         Differs.BUDGET: compute != case.budget,
     }
-    differs = tuple(code for code, applies in where.items() if applies)
-    return SourceReading(source, compute, n, differs, case.like(source) and compute == case.budget)
+    differs = tuple(code for code, applies in differences.items() if applies)
+    return SourceReading(source, compute, span, differs, case.like(source) and compute == case.budget)
 
 
-def _start(case: Case, batch: Span, counting: Sequence[SourceReading]) -> _Start:
-    logs: dict[str, list[float]] = {}
-    for reading in counting:
-        logs.setdefault(reading.source.publication, []).append(math.log2(reading.n.value))
-    mean = fmean(map(fmean, logs.values()))
-    values = [reading.n.value for reading in counting]
-    lows = [reading.n.low for reading in counting if reading.n.low is not None]
-    highs = [reading.n.high for reading in counting if reading.n.high is not None]
-    n = Span(2**mean, min(lows + values) if lows else None, max(highs + values) if highs else None)
+def _start(case: Case, batch: Span, readings: Sequence[SourceReading]) -> _Start:
+    log2_n: dict[str, list[float]] = {}
+    for reading in readings:
+        log2_n.setdefault(reading.source.publication, []).append(math.log2(reading.n.value))
+    mean = fmean(map(fmean, log2_n.values()))
+    n_values = [reading.n.value for reading in readings]
+    lows = [reading.n.low for reading in readings if reading.n.low is not None]
+    highs = [reading.n.high for reading in readings if reading.n.high is not None]
+    n = Span(2**mean, min(lows + n_values) if lows else None, max(highs + n_values) if highs else None)
     b = int(batch.value)
     power = min(math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b)))  # ties round up
     return _Start(Allocation.within(case.budget, b, 2**power), n, batch)
 
 
-def _caveats(case: Case, start: _Start | None, counting: Sequence[SourceReading]) -> Iterator[Caveat]:
+def _caveats(case: Case, start: _Start | None, readings: Sequence[SourceReading]) -> Iterator[Caveat]:
     if start is not None:
-        if len({reading.source.publication for reading in counting}) == 1:
+        if len({reading.source.publication for reading in readings}) == 1:
             yield Caveat.ONE_PUBLICATION
         if start.batch.low is start.batch.high is None:
             yield Caveat.BATCH_NOT_COMPARED

@@ -31,23 +31,23 @@ _LEAST_CHECKPOINTS = 2  # a run is compared once it has step 0 and one later che
 
 def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
     """Return the race that a sweep file describes, over the cells of these runs."""
-    chosen = spec.design
-    forbidden = set(chosen.forbidden)
-    there = {_key_of(run) for run in runs}
-    cells = tuple(sorted({(b, n) for b, n, seed in there if seed == spec.sweep.seeds[0]} - forbidden))
-    missing = frozenset((*cell, seed) for cell in cells for seed in spec.sweep.seeds) - there
-    whole = sum(run.rollouts for run in runs)
-    spend = chosen.spend * whole if chosen.spend <= 1 else chosen.spend
+    design = spec.design
+    forbidden = set(design.forbidden)
+    run_keys = {_key_of(run) for run in runs}
+    cells = tuple(sorted({(b, n) for b, n, seed in run_keys if seed == spec.sweep.seeds[0]} - forbidden))
+    missing = frozenset((*cell, seed) for cell in cells for seed in spec.sweep.seeds) - run_keys
+    total_rollouts = sum(run.rollouts for run in runs)
+    spend = design.spend * total_rollouts if design.spend <= 1 else design.spend
     batches = sorted({b for b, _ in cells}) or [0]
-    start = chosen.start or batches[(len(batches) - 1) // 2]
-    pinned = tuple(sorted(set(chosen.pinned) & set(cells)))
+    start = design.start or batches[(len(batches) - 1) // 2]
+    pinned = tuple(sorted(set(design.pinned) & set(cells)))
     return Race(
         cells,
         start,
         spec.sweep.compute,
         spec.sweep.seeds,
         int(spend),
-        chosen.tolerance,
+        design.tolerance,
         pinned=pinned,
         missing=missing,
     )
@@ -55,37 +55,37 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
 
 def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     """Return the issues in the sweep file that prevent a race over these runs."""
-    chosen, out = spec.design, []
+    design, issues = spec.design, []
     cells = {run.shape for run in runs}
     for name in ("pinned", "forbidden"):
-        missing = [key for key in getattr(chosen, name) if key not in cells]
-        out += [Issue(f"design.{name}", found=list(key), accepted="[B_p, n] of the grid") for key in missing]
-    for key in sorted(set(chosen.pinned) & set(chosen.forbidden)):
+        absent = [cell for cell in getattr(design, name) if cell not in cells]
+        issues += [Issue(f"design.{name}", "", list(cell), "[B_p, n] of the grid") for cell in absent]
+    for key in sorted(set(design.pinned) & set(design.forbidden)):
         note = "is in design.forbidden, too"
-        out.append(Issue("design.pinned", note, list(key), "[B_p, n] that may run"))
+        issues.append(Issue("design.pinned", note, list(key), "[B_p, n] that may run"))
     if spec.grid.recipe_axes:
-        named = ", ".join(spec.grid.recipe_axes)
-        out.append(Issue("design.kind", f"a race cannot vary recipe keys ({named})", "race", "grid"))
+        axes = ", ".join(spec.grid.recipe_axes)
+        issues.append(Issue("design.kind", f"a race cannot vary recipe keys ({axes})", "race", "grid"))
     metrics = [*spec.evaluation.metrics, *filter(None, [spec.options.get("metric")])]
-    if chosen.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any
-        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
+    if design.metric not in metrics and not traits(spec.sweep.backend).by_command:  # it may log any
+        issues.append(Issue("design.metric", found=design.metric, accepted=", ".join(metrics)))
     if _EVAL_SET not in spec.evaluation.sets:
         accepted = f"a list with {_EVAL_SET!r}: a race compares configurations there"
-        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
+        issues.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
     batches = sorted({b for b, _ in cells})
-    if chosen.start is not None and chosen.start not in batches:
-        out.append(Issue("design.start", found=chosen.start, accepted=" or ".join(map(str, batches))))
-    if out or not cells:
-        return out
+    if design.start is not None and design.start not in batches:
+        issues.append(Issue("design.start", found=design.start, accepted=" or ".join(map(str, batches))))
+    if issues or not cells:
+        return issues
     race = race_of(spec, runs)
-    line = [n for b, n in race.cells if b == race.start]
-    if len(line) < LEAST_CURVES:
+    n_values = [n for b, n in race.cells if b == race.start]
+    if len(n_values) < LEAST_CURVES:
         accepted = f"at least {LEAST_CURVES} values with B_p = {race.start} that are not forbidden"
-        out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
+        issues.append(Issue("grid.rollouts_per_problem", found=n_values, accepted=accepted))
     elif race.spend < race.least:
         accepted = f"enough for {LEAST_CURVES} runs to the target, {race.least} rollouts"
-        out.append(Issue("design.spend", f"it allows {race.spend} rollouts", chosen.spend, accepted))
-    return out
+        issues.append(Issue("design.spend", f"it allows {race.spend} rollouts", design.spend, accepted))
+    return issues
 
 
 def _key_of(run: RunSpec) -> RunKey:
@@ -110,34 +110,34 @@ class Adaptive:
         The last decision of an ended race is dropped if the user has since changed the design's keys, or if
         the race ended because runs failed. The race can then continue.
         """
-        out = cls(race_of(spec, runs), spec.design.metric, {_key_of(run): run for run in runs}, store)
-        out.history = out._confirmed(read(store))
-        if unknown := sorted(horizons(out.history).keys() - out.grid.keys()):
+        adaptive = cls(race_of(spec, runs), spec.design.metric, {_key_of(run): run for run in runs}, store)
+        adaptive.history = adaptive._confirmed(read(store))
+        if unknown := sorted(horizons(adaptive.history).keys() - adaptive.grid.keys()):
             b, n, seed = unknown[0]
             raise StoreError(
                 f"{store.directory}: its race has a run with B_p = {b}, n = {n} and seed {seed}, which the "
                 "grid lacks; put it back (design.forbidden excludes it from now on), or use a new --out"
             )
-        last = out.history[-1] if out.history else None
-        if last and last.ending and (last.ending is Ending.FAILED or last.limits != out.race.limits):
-            out.history.pop()
-        out.advance()
-        return out
+        last = adaptive.history[-1] if adaptive.history else None
+        if last and last.ending and (last.ending is Ending.FAILED or last.limits != adaptive.race.limits):
+            adaptive.history.pop()
+        adaptive.advance()
+        return adaptive
 
-    def _confirmed(self, kept: list[Decision]) -> list[Decision]:
+    def _confirmed(self, stored: list[Decision]) -> list[Decision]:
         """Return the decisions before the first one that the results contradict; the race repeats the rest.
 
         A decision made under other limits is accepted, since the user has changed the limits since then.
         """
-        for i, decision in enumerate(kept):
+        for index, decision in enumerate(stored):
             if decision.limits != self.race.limits:
                 continue
-            made = self.race.next(
-                kept[:i], _measured(self.store, kept[:i], self.metric), set(decision.failed)
+            recomputed = self.race.next(
+                stored[:index], _measured(self.store, stored[:index], self.metric), set(decision.failed)
             )
-            if replace(made, limits=decision.limits) != decision:
-                return kept[:i]
-        return kept
+            if replace(recomputed, limits=decision.limits) != decision:
+                return stored[:index]
+        return stored
 
     @property
     def ended(self) -> bool:
@@ -152,8 +152,8 @@ class Adaptive:
     @property
     def todo(self) -> list[RunSpec]:
         """The runs of the last decision that have not reached their horizon."""
-        asked = self.history[-1].runs if self.history else ()
-        runs = [self._run(request.run, request.compute) for request in asked]
+        requests = self.history[-1].runs if self.history else ()
+        runs = [self._run(request.run, request.compute) for request in requests]
         return [run for run in runs if not self.store.run(run.run_id).recorded().is_done(run)]
 
     @property
@@ -170,19 +170,19 @@ class Adaptive:
         By default the race waits for failed runs to be repeated. With ``after_failures`` it continues without
         them.
         """
-        before = len(self.history)
+        decided = len(self.history)
         while not self.ended:
             failed = set(self.history[-1].failed) if self.history else set()
-            left = self.todo
+            unfinished = self.todo
             if after_failures:
-                gone = [run for run in left if self.store.run(run.run_id).failure is not None]
-                failed |= {_key_of(run) for run in gone}
-                left = [run for run in left if run not in gone]
-            if left:
+                failed_runs = [run for run in unfinished if self.store.run(run.run_id).failure is not None]
+                failed |= {_key_of(run) for run in failed_runs}
+                unfinished = [run for run in unfinished if run not in failed_runs]
+            if unfinished:
                 break
             decision = self.race.next(self.history, _measured(self.store, self.history, self.metric), failed)
             self.history.append(replace(decision, limits=self.race.limits))
-        return self.history[before:]
+        return self.history[decided:]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data: the parameters of the race and its decisions so far."""
@@ -213,19 +213,19 @@ def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
 def read(store: SweepStore) -> list[Decision]:
     """Return the stored decisions of a sweep before the first that is damaged or belongs to other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
-    out: list[Decision] = []
+    decisions: list[Decision] = []
     ids = {_key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
     for line in (content or b"").splitlines():
         try:
             document = parse_json(line)
-            history = [*out, decoded(Decision, document)]
+            history = [*decisions, decoded(Decision, document)]
             unknown = document.keys() - {"crc"} - history[-1].to_dict().keys()
-            if unknown or not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
+            if unknown or not seal.is_sealed(document, f"{_owner(history, ids)} {len(decisions)}"):
                 break  # damaged, of another sweep, or of a version that wrote other keys or no sweep
-            out = history
+            decisions = history
         except (ValueError, TypeError, KeyError):
             break
-    return out
+    return decisions
 
 
 def state(store: SweepStore) -> dict[str, Any] | None:
@@ -246,15 +246,15 @@ def state(store: SweepStore) -> dict[str, Any] | None:
 
 def _measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
     """Return the measurements of the requested runs up to their horizons."""
-    asked = horizons(history)
-    specs = store.specs()[0] if asked else {}
+    end_of_run = horizons(history)
+    specs = store.specs()[0] if end_of_run else {}
     if not any(store.run(run_id).bytes_recorded for run_id in specs):
         return []
     runs = store.collect()
     points = measured_points(runs, metric, _EVAL_SET)
-    names = ["problems_per_batch", "rollouts_per_problem", "seed"]
-    ends = [asked.get(key, -1) for key in points[names].itertuples(index=False, name=None)]
-    points = points[points["compute"] <= ends]
+    columns = ["problems_per_batch", "rollouts_per_problem", "seed"]
+    limits = [end_of_run.get(key, -1) for key in points[columns].itertuples(index=False, name=None)]
+    points = points[points["compute"] <= limits]
     table = runs.table()
     table = table[table.index.isin(points["run_id"])]
     return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)

@@ -59,7 +59,7 @@ class Source:
 
     def range(self) -> tuple[float, float]:
         """Return the smallest and largest C that the source covers at every one of its B_p."""
-        ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
+        ends = [(p[0].compute, p[-1].compute) for p in map(self._points, self.batches or (None,))]
         return max(low for low, _ in ends), min(high for _, high in ends)
 
     def at(self, compute: float, problems_per_batch: int | None = None) -> _Point:
@@ -68,19 +68,19 @@ class Source:
         ``problems_per_batch`` selects one of several B_p; the default is the smallest.
         """
         batch = problems_per_batch or (self.batches[0] if self.batches else None)
-        rows = self._rows(batch)
-        table = [(row.compute, row.n.value, row.n.low, row.n.high) for row in rows]
+        points = self._points(batch)
+        table = [(p.compute, p.n.value, p.n.low, p.n.high) for p in points]
         x, *columns = np.log(
             np.array(table, dtype=float)
         ).T  # None becomes NaN, as do values interpolated next to it
-        at = math.log(compute)
-        n, low, high = (math.exp(np.interp(at, x, column)) for column in columns)
+        log_c = math.log(compute)
+        n, low, high = (math.exp(np.interp(log_c, x, column)) for column in columns)
         span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)
-        return _Point(self.key, batch, compute, span, float(np.interp(at, x, [row.reward for row in rows])))
+        return _Point(self.key, batch, compute, span, float(np.interp(log_c, x, [p.reward for p in points])))
 
-    def _rows(self, problems_per_batch: int | None) -> list[_Point]:
+    def _points(self, problems_per_batch: int | None) -> list[_Point]:
         key = self.key, problems_per_batch
-        return [row for row in _table() if (row.source, row.problems_per_batch) == key]
+        return [point for point in _all_points() if (point.source, point.problems_per_batch) == key]
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,16 @@ class _Point:
 
 
 @cache
-def _table() -> tuple[_Point, ...]:
-    out = []
+def _all_points() -> tuple[_Point, ...]:
+    points = []
     with FILE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             batch = int(row["problems_per_batch"]) if row["problems_per_batch"] else None
             low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
             n = Span(float(row["n_star"]), low, high)
-            out.append(_Point(row["source"], batch, float(row["compute"]), n, float(row["reward"] or "nan")))
-    return tuple(out)
+            compute, reward = float(row["compute"]), float(row["reward"] or "nan")
+            points.append(_Point(row["source"], batch, compute, n, reward))
+    return tuple(points)
 
 
 _PLAYBOOK = ("arXiv 2603.12151", "Qwen2.5-7B-Instruct", 7.6, "easy", 6000)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from isolaw.errors import InputError
 from isolaw.files import open_file
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
@@ -36,21 +36,21 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
     "a b" = "x"
     <BLANKLINE>
     """
-    parts = []
+    blocks = []
     for name, section in data.items():
         path = f"{prefix}{toml_key(name)}"
         values = {k: v for k, v in section.items() if v is not None and not isinstance(v, Mapping)}
         tables = {k: v for k, v in section.items() if isinstance(v, Mapping)}
-        lines = [f"[{path}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
-        parts.append("\n".join(lines) + "\n")
+        lines = [f"[{path}]", *(f"{toml_key(k)} = {toml_value(v)}" for k, v in values.items())]
+        blocks.append("\n".join(lines) + "\n")
         if tables:
-            parts.append(toml_text(tables, f"{path}."))
-    return "\n".join(parts)
+            blocks.append(toml_text(tables, f"{path}."))
+    return "\n".join(blocks)
 
 
 def toml_key(name: str) -> str:
     """Return a key as TOML, in quotation marks if TOML requires them."""
-    return name if _BARE.fullmatch(name) else _text(name)
+    return name if _BARE_KEY.fullmatch(name) else _quoted(name)
 
 
 def toml_value(value: Any) -> str:
@@ -65,10 +65,10 @@ def toml_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    return _text(value) if isinstance(value, str) else repr(value)
+    return _quoted(value) if isinstance(value, str) else repr(value)
 
 
-def _text(value: str) -> str:
+def _quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -117,13 +117,13 @@ def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
     """Return the content of a TOML text. ``source`` is its name in error messages."""
     if len(text) > LARGEST_TOML:
         raise InputError(f"{source}: a TOML file of more than {LARGEST_TOML:,} characters")
-    if deep := _DEEP_KEY.search(text):
-        raise InputError(f"{source}: a TOML key of more than {DEEPEST_KEY} parts: {deep[0][:40]}…")
+    if deep_key := _DEEP_KEY.search(text):
+        raise InputError(f"{source}: a TOML key of more than {DEEPEST_KEY} parts: {deep_key[0][:40]}…")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(f"{source}: not valid TOML: {what[:300]}") from None
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"{source}: not valid TOML: {reason[:300]}") from None
     _check_values(data, source)
     return data
 
@@ -144,7 +144,7 @@ def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
     large integers if ``source`` is given.
     """
     try:
-        data = json.loads(whole_characters(text), parse_constant=_no_number, parse_float=_finite)
+        data = json.loads(whole_characters(text), parse_constant=_reject_constant, parse_float=_finite_float)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
@@ -168,11 +168,11 @@ def whole_characters(text: bytes | str) -> str:
     return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
-def _no_number(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _finite_float(text: str) -> float:
     if math.isfinite(number := float(text)):
         return number
     raise ValueError(f"{text[:40]} is not a finite number")
@@ -183,16 +183,16 @@ def _check_values(data: Any, source: str | Path) -> None:
     level: list[Any] = [data]
     text = f"found more than {DEEPEST} levels of nesting"
     for _ in range(DEEPEST):
-        inside: list[Any] = []
+        next_level: list[Any] = []
         for value in level:
-            parts: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-            for part in parts:
-                if isinstance(part, dict | list):
-                    inside.append(part)
-                elif type(part) is int and part.bit_length() > LARGEST_INTEGER:
+            items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+            for item in items:
+                if isinstance(item, dict | list):
+                    next_level.append(item)
+                elif type(item) is int and item.bit_length() > LARGEST_INTEGER:
                     text = f"found an integer of more than {LARGEST_INTEGER} bits"
                     raise InputError(f"{source}: {text}") if source else ValueError(text)
-        if not inside:
+        if not next_level:
             return
-        level = inside
+        level = next_level
     raise InputError(f"{source}: {text}") if source else ValueError(text)

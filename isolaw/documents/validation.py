@@ -33,29 +33,29 @@ def parse_section(
 
 
 def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Issue]:
-    out: dict[tuple[str, str], Issue] = {}
-    for number, item in enumerate(error.errors(include_url=False)):
-        path = [str(part) for part in item["loc"] if not isinstance(part, int)]
-        union = bool(path) and path[-1] in _KINDS  # none of several accepted types: report one issue
-        if union:
+    issues: dict[tuple[str, str], Issue] = {}
+    for index, fault in enumerate(error.errors(include_url=False)):
+        path = [str(part) for part in fault["loc"] if not isinstance(part, int)]
+        is_union = bool(path) and path[-1] in _KINDS  # none of several accepted types: report one issue
+        if is_union:
             path.pop()
         where = ".".join(part for part in (prefix, *path) if part) or "value"
-        key = (where, "" if union else str(number))
-        if item["type"] == "extra_forbidden":
-            valid = _fields_at(model, path[:-1])
-            close = nearest(path[-1], valid) if len(out) < MOST_ISSUES else ""
-            accepted = "" if close else ", ".join(valid)
-            out[key] = Issue(where, "unknown key", item["input"], accepted, close)
-        elif item["type"] == "missing":
-            out[key] = Issue(where, "a required key is missing")
+        key = (where, "" if is_union else str(index))
+        if fault["type"] == "extra_forbidden":
+            fields = _fields_at(model, path[:-1])
+            suggestion = nearest(path[-1], fields) if len(issues) < MOST_ISSUES else ""
+            accepted = "" if suggestion else ", ".join(fields)
+            issues[key] = Issue(where, "unknown key", fault["input"], accepted, suggestion)
+        elif fault["type"] == "missing":
+            issues[key] = Issue(where, "a required key is missing")
         else:
-            accepted = f"{out[key].accepted} or " if key in out else ""
-            out[key] = Issue(where, found=item["input"], accepted=accepted + _expectation(item))
-    return list(out.values())
+            accepted = f"{issues[key].accepted} or " if key in issues else ""
+            issues[key] = Issue(where, found=fault["input"], accepted=accepted + _expectation(fault))
+    return list(issues.values())
 
 
-def _expectation(item: Any) -> str:
-    message = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+def _expectation(fault: Any) -> str:
+    message = str(fault["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     message = re.sub(r"^a valid integer.*", "a whole number", message)
     message = re.sub(r"^a valid (tuple|list|set|frozenset)\b.*", "a list", message)
     message = re.sub(r"^a valid (dictionary|mapping)\b.*", "a table", message)
@@ -68,27 +68,27 @@ def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) ->
     Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line number.
     """
     text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
-    issues, places = [], _places(text)
+    issues, names_and_lines = [], _names_and_lines(text)
     for issue in error.issues:
         if any(f"{key}.".startswith(f"{issue.where}.") for key in keys):
             issues.append(replace(issue, where=f"{issue.where} (set by an option)"))
         else:
             section, _, key = issue.where.rpartition(".")
-            where, line = places.get((section, key), (issue.where, issue.line))
+            where, line = names_and_lines.get((section, key), (issue.where, issue.line))
             issues.append(replace(issue, where=where, line=line))
     return SpecError(issues, str(path))
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
-    for part in path:
-        inner = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+    for name in path:
+        field_type = model.model_fields[name].annotation if name in model.model_fields else None
+        if not (isinstance(field_type, type) and issubclass(field_type, BaseModel)):
             return []
-        model = inner
+        model = field_type
     return list(model.model_fields)
 
 
-def _places(text: str) -> dict[tuple[str, str], tuple[str, int]]:
+def _names_and_lines(text: str) -> dict[tuple[str, str], tuple[str, int]]:
     """Return, for each section and key that a file sets, its name in messages and its first line."""
     places: dict[tuple[str, str], tuple[str, int]] = {}
     section = ""

@@ -20,21 +20,21 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 S = TypeVar("S")
 T = TypeVar("T")
-_MANY = 150  # rows of a matrix from which threads save time
+_LEAST_ROWS = 150  # rows of a matrix from which threads save time
 _lock = threading.Lock()
-_inside = 0  # number of active uses of `one_blas_thread`
+_active_uses = 0  # number of active uses of `one_blas_thread`
 _limits: Any = None
 # The search for loaded libraries takes 10 ms, and numpy's and SciPy's are loaded by now.
 _libraries = cache(ThreadpoolController)
 
 
-def each(function: Callable[[S], T], items: Iterable[S], rows: int = _MANY) -> list[T]:
+def each(function: Callable[[S], T], items: Iterable[S], rows: int = _LEAST_ROWS) -> list[T]:
     """Apply ``function`` to each item on all cores, and return the results.
 
     Threads suffice, since NumPy and the kernels release the GIL. With matrices of few ``rows``, most of the
     time is Python's, and threads would only wait for each other.
     """
-    if rows < _MANY:
+    if rows < _LEAST_ROWS:
         return [function(item) for item in items]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, items))
@@ -43,18 +43,18 @@ def each(function: Callable[[S], T], items: Iterable[S], rows: int = _MANY) -> l
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread until the last nested or concurrent use of this context ends."""
-    global _inside, _limits
+    global _active_uses, _limits
     with _lock:
-        if not _inside:
+        if not _active_uses:
             _take_control()
             _limits = _libraries().limit(limits=1, user_api="blas")
-        _inside += 1
+        _active_uses += 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if not _inside and _limits is not None:
+            _active_uses -= 1
+            if not _active_uses and _limits is not None:
                 _take_control()
                 _limits.restore_original_limits()
                 OpenBLASController.clear_controlling_thread()

@@ -28,10 +28,10 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
     >>> options(Runs(pd.DataFrame(rows)))
     ['--metric', 'reward', '--eval-set', 'code']
     """
-    metric, eval_set, words = _reward(runs, given)
+    metric, eval_set, arguments = _choose_reward(runs, given)
     table = runs.table()
-    measured = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
-    fixed = _fixed(table[table.index.isin(measured)])
+    measured_ids = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
+    fixed = _choose_values(table[table.index.isin(measured_ids)])
     refused: Refused | None = None
     usual = usual_hold(runs, fixed)
     for hold in sorted(get_args(Hold), key=lambda name: name != usual):
@@ -42,42 +42,42 @@ def options(runs: Runs, given: str | None = None) -> list[str]:
             continue
         except DataError:  # runs still differ in a way that this hold does not fix
             continue
-        words += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
-        return [*words, *([] if hold == usual else ["--hold", hold])]
+        arguments += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
+        return [*arguments, *([] if hold == usual else ["--hold", hold])]
     raise refused or Refused("the runs differ in more than B_p, n and seed")
 
 
-def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
+def _choose_reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
     """Return the metric, the evaluation set, and the options that select them if isolaw requires a choice."""
     try:
         metric, eval_set, _ = choose(runs, given)
     except DataError:
         counts = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
-        wanted = counts.index if given is None else [pair for pair in counts.index if pair[1] == given]
-        rewards = [pair for pair in wanted if given or is_accuracy(pair[1]) or pair[1] == "reward"]
+        pairs = counts.index if given is None else [pair for pair in counts.index if pair[1] == given]
+        rewards = [pair for pair in pairs if given or is_accuracy(pair[1]) or pair[1] == "reward"]
         if not rewards:
             raise Refused("the runs have no accuracy and no reward to fit") from None
 
         def rank(pair: tuple[str, str]) -> tuple[Any, ...]:
-            runs_of, size = counts.loc[pair]
-            return pair[0] == "train", -runs_of, not is_accuracy(pair[1]), -size, pair
+            run_count, point_count = counts.loc[pair]
+            return pair[0] == "train", -run_count, not is_accuracy(pair[1]), -point_count, pair
 
         eval_set, metric = min(rewards, key=rank)
         return metric, eval_set, [*([] if given else ["--metric", metric]), "--eval-set", eval_set]
     return metric, eval_set, []
 
 
-def _fixed(table: pd.DataFrame) -> dict[str, Any]:
+def _choose_values(table: pd.DataFrame) -> dict[str, Any]:
     """Choose a value for each attribute in which the runs differ: the value that ran with the most n."""
     fixed: dict[str, Any] = {}
     while names := differing(table):
         name = names[0]
-        known = table[table[name].notna()]
-        if known.empty:
+        with_value = table[table[name].notna()]
+        if with_value.empty:
             break
-        levels = known.groupby(known[name].astype(str))["rollouts_per_problem"].nunique()
-        value = known[known[name].astype(str) == levels.idxmax()][name].iloc[0]
-        held = {name: value}
-        table = rows_with(table, held)
-        fixed |= held
+        levels = with_value.groupby(with_value[name].astype(str))["rollouts_per_problem"].nunique()
+        value = with_value[with_value[name].astype(str) == levels.idxmax()][name].iloc[0]
+        choice = {name: value}
+        table = rows_with(table, choice)
+        fixed |= choice
     return fixed

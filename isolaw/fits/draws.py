@@ -20,11 +20,11 @@ from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.laws.equations import LAWS, Logistic
+from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.model import Link, Start, StructuralModel
 from isolaw.fits.surface.observations import Observations
 
-Floats = NDArray[np.float64]
 _LOGISTIC = LAWS["logistic"].parameters
 
 
@@ -66,28 +66,28 @@ class Draws:
             the table is damaged or belongs to another law.
         """
         values = _estimates(document)
-        compared = document.comparison.laws.items()
-        theta = {name: np.array([entry.theta]) for name, entry in compared if entry.theta}
+        entries = document.comparison.laws.items()
+        theta_of_law = {name: np.array([entry.theta]) for name, entry in entries if entry.theta}
         if table is not None:
-            values = _values(table, values)
-            for name, estimate in theta.items():
+            values = _checked_values(table, values)
+            for name, estimate in theta_of_law.items():
                 columns = {f"law.{name}.{i}": estimate[:, i] for i in range(estimate.shape[1])}
-                theta[name] = np.column_stack([*_values(table, columns).values()])
+                theta_of_law[name] = np.column_stack([*_checked_values(table, columns).values()])
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
-        for c in document.curves:
-            curves[c.key] = {name: values[_column(*c.key, name)] for name in c.parameters}
-        of_logistic = [values[name] for name in _LOGISTIC if name in values]
+        for curve in document.curves:
+            curves[curve.key] = {name: values[_column(*curve.key, name)] for name in curve.parameters}
+        logistic_values = [values[name] for name in _LOGISTIC if name in values]
         logistic = None
-        if of_logistic:
-            b, L, k, x0 = of_logistic
+        if logistic_values:
+            b, L, k, x0 = logistic_values
             logistic = Logistic(b, L, k, x0, np.zeros(len(b), dtype=bool))
-        surface = _restored(
+        surface = _read_surface(
             document.surface,
             pd.DataFrame() if table is None else table,
             document.bootstrap.seed,
             document.unit,
         )
-        return cls(curves, logistic, theta, surface)
+        return cls(curves, logistic, theta_of_law, surface)
 
 
 class LawPosterior:
@@ -123,12 +123,12 @@ class LawPosterior:
         if self.document.curve is None:
             raise InputError("only laws of method='paper' have learning curves; see `rewards`")
         if parameters is None:
-            known = "; ".join(entry.label for entry in self.document.grid)
+            expected = "; ".join(entry.label for entry in self.document.grid)
             found = Cell(problems_per_batch, rollouts_per_problem).label
-            raise InputError(f"found {found}, of which the law has no run; expected {known}")
+            raise InputError(f"found {found}, of which the law has no run; expected {expected}")
         return Curves.from_parameters(self.document.curve, parameters)
 
-    def theta(self, name: str) -> NDArray[np.float64] | None:
+    def theta(self, name: str) -> Floats | None:
         """Return θ of a compared law, as an array of shape (1 + D, P): the estimate, then its draws."""
         return self.draws.laws.get(name)
 
@@ -142,26 +142,26 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
     row = {name: document.params[name].value for name in _LOGISTIC}
     if None in row.values():
         row = {}
-    for c in document.curves:
-        row |= {_column(*c.key, name): q.value for name, q in c.parameters.items()}
+    for curve in document.curves:
+        row |= {_column(*curve.key, name): quantity.value for name, quantity in curve.parameters.items()}
     return {name: np.array([value], np.float64) for name, value in row.items()}
 
 
-def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
+def _checked_values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
     """Return the table's columns as draws. Raise `Malformed` unless the first row equals ``estimates``."""
     if table.empty or not set(estimates) <= set(table.columns):
         raise Malformed("its draws belong to another law")
-    out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
-    for name, values in out.items():
+    draws = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
+    for name, values in draws.items():
         if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):
             raise Malformed(f"its draws are damaged or belong to another law: column {name}")
-    return out
+    return draws
 
 
 def surface_info(surface: Surface) -> SurfaceInfo:
     """Return the part of the surface that is stored in the law's document."""
     model = surface.model
-    low, high = (v if math.isfinite(v) else None for v in surface.bounds)
+    low, high = (bound if math.isfinite(bound) else None for bound in surface.bounds)
     start = (model.start.reward, model.start.error)
     mode = tuple(surface.mode.tolist())
     return SurfaceInfo(model.observations.to_dict(), mode, surface.effective, (low, high), start)
@@ -169,12 +169,12 @@ def surface_info(surface: Surface) -> SurfaceInfo:
 
 def _surface_columns(surface: Surface) -> dict[str, np.ndarray]:
     """Return the surface's columns for the table of draws; row 0 contains the most likely θ."""
-    rows = np.vstack([surface.mode, surface.theta[surface.of_draw]])
-    columns = {f"surface.{name}": values for name, values in zip(surface.model.names, rows.T, strict=True)}
+    theta = np.vstack([surface.mode, surface.theta[surface.of_draw]])
+    columns = {f"surface.{name}": values for name, values in zip(surface.model.names, theta.T, strict=True)}
     return {**columns, "surface.theta": np.append(-1, surface.of_draw)}
 
 
-def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float) -> Surface | None:
+def _read_surface(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float) -> Surface | None:
     """Restore the surface from the results of `surface_info` and `_surface_columns`.
 
     Without draws, the surface is the mean at the most likely θ.
@@ -186,24 +186,25 @@ def _restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: 
     """
     if stored is None:
         return None
-    bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
+    low, high = stored.bounds
+    bounds = (-math.inf if low is None else low, math.inf if high is None else high)
     mode = np.array(stored.theta)
     try:
         observations = Observations.from_dict(stored.observations)
         model = StructuralModel(
-            observations, Start(*stored.start), Link.of((bounds[0], bounds[1]), unit, observations.reward)
+            observations, Start(*stored.start), Link.of(bounds, unit, observations.reward)
         )
-        sound = np.isfinite(model.observed(mode)[0]).all() and np.isfinite(model.y).all()
+        is_finite = np.isfinite(model.data_covariance(mode)[0]).all() and np.isfinite(model.y).all()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Malformed(f"surface: {error}") from None
-    if not sound:
+    if not is_finite:
         raise Malformed("surface: found values that are not finite")
     names = [f"surface.{name}" for name in model.names]
     if len(draws) < 2 or not {*names, "surface.theta"} <= set(draws.columns):
         return Surface(model, mode, mode[None], np.empty(0, dtype=np.int64), seed, stored.effective, unit)
-    drawn = draws.iloc[1:]
-    _, first, of_draw = np.unique(drawn["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
-    theta = drawn[names].to_numpy(np.float64)[first]
+    rows = draws.iloc[1:]
+    _, first, of_draw = np.unique(rows["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
+    theta = rows[names].to_numpy(np.float64)[first]
     if not np.isfinite(theta).all():
         raise Malformed("surface: found draws that are not finite")
     return Surface(model, mode, theta, of_draw.astype(np.int64), seed, stored.effective, unit)

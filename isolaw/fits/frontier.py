@@ -25,7 +25,7 @@ from isolaw.fits.surface.slices import FLAT, Slices, highest
 Bools = NDArray[np.bool_]
 TOLERANCE = 0.005  # in units of the reward (`isolaw.fits.metric`)
 POINTS = 50
-_SEARCH = 400
+_SEARCH_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Frontier:
     @cached_property
     def tolerance(self) -> NDArray[np.int64]:
         """Index of the smallest n within the tolerance of the best, of shape (1 + D, X)."""
-        least = self.best - TOLERANCE * self.unit - FLAT * np.abs(self.best)
-        return np.asarray((self.reward >= least[:, None]).argmax(axis=1))
+        threshold = self.best - TOLERANCE * self.unit - FLAT * np.abs(self.best)
+        return np.asarray((self.reward >= threshold[:, None]).argmax(axis=1))
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,17 @@ class NStarPath:
 
 def strict_path(frontier: Frontier) -> NStarPath:
     """Return the paper's n*: the measured n with the highest curve."""
-    f = frontier
-    return NStarPath(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
+    log2_n = np.log2(frontier.levels)[frontier.strict]
+    return NStarPath(frontier.compute, frontier.levels, log2_n, frontier.best, frontier.below, frontier.above)
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> NStarPath:
     """Return n* along the ridge of the surface; n* is unknown past ``reach``, where n cannot be compared."""
     u = cut.along[cut.best]
-    far = cut.flat | (cut.compute > reach)
+    is_unknown = cut.flat | (cut.compute > reach)
     levels = levels_of(configurations)
     low, high = np.log2(levels[[0, -1]])
-    below, above = far | (u >= high - 1e-9), far | (u <= low + 1e-9)
+    below, above = is_unknown | (u >= high - 1e-9), is_unknown | (u <= low + 1e-9)
     return NStarPath(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
 
 
@@ -114,10 +114,10 @@ def cut_frontier(
     All n compete at every compute. ``alone`` marks computes beyond ``reach``, where n cannot be compared.
     """
     axis = axis_of(configurations)
-    n = np.array([c.level(axis) for c in configurations])
-    levels = np.unique(n)
-    placed = cut.reward[:, :, cut.place]
-    reward = np.stack([placed[:, :, n == level].max(axis=2) for level in levels], axis=1)
+    cell_levels = np.array([c.level(axis) for c in configurations])
+    levels = np.unique(cell_levels)
+    cell_rewards = cut.reward[:, :, cut.place]
+    reward = np.stack([cell_rewards[:, :, cell_levels == level].max(axis=2) for level in levels], axis=1)
     strict = highest(reward, 1)
     alone = np.broadcast_to(cut.compute > reach, strict.shape)
     below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
@@ -160,12 +160,12 @@ def trace(
     """Return the frontier of the curves at ``compute`` (X,). A configuration must cover each compute."""
     levels, reward = envelope(configurations, curves, compute)
     best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
-    measured = np.isfinite(reward[0])  # (N, X), the same in every draw
-    flat = np.all((best - reward <= FLAT * np.abs(best)) | ~measured, axis=1)
-    beside = np.pad(measured, ((1, 1), (0, 0)), constant_values=True)  # nothing is missing beyond the grid
+    is_measured = np.isfinite(reward[0])  # (N, X), the same in every draw
+    is_flat = np.all((best - reward <= FLAT * np.abs(best)) | ~is_measured, axis=1)
+    beside = np.pad(is_measured, ((1, 1), (0, 0)), constant_values=True)  # nothing is missing beyond the grid
     columns = np.arange(compute.size)
     no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
-    below, above = flat | no_higher | (strict == levels.size - 1), flat | no_lower | (strict == 0)
+    below, above = is_flat | no_higher | (strict == levels.size - 1), is_flat | no_lower | (strict == 0)
     return Frontier(compute, levels, reward, no_lower | no_higher, below, above, unit)
 
 
@@ -190,44 +190,44 @@ class Crossover:
 
 
 def curve_rewards(
-    configurations: list[Configuration], curves: list[Curves], first: float
+    configurations: list[Configuration], curves: list[Curves], start: float
 ) -> tuple[Floats, Floats]:
     """Return the computes at which to search for crossovers, and the best reward of each n there.
 
     The arrays have shapes (X,) and (1 + D, N, X).
     """
-    ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
-    compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
+    edges = sorted({start, *(end for c in configurations for end in c.measured if end > 0)})
+    compute = np.union1d(np.geomspace(edges[0], edges[-1], _SEARCH_POINTS), edges)
     return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
 def crossovers(
-    configurations: list[Configuration], compute: Floats, reward: Floats, first: float
+    configurations: list[Configuration], compute: Floats, reward: Floats, start: float
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
     ``compute`` is (X,), and ``reward`` (1 + D, N, X) contains the reward of each n (at its best B_p
-    with ``hold="nothing"``). ``first`` is the compute at which the frontier begins.
+    with ``hold="nothing"``). ``start`` is the compute at which the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     axis = axis_of(configurations)
     for c in sorted(configurations, key=lambda c: c.level(axis)):
         low, high = c.measured
-        before = spans.get(c.level(axis), (math.inf, 0.0))
-        spans[c.level(axis)] = min(low, before[0]), max(high, before[1])
-    out = []
-    for (i, (a, span)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
-        starts, ends = zip(*((low or max(low, first), high) for low, high in (span, other)), strict=True)
+        old_span = spans.get(c.level(axis), (math.inf, 0.0))
+        spans[c.level(axis)] = min(low, old_span[0]), max(high, old_span[1])
+    crossovers = []
+    for (i, (a, span)), (j, (b, other_span)) in combinations(enumerate(spans.items()), 2):
+        starts, ends = zip(*((low or max(low, start), high) for low, high in (span, other_span)), strict=True)
         lead = reward[:, j] - reward[:, i]
         lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal up to rounding
         shared = (max(starts), min(ends)) if min(ends) > max(starts) else None
-        draws = _overtaken(compute, lead, *shared) if shared else np.full(len(lead), np.nan)
-        either = float(_overtaken(compute, lead[:1], min(starts), max(ends))[0])
-        out.append(Crossover(a, b, shared, draws, either))
-    return out
+        draws = _last_overtaking(compute, lead, *shared) if shared else np.full(len(lead), np.nan)
+        extrapolated = float(_last_overtaking(compute, lead[:1], min(starts), max(ends))[0])
+        crossovers.append(Crossover(a, b, shared, draws, extrapolated))
+    return crossovers
 
 
-def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
+def _last_overtaking(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
     """Return the last x in [low, high] at which the lead (1 + D, X) becomes positive, for each draw.
 
     Between the computes (X,), the lead is linear in log x. Without such an x, the result is −inf if the lead
@@ -236,17 +236,17 @@ def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats
     low, high = max(low, compute[0]), min(high, compute[-1])
     if not low < high:
         return np.full(len(lead), np.nan)
-    log, ends = np.log(compute), np.log([low, high])
-    right = np.clip(np.searchsorted(log, ends), 1, log.size - 1)
-    share = (ends - log[right - 1]) / (log[right] - log[right - 1])
-    first, final = ((1 - share) * lead[:, right - 1] + share * lead[:, right]).T
-    inside = (compute > low) & (compute < high)
-    log = np.array([ends[0], *log[inside], ends[1]])
-    lead = np.column_stack([first, lead[:, inside], final])
-    crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
-    last = log.size - 2 - crossing[:, ::-1].argmax(axis=1)
-    rows = np.arange(len(lead))
-    before, after = lead[rows, last], lead[rows, last + 1]
-    share = np.where(crossing.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
-    at = np.exp(log[last] + share * (log[last + 1] - log[last]))
-    return np.where(crossing.any(axis=1), at, np.where(lead[:, -1] >= 0, -np.inf, np.inf))
+    log_c, log_ends = np.log(compute), np.log([low, high])
+    right = np.clip(np.searchsorted(log_c, log_ends), 1, log_c.size - 1)
+    fraction = (log_ends - log_c[right - 1]) / (log_c[right] - log_c[right - 1])
+    start_lead, end_lead = ((1 - fraction) * lead[:, right - 1] + fraction * lead[:, right]).T
+    is_inside = (compute > low) & (compute < high)
+    log_c = np.array([log_ends[0], *log_c[is_inside], log_ends[1]])
+    lead = np.column_stack([start_lead, lead[:, is_inside], end_lead])
+    crosses = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
+    last_crossing = log_c.size - 2 - crosses[:, ::-1].argmax(axis=1)
+    draws = np.arange(len(lead))
+    before, after = lead[draws, last_crossing], lead[draws, last_crossing + 1]
+    fraction = np.where(crosses.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
+    crossing = np.exp(log_c[last_crossing] + fraction * np.diff(log_c)[last_crossing])
+    return np.where(crosses.any(axis=1), crossing, np.where(lead[:, -1] >= 0, -np.inf, np.inf))

@@ -63,16 +63,14 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
         today = law.predict(reach, **limits)
     except InputError:  # today's compute does not pay for a step within the cap
         return None
-    now = today.allocation
-    if now is None:
+    best_today = today.allocation
+    if best_today is None:
         return None
-    pairs = np.log2([
-        (allocation.rollouts_per_problem, allocation.problems_per_batch) for allocation in (best, now)
-    ])  # fmt: skip
-    drawn = law.surface.drawn()
-    reward = drawn.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, reach]))
+    log2_shapes = np.log2([(a.rollouts_per_problem, a.problems_per_batch) for a in (best, best_today)])
+    surface = law.surface.drawn()
+    reward = surface.rewards(log2_shapes[:, 0], log2_shapes[:, 1], np.array([budget, reach]))
     kept = None
-    if now.rollouts_per_problem > best.rollouts_per_problem:
-        same = drawn.rewards(pairs[:, 0], pairs[:, 1], np.array([budget, budget]))
-        kept = estimated(same[:, 0] - same[:, 1])
+    if best_today.rollouts_per_problem > best.rollouts_per_problem:
+        at_budget = surface.rewards(log2_shapes[:, 0], log2_shapes[:, 1], np.array([budget, budget]))
+        kept = estimated(at_budget[:, 0] - at_budget[:, 1])
     return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)

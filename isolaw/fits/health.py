@@ -23,11 +23,10 @@ from isolaw.errors import DataError
 from isolaw.evidence import LEVEL, REFUSED, Quantity
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.document.schema import BatchHealth, HealthInfo
-from isolaw.fits.selection import differing
+from isolaw.fits.selection import Floats, differing
 from isolaw.runs import Runs
 
-_Floats = NDArray[np.float64]
-_Curve = dict[str, _Floats]  # step, value, n_problems and n_samples of one metric of one run
+_Curve = dict[str, Floats]  # step, value, n_problems and n_samples of one metric of one run
 _LEAST_EVALUATIONS = 6  # two windows that share no evaluation
 _FALSE_ALARMS = 0.01  # rate if the error is known; up to 4 % if it is estimated from ten evaluations
 _DRAWN_DOWN = 0.25  # smallest fall, as a share of the rise
@@ -40,7 +39,7 @@ _WARM_UP = 10  # first steps, in which the learning rate rises and KL grows fast
 _TRUNCATED = 0.15
 _LEAST_WINDOW = 3
 _OUTLIER = 4.0
-_MAD = 1.4826
+_MAD_SCALE = 1.4826
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class _Sign:
     after: float
 
 
-def sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) -> _Sign | None:
+def find_sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> _Sign | None:
     """Return the sign in one diagnostic of one run, or None if the diagnostic is healthy.
 
     ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
@@ -62,69 +61,69 @@ def sign(metric: str, steps: _Floats, values: _Floats, error: float = 0.0) -> _S
     ``error`` is the standard error of one evaluation, or 0 if it is unknown.
 
     >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
-    >>> result = sign("avg@4", np.arange(12.0), reward)
+    >>> result = find_sign("avg@4", np.arange(12.0), reward)
     >>> result.name, result.step, round(result.before, 2), round(result.after, 2)
     ('reward collapse', 7, 0.6, 0.1)
     """
     width = max(_LEAST_WINDOW, math.ceil(values.size / 10))
     bends = values[1:-1] - (values[:-2] + values[2:]) / 2
-    scatter = _MAD * float(np.median(np.abs(bends))) * math.sqrt(2 / 3)
+    scatter = _MAD_SCALE * float(np.median(np.abs(bends))) * math.sqrt(2 / 3)
     sigma = max(scatter, error)
     windows = sliding_window_view(values, width)
-    middle = np.median(windows, axis=1, keepdims=True)
-    levels = np.clip(windows, middle - _OUTLIER * sigma, middle + _OUTLIER * sigma).mean(axis=1)
+    medians = np.median(windows, axis=1, keepdims=True)
+    levels = np.clip(windows, medians - _OUTLIER * sigma, medians + _OUTLIER * sigma).mean(axis=1)
     ends = steps[width - 1 :]
     if metric == "entropy":
-        return _entropy(ends, levels)
+        return _entropy_sign(ends, levels)
     if metric in ("kl", "grad_norm"):
-        return _explosion(metric, ends, levels, sigma / math.sqrt(width))
+        return _explosion_sign(metric, ends, levels, sigma / math.sqrt(width))
     if metric == "truncated_fraction":
-        return _lasting("truncated responses", ends, levels, levels[0], levels >= _TRUNCATED)
-    return _fall(ends, levels, float(values[0]), sigma, width)
+        return _lasting_sign("truncated responses", ends, levels, levels[0], levels >= _TRUNCATED)
+    return _fall_sign(ends, levels, float(values[0]), sigma, width)
 
 
-def _fall(ends: _Floats, levels: _Floats, first: float, sigma: float, width: int) -> _Sign | None:
+def _fall_sign(ends: Floats, levels: Floats, first: float, sigma: float, width: int) -> _Sign | None:
     """Return a sign if the reward ends significantly below its peak, and None otherwise."""
-    candidates = levels.size - width  # windows that share no evaluation with the last
-    top = int(np.argmax(levels[:candidates]))
-    peak, rise = levels[top], levels[top] - min(first, levels[0])
-    noise = -float(ndtri(_FALSE_ALARMS / candidates)) * sigma * math.sqrt(2 / width)
-    below = peak - levels > max(noise, _DRAWN_DOWN * rise, _LEAST_FALL * abs(peak))
-    below[: top + 1] = False
+    candidate_count = levels.size - width  # windows that share no evaluation with the last
+    peak_index = int(np.argmax(levels[:candidate_count]))
+    peak, rise = levels[peak_index], levels[peak_index] - min(first, levels[0])
+    noise = -float(ndtri(_FALSE_ALARMS / candidate_count)) * sigma * math.sqrt(2 / width)
+    is_below = peak - levels > max(noise, _DRAWN_DOWN * rise, _LEAST_FALL * abs(peak))
+    is_below[: peak_index + 1] = False
     name = "reward collapse" if levels[-1] <= (1 - _COLLAPSE) * peak else "reward drawn down"
-    return _lasting(name, ends, levels, peak, below)
+    return _lasting_sign(name, ends, levels, peak, is_below)
 
 
-def _entropy(ends: _Floats, levels: _Floats) -> _Sign | None:
+def _entropy_sign(ends: Floats, levels: Floats) -> _Sign | None:
     if levels[0] <= 0:
         return None
-    high = np.flatnonzero(levels >= _ENTROPY_EXPLOSION * levels[0])
-    if high.size:
-        return _sign("entropy explosion", ends[high[0]], levels[0], levels[high].max())
-    return _lasting("entropy collapse", ends, levels, levels[0], levels <= _ENTROPY_COLLAPSE * levels[0])
+    exploded = np.flatnonzero(levels >= _ENTROPY_EXPLOSION * levels[0])
+    if exploded.size:
+        return _make_sign("entropy explosion", ends[exploded[0]], levels[0], levels[exploded].max())
+    return _lasting_sign("entropy collapse", ends, levels, levels[0], levels <= _ENTROPY_COLLAPSE * levels[0])
 
 
-def _explosion(metric: str, ends: _Floats, levels: _Floats, noise: float) -> _Sign | None:
-    quarter = np.searchsorted(ends, ends / 4, side="right") - 1
-    before = np.maximum(levels[quarter], noise)
-    known = (quarter >= 0) & (ends[quarter] >= _WARM_UP) & (before > 0)
-    high = np.flatnonzero(known & (levels >= _EXPLOSION * before))
-    if not high.size:
+def _explosion_sign(metric: str, ends: Floats, levels: Floats, noise: float) -> _Sign | None:
+    quarter_index = np.searchsorted(ends, ends / 4, side="right") - 1
+    before = np.maximum(levels[quarter_index], noise)
+    is_comparable = (quarter_index >= 0) & (ends[quarter_index] >= _WARM_UP) & (before > 0)
+    exploded = np.flatnonzero(is_comparable & (levels >= _EXPLOSION * before))
+    if not exploded.size:
         return None
-    return _sign(f"{metric} explosion", ends[high[0]], before[high[0]], levels[high].max())
+    return _make_sign(f"{metric} explosion", ends[exploded[0]], before[exploded[0]], levels[exploded].max())
 
 
-def _lasting(
-    name: str, ends: _Floats, levels: _Floats, before: float, wrong: NDArray[np.bool_]
+def _lasting_sign(
+    name: str, ends: Floats, levels: Floats, before: float, is_bad: NDArray[np.bool_]
 ) -> _Sign | None:
     """Return a sign that lasts to the end of the run, with the step at which it began, or None."""
-    if not wrong[-1]:
+    if not is_bad[-1]:
         return None
-    right = np.flatnonzero(~wrong)
-    return _sign(name, ends[right[-1] + 1 if right.size else 0], before, levels[-1])
+    good_indices = np.flatnonzero(~is_bad)
+    return _make_sign(name, ends[good_indices[-1] + 1 if good_indices.size else 0], before, levels[-1])
 
 
-def _sign(name: str, step: float, before: float, after: float) -> _Sign:
+def _make_sign(name: str, step: float, before: float, after: float) -> _Sign:
     return _Sign(name, int(step), float(before), float(after))
 
 
@@ -154,7 +153,7 @@ class Health(Encoded):
     def reasons(self) -> list[str]:
         """A sentence for each sign that the run is unhealthy."""
         text = "{0.name} ({1} from {0.before:.3g} to {0.after:.3g}, by step {0.step})"
-        return [text.format(evidence, where) for where, evidence in self.signs.items()]
+        return [text.format(find_sign, diagnostic) for diagnostic, find_sign in self.signs.items()]
 
 
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
@@ -173,47 +172,47 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     >>> print(*health(Runs(table))[0].reasons)
     reward collapse (avg@4 on validation from 0.6 to 0.1, by step 7)
     """
-    out = []
+    healths = []
     points = runs.points
-    wanted = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
-    absent = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
-    columns = {k: wanted[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in absent.items()}
+    judging = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
+    defaults = {"step": np.nan, "value": np.nan, "n_problems": np.inf, "n_samples": 1.0}
+    columns = {k: judging[k].astype("Float64").to_numpy(np.float64, na_value=v) for k, v in defaults.items()}
     curves: dict[str, dict[tuple[str, str], _Curve]] = {}
-    for (run_id, name, where), at in wanted.groupby(["run_id", "metric", "eval_set"]).indices.items():
-        curves.setdefault(run_id, {})[name, where] = {k: values[at] for k, values in columns.items()}
-    nan = runs.diverged[runs.diverged["metric"].isin([metric, *DIAGNOSTICS])]
-    diverged = {
-        run_id: list(rows[["eval_set", "metric", "step"]].itertuples(index=False))
-        for run_id, rows in nan.groupby("run_id")
+    for (run_id, name, set_name), rows in judging.groupby(["run_id", "metric", "eval_set"]).indices.items():
+        curves.setdefault(run_id, {})[name, set_name] = {key: values[rows] for key, values in columns.items()}
+    diverged_points = runs.diverged[runs.diverged["metric"].isin([metric, *DIAGNOSTICS])]
+    divergences = {
+        run_id: list(run_points[["eval_set", "metric", "step"]].itertuples(index=False))
+        for run_id, run_points in diverged_points.groupby("run_id")
     }
     for run_id, row in runs.table().sort_index().iterrows():
-        judged, signs = [], {}
-        for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
+        judged_by, signs = [], {}
+        for name, set_name, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
             if curve["step"].size < _LEAST_EVALUATIONS:
                 continue
-            judged.append(f"{name} on {where}")
-            if evidence := sign(name, curve["step"], curve["value"], _binomial_error(name, curve)):
-                signs[judged[-1]] = evidence
-        for where, name, step in diverged.get(run_id, ()):
-            judged.append(f"{name} on {where}")
-            before = float(curves[run_id][name, where]["value"][-1])
-            signs[judged[-1]] = _Sign("divergence", int(step), before, math.nan)
-        b, n, seed = (int(row[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
+            judged_by.append(f"{name} on {set_name}")
+            if run_sign := find_sign(name, curve["step"], curve["value"], _binomial_error(name, curve)):
+                signs[judged_by[-1]] = run_sign
+        for set_name, name, step in divergences.get(run_id, ()):
+            judged_by.append(f"{name} on {set_name}")
+            before = float(curves[run_id][name, set_name]["value"][-1])
+            signs[judged_by[-1]] = _Sign("divergence", int(step), before, math.nan)
+        b, n, seed = (int(row[key]) for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
-        out.append(Health(str(run_id), b, n, seed, tuple(dict.fromkeys(judged)), signs))
-    return out
+        healths.append(Health(str(run_id), b, n, seed, tuple(dict.fromkeys(judged_by)), signs))
+    return healths
 
 
 def _diagnostics(
-    columns: dict[tuple[str, str], _Curve], metric: str, eval_set: str
+    curves: dict[tuple[str, str], _Curve], metric: str, eval_set: str
 ) -> Iterator[tuple[str, str, _Curve]]:
     """Yield the metric and the diagnostics of one run, each from a single evaluation set."""
-    if (metric, eval_set) in columns:
-        yield metric, eval_set, columns[metric, eval_set]
+    if (metric, eval_set) in curves:
+        yield metric, eval_set, curves[metric, eval_set]
     for name in DIAGNOSTICS:
-        sets = sorted((e for m, e in columns if m == name), key=lambda e: (e != "train", e))
-        if sets and (name, sets[0]) != (metric, eval_set):
-            yield name, sets[0], columns[name, sets[0]]
+        eval_sets = sorted((e for m, e in curves if m == name), key=lambda e: (e != "train", e))
+        if eval_sets and (name, eval_sets[0]) != (metric, eval_set):
+            yield name, eval_sets[0], curves[name, eval_sets[0]]
 
 
 def _binomial_error(name: str, curve: _Curve) -> float:
@@ -226,8 +225,8 @@ def _binomial_error(name: str, curve: _Curve) -> float:
     if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
         return 0.0
     problems = curve["n_problems"]
-    count = problems * curve["n_samples"] if parsed is None or parsed[0] == "avg" else problems
-    return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(count, 1.0))))
+    counts = problems * curve["n_samples"] if parsed is None or parsed[0] == "avg" else problems
+    return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(counts, 1.0))))
 
 
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
@@ -245,21 +244,21 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
     """
     if mixed := differing(runs.table()):
         raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; pass one recipe at a time")
-    judged = [h for h in health(runs, metric, eval_set) if h.status != "unknown"]
+    judged_runs = [run for run in health(runs, metric, eval_set) if run.status != "unknown"]
     batches = []
-    ends: dict[int, tuple[float, float]] = {}
-    for b in sorted({h.problems_per_batch for h in judged}):
-        members = [h for h in judged if h.problems_per_batch == b]
-        ill = [h for h in members if h.signs]
-        healthy, total, reason = len(members) - len(ill), len(members), None
-        ends[b] = _clopper_pearson(healthy, total)
+    shares: dict[int, tuple[float, float]] = {}
+    for b in sorted({run.problems_per_batch for run in judged_runs}):
+        batch_runs = [run for run in judged_runs if run.problems_per_batch == b]
+        ill = [run for run in batch_runs if run.signs]
+        healthy, total, reason = len(batch_runs) - len(ill), len(batch_runs), None
+        shares[b] = _clopper_pearson(healthy, total)
         if healthy < STABLE * total:
-            first = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}, with {ill[0].reasons[0]}"
-            are = "is unhealthy:" if len(ill) == 1 else "are unhealthy, e.g."
-            reason = f"{len(ill)} of {total} runs {are} {first}"
-        batches.append(BatchHealth(b, Quantity(healthy / total, ends[b]), healthy, total, reason))
-    smallest = _smallest(ends, {b.problems_per_batch: b.reason is None for b in batches})
-    return HealthInfo(smallest, tuple(batches), len(runs) - len(judged))
+            example = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}, with {ill[0].reasons[0]}"
+            verb = "is unhealthy:" if len(ill) == 1 else "are unhealthy, e.g."
+            reason = f"{len(ill)} of {total} runs {verb} {example}"
+        batches.append(BatchHealth(b, Quantity(healthy / total, shares[b]), healthy, total, reason))
+    smallest = _smallest_stable(shares, {b.problems_per_batch: b.reason is None for b in batches})
+    return HealthInfo(smallest, tuple(batches), len(runs) - len(judged_runs))
 
 
 def _clopper_pearson(successes: int, total: int) -> tuple[float, float]:
@@ -275,20 +274,20 @@ def _clopper_pearson(successes: int, total: int) -> tuple[float, float]:
     return low, float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
 
 
-def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> Quantity:
+def _smallest_stable(intervals: dict[int, tuple[float, float]], is_stable: dict[int, bool]) -> Quantity:
     """Return the smallest stable B_p. Its interval follows from the intervals of the healthy shares."""
-    if not ends:
+    if not intervals:
         return REFUSED
-    first, last = float(min(ends)), float(max(ends))
-    smallest = _tail(stable)
-    least, most = (_tail({b: end[i] >= STABLE for b, end in ends.items()}) for i in (1, 0))
+    least, largest = float(min(intervals)), float(max(intervals))
+    smallest = _smallest_good(is_stable)
+    lowest, highest = (_smallest_good({b: end[i] >= STABLE for b, end in intervals.items()}) for i in (1, 0))
     if smallest is None:
-        return Quantity(last, (least or last, None), "lower_bound")
-    bounds = (None if least == first else least, most)  # nothing is known below the smallest measured B_p
-    return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == first else "ok")
+        return Quantity(largest, (lowest or largest, None), "lower_bound")
+    bounds = (None if lowest == least else lowest, highest)  # nothing is known below the smallest B_p
+    return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == least else "ok")
 
 
-def _tail(good: dict[int, bool]) -> float | None:
+def _smallest_good(is_good: dict[int, bool]) -> float | None:
     """Return the smallest B_p such that it and all larger B_p are good, or None if there is none."""
-    bad = [b for b, fine in good.items() if not fine]
-    return min((float(b) for b in good if not bad or b > max(bad)), default=None)
+    bad_batches = [b for b, good in is_good.items() if not good]
+    return min((float(b) for b in is_good if not bad_batches or b > max(bad_batches)), default=None)

@@ -54,12 +54,12 @@ class Law(Shown, LawPosterior):
     TEXT = "text.prediction.fitted"
 
     def __repr__(self) -> str:
-        d = self.document
-        low, high = d.x.range
-        parts = [f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in d.fixed.items()]
-        parts.append(f"{SYMBOL_OF[d.axis]} in {self.levels[0]}..{self.levels[-1]}")
-        parts.append(f"{'M' if d.x.name == 'steps' else 'C'} in {number(low)}..{number(high)}")
-        return f"<Law: {d.simulated.title(', '.join(parts))}>"
+        document = self.document
+        low, high = document.x.range
+        parts = [f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in document.fixed.items()]
+        parts.append(f"{SYMBOL_OF[document.axis]} in {self.levels[0]}..{self.levels[-1]}")
+        parts.append(f"{'M' if document.x.name == 'steps' else 'C'} in {number(low)}..{number(high)}")
+        return f"<Law: {document.simulated.title(', '.join(parts))}>"
 
     @checked
     def predict(
@@ -125,27 +125,27 @@ class Law(Shown, LawPosterior):
         >>> both.shape[1], bool((both[1:, 1] > both[1:, 0]).mean() > 0.5)
         (2, True)
         """
-        held, reach = self.document.fixed, reached(self.document.grid)
-        asked = [compute] if isinstance(compute, str | float | int) else list(compute)
-        budgets = [parse_budget(multiplied(parse_budget(budget), reach)) for budget in asked]
+        fixed, reach = self.document.fixed, reached(self.document.grid)
+        budget_list = [compute] if isinstance(compute, str | float | int) else list(compute)
+        budgets = [parse_budget(multiplied(parse_budget(budget), reach)) for budget in budget_list]
         if hours := [budget for budget in budgets if isinstance(budget, str)]:
             raise InputError(f"compute: found {shown(hours[0])}; expected rollouts, e.g. 1e6 or 1M")
-        b = problems_per_batch or held.get("problems_per_batch")
-        if b is None and "batch_rollouts" in held:
-            b = held["batch_rollouts"] / np.asarray(n)
+        b = problems_per_batch or fixed.get("problems_per_batch")
+        if b is None and "batch_rollouts" in fixed:
+            b = fixed["batch_rollouts"] / np.asarray(n)
         if b is None:
             raise InputError("problems_per_batch: found none; the law has several B_p")
         counts = [np.atleast_1d(np.asarray(value, np.float64)) for value in (n, b, budgets)]
         if any((value < 1).any() for value in counts):
             raise InputError(f"found n = {shown(n)}, B_p = {shown(b)}; expected at least 1")
-        of_n, of_b, at = np.broadcast_arrays(*counts)
+        n_values, batches, computes = np.broadcast_arrays(*counts)
         if self.surface is None:
-            cells = zip(of_b.astype(int).tolist(), of_n.astype(int).tolist(), at, strict=True)
-            out = np.array([self.curves(*cell)(np.array([c]))[:, 0] for *cell, c in cells]).T
+            cells = zip(batches.astype(int).tolist(), n_values.astype(int).tolist(), computes, strict=True)
+            rewards = np.array([self.curves(*cell)(np.array([x]))[:, 0] for *cell, x in cells]).T
         else:
-            out = self.surface.drawn().rewards(np.log2(of_n), np.log2(of_b), at)
-        scalar = all(np.ndim(value) == 0 for value in (n, b)) and isinstance(compute, str | float | int)
-        return np.asarray(out[:, 0] if scalar else out)
+            rewards = self.surface.drawn().rewards(np.log2(n_values), np.log2(batches), computes)
+        is_scalar = all(np.ndim(value) == 0 for value in (n, b)) and isinstance(compute, str | float | int)
+        return np.asarray(rewards[:, 0] if is_scalar else rewards)
 
     def residuals(self) -> pd.DataFrame:
         """Return what the law was fitted to, and what it misses: a row for each configuration and bin of C.
@@ -157,10 +157,10 @@ class Law(Shown, LawPosterior):
         names = ["problems_per_batch", "rollouts_per_problem", "compute", "reward", "fitted", "residual"]
         if self.surface is None:
             return pd.DataFrame(columns=names)
-        seen = self.surface.model.observations
-        fitted = self.surface.means(seen.log2_n, seen.log2_b, np.exp(seen.t))
-        counts = (np.round(np.exp2(axis)).astype(np.int64) for axis in (seen.log2_b, seen.log2_n))
-        columns = (*counts, np.exp(seen.t), seen.reward, fitted, seen.reward - fitted)
+        data = self.surface.model.observations
+        fitted = self.surface.means(data.log2_n, data.log2_b, np.exp(data.t))
+        counts = (np.round(np.exp2(axis)).astype(np.int64) for axis in (data.log2_b, data.log2_n))
+        columns = (*counts, np.exp(data.t), data.reward, fitted, data.reward - fitted)
         return pd.DataFrame(dict(zip(names, columns, strict=True)))
 
     @checked
@@ -203,18 +203,18 @@ class Law(Shown, LawPosterior):
                     "problems_per_batch": p.B_p,
                     "steps": p.M,
                     "unspent": p.unspent,
-                    **_columns("reward", p.reward),
+                    **_quantity_columns("reward", p.reward),
                     "expected_loss": p.loss,
                     "probability_within_tolerance": p.options[0].probability if p.options else None,
-                    **_columns("n_star", p.n_star),
+                    **_quantity_columns("n_star", p.n_star),
                     "epochs": p.epochs,
                     "flags": ", ".join(flag.code for flag in p.flags),
                 }
             )
-        whole = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent")
-        real = ("expected_loss", "probability_within_tolerance", "epochs")
-        kinds = {axis: "int64", **dict.fromkeys(whole, "Int64"), **dict.fromkeys(real, "float64")}
-        return pd.DataFrame(rows, columns=None if rows else [*kinds]).astype(kinds)
+        integers = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent")
+        floats = ("expected_loss", "probability_within_tolerance", "epochs")
+        dtypes = {axis: "int64", **dict.fromkeys(integers, "Int64"), **dict.fromkeys(floats, "float64")}
+        return pd.DataFrame(rows, columns=None if rows else [*dtypes]).astype(dtypes)
 
     def frontier(self) -> pd.DataFrame:
         """Return the compute-optimal frontier as a table with one row per budget.
@@ -228,17 +228,17 @@ class Law(Shown, LawPosterior):
         """
         return pd.DataFrame([
             {
-                self.document.x.name: p.x,
-                **_columns("n_star", p.n_star),
-                **_ends("band", p.band),
-                "n_star_strict": p.n_star_strict,
-                "n_star_tolerance": p.n_star_tolerance,
-                **_columns("reward", p.reward),
-                "censored": p.censored,
-                "censored_by": ", ".join(p.censored_by),
+                self.document.x.name: point.x,
+                **_quantity_columns("n_star", point.n_star),
+                **_interval_columns("band", point.band),
+                "n_star_strict": point.n_star_strict,
+                "n_star_tolerance": point.n_star_tolerance,
+                **_quantity_columns("reward", point.reward),
+                "censored": point.censored,
+                "censored_by": ", ".join(point.censored_by),
                 **({COLUMN: True} if self.document.simulated else {}),
             }
-            for p in self.document.frontier
+            for point in self.document.frontier
         ])  # fmt: skip
 
     def crossovers(self) -> pd.DataFrame:
@@ -250,7 +250,7 @@ class Law(Shown, LawPosterior):
         x = self.document.x.name
         columns = ["n_from", "n_to", x, f"{x}_low", f"{x}_high", f"{x}_status", "supported"]
         rows = [
-            (c.from_, c.to, c.x, *_ends(x, c.interval).values(), c.status, c.supported)
+            (c.from_, c.to, c.x, *_interval_columns(x, c.interval).values(), c.status, c.supported)
             for c in self.document.crossovers
         ]
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:5], "float64"))
@@ -290,14 +290,14 @@ class Law(Shown, LawPosterior):
         table = self.draws.table()
         digest = hashlib.sha256(pd.util.hash_pandas_object(table).to_numpy().tobytes()).hexdigest()[:16]
         name = f"{path.stem}-{digest}.draws.parquet"
-        before = files.read(path).get("bootstrap", {}).get("file") if path.exists() else None
+        old_name = files.read(path).get("bootstrap", {}).get("file") if path.exists() else None
         with replacing(path.with_name(name)) as temporary:
             table.to_parquet(temporary)
         self.document = replace(self.document, bootstrap=replace(self.document.bootstrap, file=name))
         files.save(self.document, path)
-        match = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
-        if match and before != name:
-            path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
+        match = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(old_name))
+        if match and old_name != name:
+            path.with_name(str(old_name)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
 
     @staticmethod
@@ -328,13 +328,13 @@ class Law(Shown, LawPosterior):
             ) from None
 
 
-def _columns(name: str, q: Quantity) -> dict[str, Any]:
+def _quantity_columns(name: str, q: Quantity) -> dict[str, Any]:
     """Return a quantity's columns: its value, the ends of its interval and its status."""
     value = float("nan") if q.value is None else q.value
-    return {name: value, **_ends(name, q.interval), f"{name}_status": str(q.status)}
+    return {name: value, **_interval_columns(name, q.interval), f"{name}_status": str(q.status)}
 
 
-def _ends(name: str, interval: Interval | None) -> dict[str, float]:
+def _interval_columns(name: str, interval: Interval | None) -> dict[str, float]:
     low, high = interval or (None, None)
     nan = float("nan")
     return {f"{name}_low": nan if low is None else low, f"{name}_high": nan if high is None else high}

@@ -14,7 +14,7 @@ from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Crossover, Frontier, NStarPath
-from isolaw.fits.laws.comparison import levels_off
+from isolaw.fits.laws.comparison import levelling_share
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Configuration
 from isolaw.fits.surface.slices import Slices
@@ -22,7 +22,7 @@ from isolaw.fits.surface.slices import Slices
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
 _FLAT_WITHIN = 0.5
 # Late falls, which a learning curve cannot show, are measured past 1 / this of a curve's compute.
-_LATE = 4
+_LATE_FACTOR = 4
 
 
 def parameters(
@@ -41,9 +41,9 @@ def parameters(
     if law is None:
         flags.append(Flag(Code.NO_LAW, f"{symbol}* is only a bound at every compute"))
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
-    known = np.flatnonzero(~path.censored[0])
-    varies = float(np.ptp(path.log2_n[0, known])) > 0
-    floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
+    identified = np.flatnonzero(~path.censored[0])
+    varies = float(np.ptp(path.log2_n[0, identified])) > 0
+    floor_seen = identified[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
     saturation = _saturation(path, comparison, flags, symbol)
     shape_known = not law.on_bound[0] and varies and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
@@ -63,20 +63,20 @@ def _saturation(path: NStarPath, comparison: Comparison, flags: list[Flag], symb
     If the frontier ends at the grid's largest n, this n is a lower bound. If n* rises and the runs do not
     show that it levels off, n* at the largest compute is a lower bound.
     """
-    last = path.n[:, -1]
+    last_n = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
-        return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
-    reason = _not_level(path, comparison, symbol)
+        return from_draws(float(path.levels[-1]), last_n[1:], "lower_bound", path.levels)
+    reason = _why_not_level(path, comparison, symbol)
     if not reason:
-        return estimated(last)
+        return estimated(last_n)
     flags.append(Flag(Code.NO_SATURATION, reason))
     turns = comparison.preferred is not None and LAWS[comparison.preferred].turns
     if not comparison.monotone or turns or path.censored[0, -1]:
         return REFUSED
-    return estimated(last, "lower_bound")
+    return estimated(last_n, "lower_bound")
 
 
-def _not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
+def _why_not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
     """Return the reason why the data do not show that n* levels off within the grid, or "" if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
@@ -86,7 +86,7 @@ def _not_level(path: NStarPath, comparison: Comparison, symbol: str) -> str:
         return f"{symbol}* falls at larger budgets"
     if path.censored[0, -1]:
         return f"at the largest compute {symbol}* is only a bound"
-    share = levels_off(path)
+    share = levelling_share(path)
     if share < LEVEL:
         return f"{symbol}* rises and then levels off in only {math.floor(100 * share)} % of draws, below 95 %"
     if comparison.preferred is not None and LAWS[comparison.preferred].rises:
@@ -106,22 +106,22 @@ def frontier_entries(
 
     ``scale`` converts compute to x. If ``stepwise``, n* is a measured n.
     """
-    levels, n, value = frontier.levels, path.n, np.exp2(path.log2_n[0])
+    levels, n, n_star = frontier.levels, path.n, np.exp2(path.log2_n[0])
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
     upper = path.above[0] & (path.log2_n[0] > np.log2(levels[0]) + 1e-9)
-    alone = (path.below[0] & ~path.at_top[0]) | upper
-    out = []
+    lacks_neighbour = (path.below[0] & ~path.at_top[0]) | upper
+    points = []
     for i, compute in enumerate(frontier.compute):
         below, above = bool(path.below[0, i]), bool(path.above[0, i])
         status: Status = "ok"
         if below or above:
             status = "not_identified" if below and above else "lower_bound" if below else "upper_bound"
-        reasons: dict[BoundBy, Any] = {"grid_edge": at_end[i], "neighbour": alone[i]}
-        out.append(
+        reasons: dict[BoundBy, Any] = {"grid_edge": at_end[i], "neighbour": lacks_neighbour[i]}
+        points.append(
             FrontierPoint(
                 x=float(compute * scale),
-                n_star=from_draws(value[i], n[1:, i], status, levels if stepwise else None),
+                n_star=from_draws(n_star[i], n[1:, i], status, levels if stepwise else None),
                 band=None if band is None else (finite(band[0, i]), finite(band[1, i])),
                 n_star_strict=int(levels[frontier.strict[0, i]]),
                 n_star_tolerance=int(levels[frontier.tolerance[0, i]]),
@@ -130,7 +130,7 @@ def frontier_entries(
                 censored_by=tuple(name for name, is_reason in reasons.items() if is_reason),
             )
         )
-    return tuple(out)
+    return tuple(points)
 
 
 def simultaneous(path: NStarPath) -> NDArray[np.float64]:
@@ -143,7 +143,7 @@ def simultaneous(path: NStarPath) -> NDArray[np.float64]:
     """
     draws = np.sort(path.n[1:], axis=0)  # NaN last
     counts = np.sum(~np.isnan(draws), axis=0)
-    n = path.n[1:]
+    drawn_n = path.n[1:]
     low, high = 0.0, 1 - LEVEL
     band = np.array([])
     for _ in range(12):
@@ -152,16 +152,16 @@ def simultaneous(path: NStarPath) -> NDArray[np.float64]:
         columns = np.arange(draws.shape[1])
         lower = draws[index, columns]
         upper = draws[np.maximum(counts - 1 - index, 0), columns]
-        broken = np.mean(np.any((n < lower) | (n > upper), axis=1))
-        if broken <= 1 - LEVEL or not band.size:
+        outside = np.mean(np.any((drawn_n < lower) | (drawn_n > upper), axis=1))
+        if outside <= 1 - LEVEL or not band.size:
             band = np.where(counts == 0, [[-np.inf], [np.inf]], [lower, upper])
-        low, high = ((low + high) / 2, high) if broken <= 1 - LEVEL else (low, (low + high) / 2)
-    value = np.exp2(path.log2_n[0])
-    band[0] = np.where(path.below[0], np.minimum(band[0], value), band[0])
-    band[1] = np.where(path.above[0], np.maximum(band[1], value), band[1])
-    still = np.isclose(band[0], band[1], rtol=1e-12, atol=0)
-    band[0, still | path.above[0]] = -np.inf
-    band[1, still | path.below[0]] = np.inf
+        low, high = ((low + high) / 2, high) if outside <= 1 - LEVEL else (low, (low + high) / 2)
+    n_star = np.exp2(path.log2_n[0])
+    band[0] = np.where(path.below[0], np.minimum(band[0], n_star), band[0])
+    band[1] = np.where(path.above[0], np.maximum(band[1], n_star), band[1])
+    is_constant = np.isclose(band[0], band[1], rtol=1e-12, atol=0)
+    band[0, is_constant | path.above[0]] = -np.inf
+    band[1, is_constant | path.below[0]] = np.inf
     return band
 
 
@@ -169,16 +169,16 @@ def crossover_entries(
     configurations: list[Configuration],
     compute: NDArray[np.float64],
     reward: NDArray[np.float64],
-    first: float,
+    start: float,
     scale: float,
 ) -> tuple[Crossing, ...]:
     """Return the crossover of every pair of n (see `crossovers`)."""
-    out = []
-    for crossing in frontiers.crossovers(configurations, compute, reward, first):
-        q = estimated(crossing.draws * scale) if crossing.supported else _unsupported(crossing, scale)
-        x = None if q.value is None else finite(q.value)
-        out.append(Crossing(crossing.from_, crossing.to, x, crossing.supported, q.interval, q.status))
-    return tuple(out)
+    crossings = []
+    for c in frontiers.crossovers(configurations, compute, reward, start):
+        x_star = estimated(c.draws * scale) if c.supported else _unsupported(c, scale)
+        x = None if x_star.value is None else finite(x_star.value)
+        crossings.append(Crossing(c.from_, c.to, x, c.supported, x_star.interval, x_star.status))
+    return tuple(crossings)
 
 
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
@@ -210,16 +210,16 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
     )
 
 
-def below_curve(c: Configuration, curve: Curves) -> float:
+def late_shortfall(c: Configuration, curve: Curves) -> float:
     """Return how far the reward is below its curve on average, beyond a quarter of the compute."""
-    late = c.checkpoints >= c.checkpoints[-1] / _LATE
-    return float(np.mean(curve(c.checkpoints[late])[0] - c.mean[late]))
+    is_late = c.checkpoints >= c.checkpoints[-1] / _LATE_FACTOR
+    return float(np.mean(curve(c.checkpoints[is_late])[0] - c.mean[is_late]))
 
 
-def falls(cut: Slices, configurations: list[Configuration]) -> list[float]:
+def late_falls(cut: Slices, configurations: list[Configuration]) -> list[float]:
     """Return how far each configuration's reward ends below its highest reward, by the reward model."""
-    out = []
-    for place, c in zip(cut.place, configurations, strict=True):
-        rewards = cut.reward[0, c.covers(cut.compute), place]
-        out.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
-    return out
+    falls = []
+    for index, c in zip(cut.place, configurations, strict=True):
+        rewards = cut.reward[0, c.covers(cut.compute), index]
+        falls.append(float(rewards.max() - rewards[-1]) if rewards.size else 0.0)
+    return falls

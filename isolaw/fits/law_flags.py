@@ -15,7 +15,7 @@ from isolaw.fits.surface.estimate import FEW
 from isolaw.fits.surface.slices import equal
 from isolaw.runs import SYMBOL_OF
 
-_A_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
+_LEAST_RISE = 1e-6  # smallest difference that counts as a rise, in units of reward
 
 
 def flags_of(
@@ -30,20 +30,20 @@ def flags_of(
         text = f"the reward never changed: {document.metric} is {rewards[0]:.3g} at all checkpoints"
         return (Flag(Code.FLAT, text), *(flag for flag in selection.flags if flag.code != Code.COPIES))
     return (
-        *_of_intervals(document),
-        *_of_n_star(path, document, scale),
-        *_of_curves(document, falls),
-        *_of_rewards(selection, document),
-        *_of_fits(document),
+        *_interval_flags(document),
+        *_n_star_flags(path, document, scale),
+        *_curve_flags(document, falls),
+        *_reward_flags(selection, document),
+        *_fit_flags(document),
         *selection.flags,
     )
 
 
-def _of_intervals(document: LawDocument) -> Iterator[Flag]:
-    resampled, single = document.bootstrap.unit, "; ".join(c.label for c in document.grid if c.runs == 1)
-    if resampled == "block":
+def _interval_flags(document: LawDocument) -> Iterator[Flag]:
+    unit, lone_runs = document.bootstrap.unit, "; ".join(c.label for c in document.grid if c.runs == 1)
+    if unit == "block":
         yield Flag(Code.ONE_SEED, "with one seed per configuration, intervals leave out how seeds differ")
-    elif resampled == "lack of fit":
+    elif unit == "lack of fit":
         n = SYMBOL_OF[document.axis]
         text = (
             f"with one seed per {n}, isolaw takes the scatter of runs about a smooth function of {n} for the "
@@ -54,8 +54,8 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
         n = SYMBOL_OF[document.axis]
         text = f"with two seeds per {n}, the error bars are rough"
         yield Flag(Code.TWO_SEEDS, text)
-    elif single:
-        text = f"one seed at {single}: isolaw assumes that seeds differ there as much as elsewhere"
+    elif lone_runs:
+        text = f"one seed at {lone_runs}: isolaw assumes that seeds differ there as much as elsewhere"
         yield Flag(Code.LONE_RUNS, text)
     if document.surface is not None and 0 < document.surface.effective < FEW:
         text = (
@@ -64,7 +64,7 @@ def _of_intervals(document: LawDocument) -> Iterator[Flag]:
         yield Flag(Code.LACK_OF_FIT, text)
 
 
-def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator[Flag]:
+def _n_star_flags(path: NStarPath, document: LawDocument, scale: float) -> Iterator[Flag]:
     symbol, n = "M" if document.hold == "B" else "C", SYMBOL_OF[document.axis]
     at_top = path.compute[path.at_top[0]] * scale
     if at_top.size:
@@ -73,41 +73,41 @@ def _of_n_star(path: NStarPath, document: LawDocument, scale: float) -> Iterator
             f"best: {n}* may be larger"
         )
         yield Flag(Code.GRID_EDGE, text)
-    alone = [p.x for p in document.frontier if "neighbour" in p.censored_by]
-    if alone:
-        what = f"fewer than three {n} were"
+    uncompared = [point.x for point in document.frontier if "neighbour" in point.censored_by]
+    if uncompared:
+        fault = f"fewer than three {n} were"
         if document.method == "paper":
-            what = f"no neighboring {n} was"
-        text = f"{what} measured from {symbol} = {amount(min(alone))} to {amount(max(alone))}"
+            fault = f"no neighboring {n} was"
+        text = f"{fault} measured from {symbol} = {amount(min(uncompared))} to {amount(max(uncompared))}"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
         yield Flag(Code.NOT_MONOTONE, f"{n}* falls at larger budgets, which a monotone law cannot describe")
 
 
-def _of_curves(document: LawDocument, falls: Sequence[float]) -> Iterator[Flag]:
+def _curve_flags(document: LawDocument, falls: Sequence[float]) -> Iterator[Flag]:
     undetermined: dict[bool, list[str]] = {False: [], True: []}  # keyed by whether the curve is flat
-    for k in document.curves:
-        if k.ceiling == "open":
-            undetermined[_never_rises(k, document.unit)].append(k.label)
+    for curve in document.curves:
+        if curve.ceiling == "open":
+            undetermined[_never_rises(curve, document.unit)].append(curve.label)
     if undetermined[False]:
         text = "curves still rise at the end, so the runs do not determine the ceiling A: "
         yield Flag(Code.STILL_RISING, text + "; ".join(undetermined[False]))
     if undetermined[True]:
         text = "rewards are flat or fall, which a learning curve cannot describe: "
         yield Flag(Code.FLAT_CURVES, text + "; ".join(undetermined[True]))
-    fallen = sum(fall > document.tolerance for fall in falls)
-    if 2 * fallen > len(falls):
-        worst = document.grid[int(np.argmax(falls))].level(document.axis)
+    count = sum(fall > document.tolerance for fall in falls)
+    if 2 * count > len(falls):
+        worst_level = document.grid[int(np.argmax(falls))].level(document.axis)
         fall = in_reward(max(falls), document.tolerance, 3)
         text = (
-            f"rewards fall late in training, by more than {document.tolerance:g} at {fallen} of {len(falls)} "
-            f"configurations and by {fall} at {SYMBOL_OF[document.axis]} = {worst}"
+            f"rewards fall late in training, by more than {document.tolerance:g} at {count} of {len(falls)} "
+            f"configurations and by {fall} at {SYMBOL_OF[document.axis]} = {worst_level}"
         )
         too_high = ", which a learning curve cannot describe: predicted rewards are too high by as much"
         yield Flag(Code.LATE_FALL, text + too_high * (document.method == "paper"))
 
 
-def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
+def _reward_flags(selection: Selection, document: LawDocument) -> Iterator[Flag]:
     rewards = np.concatenate([c.reward for c in selection.configurations])
     span, tolerance = np.ptp(rewards), document.tolerance
     if span < 10 * tolerance:
@@ -121,7 +121,7 @@ def _of_rewards(selection: Selection, document: LawDocument) -> Iterator[Flag]:
         yield Flag(Code.REWARD_SCALE, text)
 
 
-def _of_fits(document: LawDocument) -> Iterator[Flag]:
+def _fit_flags(document: LawDocument) -> Iterator[Flag]:
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)
@@ -132,6 +132,6 @@ def _never_rises(curve: CurveEntry, unit: float) -> bool:
 
     The result is False for ``power``, which has no start or ceiling parameter.
     """
-    ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
-    known = [end for end in ends if end is not None]
-    return len(known) == 2 and known[1] - known[0] <= _A_RISE * unit
+    values = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
+    numbers = [value for value in values if value is not None]
+    return len(numbers) == 2 and numbers[1] - numbers[0] <= _LEAST_RISE * unit

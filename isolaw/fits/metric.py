@@ -18,9 +18,9 @@ from isolaw.metrics import falls, is_accuracy, is_mean_accuracy
 from isolaw.runs import ReadKeywords, Runs, Source, listed
 
 _PERCENT = 100.0
-_MOST = 2.0  # largest span of the curves, in units
+_WIDEST = 2.0  # largest span of the curves, in units
 _ROUNDING = 1e-9
-_NARROW = 10 * TOLERANCE
+_NARROW_SPAN = 10 * TOLERANCE
 
 
 def unit_of(metric: str, configurations: Sequence[Configuration]) -> float:
@@ -34,14 +34,14 @@ def unit_of(metric: str, configurations: Sequence[Configuration]) -> float:
     >>> unit("score", 0.1, 0.2), unit("score", 0.001, 0.004), unit("score", 50.001, 50.004)
     (1.0, 0.01, 0.01)
     """
-    lowest, highest = _usual([c.reward for c in configurations])
-    first, last = _usual([c.mean for c in configurations])
-    span = last - first
-    if is_accuracy(metric) and lowest >= -_MOST and highest <= _PERCENT:
-        return _PERCENT if highest > _MOST else 1.0  # estimates of a share can be slightly outside [0, 1]
-    if lowest >= 0 and highest <= 1 and span >= _NARROW:
+    lowest, highest = _usual_range([c.reward for c in configurations])
+    lowest_mean, highest_mean = _usual_range([c.mean for c in configurations])
+    span = highest_mean - lowest_mean
+    if is_accuracy(metric) and lowest >= -_WIDEST and highest <= _PERCENT:
+        return _PERCENT if highest > _WIDEST else 1.0  # estimates of a share can be slightly outside [0, 1]
+    if lowest >= 0 and highest <= 1 and span >= _NARROW_SPAN:
         return 1.0
-    return 1.0 if span == 0 else 10.0 ** math.ceil(math.log10(span / _MOST) - _ROUNDING)
+    return 1.0 if span == 0 else 10.0 ** math.ceil(math.log10(span / _WIDEST) - _ROUNDING)
 
 
 def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float, float]:
@@ -54,18 +54,18 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
     lowest = min(float(c.reward.min()) for c in configurations)
     highest = max(float(c.reward.max()) for c in configurations)
     unit = unit_of(metric, configurations)
-    share = is_accuracy(metric) and unit in (1.0, _PERCENT) and lowest >= 0 and highest <= unit
-    return (0.0, unit) if share else (-math.inf, math.inf)
+    is_share = is_accuracy(metric) and unit in (1.0, _PERCENT) and lowest >= 0 and highest <= unit
+    return (0.0, unit) if is_share else (-math.inf, math.inf)
 
 
-def _usual(rewards: Sequence[Floats]) -> tuple[float, float]:
+def _usual_range(rewards: Sequence[Floats]) -> tuple[float, float]:
     """Return the 1st and 99th percentiles of the rewards, so that outliers cannot determine the unit."""
     values = np.concatenate([reward.ravel() for reward in rewards])
     return float(np.quantile(values, 0.01, method="lower")), float(np.quantile(values, 0.99, method="higher"))
 
 
 METRIC, EVAL_SET = "avg@4", "validation"
-_SHOWN, _LONGEST_NAME = 20, 100
+_MOST_LISTED, _LONGEST_NAME = 20, 100
 _REWARD = re.compile(r"(?:^|[^a-z])(?:reward|score|success)(?![a-z])")  # names of metrics that rise
 _CHOICE = "Choose with " + argument("metric") + " and " + argument("eval_set") + "; "
 
@@ -89,7 +89,7 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     ('avg@8', 'aime24', 'reward is avg@8 on aime24, the only accuracy measured')
     """
     if metric is not None and falls(metric):
-        raise InputError(_falling(metric, float(runs.points["value"].max())))
+        raise InputError(_falling_text(metric, float(runs.points["value"].max())))
     if metric is not None and eval_set is not None:
         return metric, eval_set, []
     series = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
@@ -102,16 +102,16 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     ]
     held_out = [pair for pair in pairs if pair[0] != "train" or eval_set]
     if metric is not None:
-        chosen = held_out or pairs
+        matches = held_out or pairs
     else:
-        chosen = [pair for pair in held_out if is_mean_accuracy(pair[1])]
-        chosen = chosen or [pair for pair in held_out if is_accuracy(pair[1])]
-        chosen = chosen or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
-    if len(chosen) != 1:
-        raise DataError(_refusal(series, metric, eval_set, len(chosen), runs.source))
-    measured_on, name = chosen[0]
-    kind = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
-    text = f"reward is {name} on {measured_on}, the only {kind} measured"
+        matches = [pair for pair in held_out if is_mean_accuracy(pair[1])]
+        matches = matches or [pair for pair in held_out if is_accuracy(pair[1])]
+        matches = matches or [pair for pair in held_out if _REWARD.search(pair[1]) and not falls(pair[1])]
+    if len(matches) != 1:
+        raise DataError(_refusal(series, metric, eval_set, len(matches), runs.source))
+    measured_on, name = matches[0]
+    description = "such" if metric else "accuracy" if is_accuracy(name) else "reward"
+    text = f"reward is {name} on {measured_on}, the only {description} measured"
     return name, measured_on, [Flag(Code.REWARD_CHOSEN, text)]
 
 
@@ -125,40 +125,40 @@ def read_reward(
     return runs, *choose(runs, metric, eval_set)
 
 
-def _falling(metric: str, most: float) -> Wording:
-    is_share = "loss" not in metric.lower() and most <= 1
-    name, turned = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
-    how = f"In a table with a column {metric}, {turned} rises: " + option("columns", name, turned)
+def _falling_text(metric: str, largest: float) -> Wording:
+    is_share = "loss" not in metric.lower() and largest <= 1
+    name, negated = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
+    way = f"In a table with a column {metric}, {negated} rises: " + option("columns", name, negated)
     return Wording(
         f"metric: found {shown(metric)}, which falls as training improves; expected a metric that rises. "
     ) + (
-        how
+        way
         if metric.isidentifier() and len(metric) <= _LONGEST_NAME
         else "Negate it in a table and fit that column"
     )
 
 
 def _refusal(
-    series: pd.DataFrame, metric: str | None, eval_set: str | None, number: int, source: str
+    series: pd.DataFrame, metric: str | None, eval_set: str | None, count: int, source: str
 ) -> Wording:
     on_train = series.index.get_level_values("eval_set") == "train"
-    others = [
-        f"{_short(name)} on {_short(at)} ({_counts(row)})" for (at, name), row in series[~on_train].iterrows()
+    other_metrics = [
+        f"{_short(name)} on {_short(on)} ({_counts(row)})" for (on, name), row in series[~on_train].iterrows()
     ]
-    wanted = f"{_short(metric or METRIC)} on {_short(eval_set or EVAL_SET)}"
+    missing = f"{_short(metric or METRIC)} on {_short(eval_set or EVAL_SET)}"
     text = (
-        f"{source + ': ' if source else ''}found no {wanted}, and "
-        f"{number or 'no'} metrics that could replace it. "
+        f"{source + ': ' if source else ''}found no {missing}, and "
+        f"{count or 'no'} metrics that could replace it. "
         + _CHOICE
-        + f"measured metrics: {listed(others, _SHOWN) or 'none'}"
+        + f"measured metrics: {listed(other_metrics, _MOST_LISTED) or 'none'}"
     )
-    train = [_short(name) for _, name in series[on_train].index]
-    if "reward" in train:
+    train_metrics = [_short(name) for _, name in series[on_train].index]
+    if "reward" in train_metrics:
         counts = _counts(series.loc[("train", "reward")])
         words = ["--metric", "reward", "--eval-set", "train"]
         way = Spelled('metric="reward", eval_set="train"', words)
         return text + "; the training reward is " + way + f" ({counts})"
-    return text + (f"; on train: {listed(train, _SHOWN)}" if train else "")
+    return text + (f"; on train: {listed(train_metrics, _MOST_LISTED)}" if train_metrics else "")
 
 
 def _short(name: str) -> str:
@@ -166,5 +166,5 @@ def _short(name: str) -> str:
 
 
 def _counts(row: pd.Series) -> str:
-    runs, size = row["nunique"], row["size"]
-    return f"{runs} run{'' if runs == 1 else 's'}, {size:,} checkpoint{'' if size == 1 else 's'}"
+    runs, points = row["nunique"], row["size"]
+    return f"{runs} run{'' if runs == 1 else 's'}, {points:,} checkpoint{'' if points == 1 else 's'}"

@@ -92,38 +92,36 @@ class Purse:
     unit: str
     cost: Cost | None
 
-    def buys(
+    def buy(
         self,
         runs: Sequence[RunsToTrain],
         candidates: Sequence[CandidateAllocation],
-        chosen: Allocation | None,
+        final_run: Allocation | None,
     ) -> NextStep:
-        """Return the step that trains these runs, and the ``chosen`` final run that the rest pays for."""
-        per_step = {c.key: c.step_cost for c in candidates}
-        spent = sum((run.steps - run.start) * per_step[run.key] for run in runs)
+        """Return the step that trains these runs, and the ``final_run`` that the rest pays for."""
+        step_costs = {c.key: c.step_cost for c in candidates}
+        spent = sum((run.steps - run.start) * step_costs[run.key] for run in runs)
         cost = self._hours(runs)
-        first, n = runs[0], {run.rollouts_per_problem for run in runs}
+        first_run, n_values = runs[0], {run.rollouts_per_problem for run in runs}
         batches = {run.problems_per_batch for run in runs}
-        which = ", ".join(f"{level:,}" for level in sorted(n))
-        where = f" at B_p = {first.problems_per_batch:,}" if len(batches) == 1 else ""
-        to = f"to {amount(max(run.steps * run.batch_rollouts for run in runs))} rollouts each"
+        n_text = ", ".join(f"{level:,}" for level in sorted(n_values))
+        batch_text = f" at B_p = {first_run.problems_per_batch:,}" if len(batches) == 1 else ""
+        extent = f"to {amount(max(run.steps * run.batch_rollouts for run in runs))} rollouts each"
         if len(runs) == 1:
-            to = f"for {first.steps - first.start:,} {'more ' * bool(first.start)}steps"
-        kind = "one more seed of " * first.another_seed
-        paid = [f"{amount(sum(run.rollouts for run in runs))} rollouts"]
-        paid += [f"{number(100 * spent / self.budget)} % of the budget"]
+            extent = f"for {first_run.steps - first_run.start:,} {'more ' * bool(first_run.start)}steps"
+        seed_text = "one more seed of " * first_run.another_seed
+        price = [f"{amount(sum(run.rollouts for run in runs))} rollouts"]
+        price += [f"{number(100 * spent / self.budget)} % of the budget"]
         if cost is not None:
             hours = cost.gpu_hours or cost.hours
-            paid.append(f"{number(hours.value)} {'GPU ' * bool(cost.gpu_hours)}hours")
-            paid += [] if cost.money is None else [f"{number(cost.money.value)} of money"]
-        what = f"Train {kind}n = {which}{where} {to} ({', '.join(paid)})."
+            price.append(f"{number(hours.value)} {'GPU ' * bool(cost.gpu_hours)}hours")
+            price += [] if cost.money is None else [f"{number(cost.money.value)} of money"]
+        sentence = f"Train {seed_text}n = {n_text}{batch_text} {extent} ({', '.join(price)})."
         final = None
-        if chosen is not None:
-            steps = int(
-                (self.budget - spent) // per_step[chosen.problems_per_batch, chosen.rollouts_per_problem]
-            )
-            final = replace(chosen, steps=steps)
-        return NextStep(what, "", "", tuple(runs), float(spent), final, cost)
+        if final_run is not None:
+            shape = final_run.problems_per_batch, final_run.rollouts_per_problem
+            final = replace(final_run, steps=int((self.budget - spent) // step_costs[shape]))
+        return NextStep(sentence, "", "", tuple(runs), float(spent), final, cost)
 
     def _hours(self, runs: Sequence[RunsToTrain]) -> Spent | None:
         if self.cost is None:
@@ -140,119 +138,116 @@ def worth_running(
     document: LawDocument,
     purse: Purse,
     candidates: Sequence[CandidateAllocation],
-    chosen: Allocation,
+    recommended: Allocation,
     loss: float,
     fall: float,
 ) -> NextStep | None:
     """Return the run that is worth most for its price; None if none is, or if there are no draws.
 
     ``cut`` contains the rewards of the ``candidates`` at the budget. ``loss`` is the expected loss of the
-    ``chosen`` allocation, and ``fall`` what it loses if the budget shrinks by `SHARE`.
+    ``recommended`` allocation, and ``fall`` what it loses if the budget shrinks by `SHARE`.
     """
     reward = cut.reward[1:, 0][:, cut.place]
     if len(reward) < 2 or loss <= document.tolerance:
         return None
-    at = [c.key for c in candidates].index((chosen.problems_per_batch, chosen.rollouts_per_problem))
-    ahead = reward - reward[:, [at]]
-    gain = np.maximum(ahead, 0.0).mean(axis=0)
-    mean = ahead.mean(axis=0)
-    mean[at] = -math.inf
-    second = int(mean.argmax())
-    gain[at] = gain[second] * (not candidates[at].measured)  # its own run would show what it is worth
+    shape = recommended.problems_per_batch, recommended.rollouts_per_problem
+    best_index = [c.key for c in candidates].index(shape)
+    advantage = reward - reward[:, [best_index]]
+    values = np.maximum(advantage, 0.0).mean(axis=0)
+    mean_advantage = advantage.mean(axis=0)
+    mean_advantage[best_index] = -math.inf
+    runner_up = int(mean_advantage.argmax())
+    # The recommended allocation's own run would show what it is worth.
+    values[best_index] = values[runner_up] * (not candidates[best_index].measured)
     best: tuple[float, int, list[RunsToTrain]] | None = None
-    grid, per_step = {e.key: e for e in document.grid}, {c.key: c.step_cost for c in candidates}
+    grid, step_costs = {entry.key: entry for entry in document.grid}, {c.key: c.step_cost for c in candidates}
     reach = reached(document.grid)
-    for k in np.flatnonzero(gain > 0).tolist():
-        runs = _runs(candidates[k], candidates[at], grid, reach, purse.budget)
-        price = sum((run.steps - run.start) * per_step[run.key] for run in runs)
-        share = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
-        if runs and gain[k] > max(share * fall, 0.0) and (best is None or gain[k] / price > best[0]):
-            best = gain[k] / price, k, runs
+    for k in np.flatnonzero(values > 0).tolist():
+        runs = _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget)
+        price = sum((run.steps - run.start) * step_costs[run.key] for run in runs)
+        fraction = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
+        if runs and values[k] > max(fraction * fall, 0.0) and (best is None or values[k] / price > best[0]):
+            best = values[k] / price, k, runs
     if best is None:
         return None
     _, k, runs = best
-    step = purse.buys(runs, candidates, chosen)
-    if k == at:
-        why = f"No run has the recommended n = {chosen.rollouts_per_problem:,} yet."
+    step = purse.buy(runs, candidates, recommended)
+    if k == best_index:
+        why = f"No run has the recommended n = {recommended.rollouts_per_problem:,} yet."
     else:
-        share = 100 * float((ahead[:, k] > 0).mean())
-        why = f"It beats n = {chosen.rollouts_per_problem:,} in {share:.0f} % of draws."
-        if candidates[k].rollouts_per_problem == chosen.rollouts_per_problem:
-            why = f"B_p = {candidates[k].problems_per_batch:,} is better in {share:.0f} % of draws."
-    left = amount(purse.budget - step.spent) + f" {purse.unit}"
-    return replace(step, why=f"{why} The remaining {left} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
+        fraction = 100 * float((advantage[:, k] > 0).mean())
+        why = f"It beats n = {recommended.rollouts_per_problem:,} in {fraction:.0f} % of draws."
+        if candidates[k].rollouts_per_problem == recommended.rollouts_per_problem:
+            why = f"B_p = {candidates[k].problems_per_batch:,} is better in {fraction:.0f} % of draws."
+    remaining = amount(purse.budget - step.spent) + f" {purse.unit}"
+    return replace(step, why=f"{why} The remaining {remaining} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
 
 
-def _runs(
-    k: CandidateAllocation,
-    chosen: CandidateAllocation,
+def _cheapest_runs(
+    rival: CandidateAllocation,
+    best: CandidateAllocation,
     grid: Mapping[BatchShape, GridEntry],
     reach: float,
     budget: int,
 ) -> list[RunsToTrain]:
-    """Return the cheapest runs that compare ``k`` with the chosen configuration; empty if none fits.
+    """Return the cheapest runs that compare ``rival`` with the ``best`` configuration; empty if none fits.
 
     It is a new run to the compute that three n reached, which is ``reach``, or two longer runs if the budget
     is far beyond it, or one more seed.
     """
-    entry, other = grid.get(k.key), grid.get(chosen.key)
+    entry, best_entry = grid.get(rival.key), grid.get(best.key)
     most = SHARE * budget  # in the unit of the budget
-
-    def steps(cell: CandidateAllocation, share: float) -> int:
-        return int(min(share * most, reach / cell.rate) / cell.step_cost + 1e-9)
-
+    steps = int(min(most, reach / rival.rate) / rival.step_cost + 1e-9)
     if entry is None:
-        return _if_any([_run(k, 0, steps(k, 1.0))])
-    pair = [(k, entry)] if other is None or k.key == chosen.key else [(k, entry), (chosen, other)]
-    in_line = (
-        len({c.problems_per_batch for c, _ in pair}) == 1
-        or len({c.rollouts_per_problem for c, _ in pair}) == 1
-    )
-    pair = pair if in_line else pair[:1]
-    longer = [_run(cell, _done(measured), int(most / len(pair) / cell.step_cost)) for cell, measured in pair]
+        return _if_long_enough([_run(rival, 0, steps)])
+    pairs = [(rival, entry)]
+    same_batch, same_n = (a == b for a, b in zip(rival.key, best.key, strict=True))
+    if best_entry is not None and same_batch != same_n:  # another configuration of the same line
+        pairs.append((best, best_entry))
+    longer = [_run(cell, _longest_steps(e), int(most / len(pairs) / cell.step_cost)) for cell, e in pairs]
     if all(run.steps >= 2 * run.start for run in longer):  # far beyond the runs: extend them
-        return _if_any(longer)
-    run = _run(k, 0, min(steps(k, 1.0), _done(entry)))
-    return _if_any([replace(run, another_seed=True)])
+        return _if_long_enough(longer)
+    run = _run(rival, 0, min(steps, _longest_steps(entry)))
+    return _if_long_enough([replace(run, another_seed=True)])
 
 
 def _run(cell: Cell, start: int, steps: int) -> RunsToTrain:
     return RunsToTrain(*cell.key, start, steps)
 
 
-def _if_any(runs: list[RunsToTrain]) -> list[RunsToTrain]:
+def _if_long_enough(runs: list[RunsToTrain]) -> list[RunsToTrain]:
     return runs if all(run.steps - run.start >= _LEAST_STEPS for run in runs) else []
 
 
-def _done(entry: GridEntry) -> int:
+def _longest_steps(entry: GridEntry) -> int:
     """Return the steps of a configuration's longest run."""
     return round(entry.measured[1] / entry.step_cost)
 
 
-def three_longer(
+def three_longer_runs(
     document: LawDocument, purse: Purse, candidates: Sequence[CandidateAllocation], reward: Floats
 ) -> NextStep | None:
     """Return the step after which the budget has a recommendation: three n reach a tenth of it.
 
     These n have the highest ``reward`` of the ``candidates``.
     """
-    at = {c.key: c for c in candidates}
-    rank = dict(zip(at, reward, strict=True))
-    lines: dict[int, list[GridEntry]] = {}
+    candidates_by_shape = {c.key: c for c in candidates}
+    reward_by_shape = dict(zip(candidates_by_shape, reward, strict=True))
+    entries_by_batch: dict[int, list[GridEntry]] = {}
     for entry in document.grid:
-        if entry.key in at:
-            lines.setdefault(entry.problems_per_batch, []).append(entry)
-    line = max(lines.values(), key=len)
-    line = sorted(line, key=lambda e: -rank[e.key])[:LEAST_CURVES]
+        if entry.key in candidates_by_shape:
+            entries_by_batch.setdefault(entry.problems_per_batch, []).append(entry)
+    entries = max(entries_by_batch.values(), key=len)
+    entries = sorted(entries, key=lambda entry: -reward_by_shape[entry.key])[:LEAST_CURVES]
     runs = []
-    for entry in line:
-        goal = math.ceil(purse.budget / FAR / at[entry.key].step_cost)
-        runs += [_run(entry, done, goal)] if (done := _done(entry)) < goal else []
-    if len(line) < LEAST_CURVES or not runs:
+    for entry in entries:
+        goal = math.ceil(purse.budget / FAR / candidates_by_shape[entry.key].step_cost)
+        runs += [_run(entry, done, goal)] if (done := _longest_steps(entry)) < goal else []
+    if len(entries) < LEAST_CURVES or not runs:
         return None
-    step = purse.buys(runs, candidates, None)
-    n = SYMBOL_OF[document.axis]
-    why = f"A recommendation needs three {n} that reach a tenth of the budget."
+    step = purse.buy(runs, candidates, None)
+    symbol = SYMBOL_OF[document.axis]
+    why = f"A recommendation needs three {symbol} that reach a tenth of the budget."
     if step.spent > purse.budget:
         why += " This takes more than the budget."
     return replace(step, why=why)
@@ -262,20 +257,20 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
     """Return the step with the command that trains its runs, if they are of a sweep that can continue."""
     sweep = sweep_of(document)
     batches = sorted({run.problems_per_batch for run in step.runs})
-    n = sorted({run.rollouts_per_problem for run in step.runs})
-    if not sweep or not step.runs or len(batches) * len(n) != len(step.runs):
+    n_values = sorted({run.rollouts_per_problem for run in step.runs})
+    if not sweep or not step.runs or len(batches) * len(n_values) != len(step.runs):
         return step
     from isolaw.store import SweepStore
 
     spec = SweepStore(sweep).read_spec()
     seed = max(spec.sweep.seeds) + 1 if step.runs[0].another_seed else spec.sweep.seeds[0]
-    keys: dict[str, Any] = {
-        "grid.problems_per_batch": batches, "grid.rollouts_per_problem": n, "sweep.seeds": [seed],
+    changes: dict[str, Any] = {
+        "grid.problems_per_batch": batches, "grid.rollouts_per_problem": n_values, "sweep.seeds": [seed],
         "sweep.compute": max(run.steps * run.batch_rollouts for run in step.runs),
     }  # fmt: skip
     if spec.design.kind == "race":
-        keys["design.kind"] = "grid"
-    settings = [f"{key}={value}".replace(" ", "") for key, value in keys.items()]
+        changes["design.kind"] = "grid"
+    settings = [f"{key}={value}".replace(" ", "") for key, value in changes.items()]
     return replace(step, command=str(commands.extend_sweep(sweep, settings)))
 
 

@@ -36,20 +36,20 @@ from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
-from isolaw.fits.laws.comparison import Fitted, compared, fit_laws, rules
+from isolaw.fits.laws.comparison import FittedLaw, compare_laws, compare_rules, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import (
     LEAST_CURVES,
-    OF_THE_MACHINE,
+    MACHINE_ATTRIBUTES,
     Configuration,
     Hold,
     Selection,
     X,
+    law_axis,
     select,
     usual_hold,
-    varied,
 )
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.fits.surface.estimate import Surface, estimate
@@ -123,8 +123,8 @@ def fit(
     """
     if curve not in FAMILIES:
         raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
-    positive = isinstance(records, int | float) and math.isfinite(records) and records > 0
-    if records not in ("auto", "off", None) and not positive:
+    is_width = isinstance(records, int | float) and math.isfinite(records) and records > 0
+    if records not in ("auto", "off", None) and not is_width:
         raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold or usual_hold(runs, where), where, x)
@@ -149,59 +149,59 @@ def fit_selection(
     """
     hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
-        selection = collapses.steady(selection)
+        selection = collapses.without_collapses(selection)
     configurations = selection.configurations
-    unit_of_reward = unit_of(metric, configurations)
+    reward_unit = unit_of(metric, configurations)
     curves: list[Curves] = []
-    width: float | None = None  # of the bins of record points
-    failed: dict[str, int] = {}
+    bin_width: float | None = None  # of the bins of record points
+    failures: dict[str, int] = {}
     surface: Surface | None = None
     with one_blas_thread():
         if method == "surface":
-            surface = estimate(configurations, draws, seed, bounds(metric, configurations), unit_of_reward)
-            unit: Unit = "run" if surface.model.observations.freedom else "lack of fit"
+            surface = estimate(configurations, draws, seed, bounds(metric, configurations), reward_unit)
+            resampled: Unit = "run" if surface.model.observations.freedom else "lack of fit"
         else:
-            samples, unit = resample(configurations, curve, draws, seed)
+            samples, resampled = resample(configurations, curve, draws, seed)
             if records == "auto":
-                width = WIDTH * unit_of_reward
+                bin_width = WIDTH * reward_unit
             elif isinstance(records, int | float):
-                width = float(records)
-            curves, failed = _fit_all(selection, samples, curve, width)
-        of_curves = [*zip(configurations, curves, strict=True)] if curves else []
+                bin_width = float(records)
+            curves, failures = _fit_all(selection, samples, curve, bin_width)
+        fitted_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS if traced else 2)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-        abscissa = compute * scale if hold == "B" else np.log10(compute)
-        laws: dict[str, Fitted] = {}
+        law_x = compute * scale if hold == "B" else np.log10(compute)
+        laws: dict[str, FittedLaw] = {}
         if surface is None:
-            frontier = frontiers.trace(configurations, curves, compute, unit_of_reward)
-            falls = [doc.below_curve(c, curve) for c, curve in of_curves]
+            frontier = frontiers.trace(configurations, curves, compute, reward_unit)
+            falls = [doc.late_shortfall(c, curve) for c, curve in fitted_curves]
             path = frontiers.strict_path(frontier)
-            rewards = frontiers.curve_rewards(configurations, curves, low)
-            logistic = _fit_law(path, abscissa)
-            law = None if logistic is None else logistic(abscissa)[0]
-            comparison = rules(frontier, law, min(c.runs for c in configurations))
+            curve_rewards = frontiers.curve_rewards(configurations, curves, low)
+            logistic = _fit_law(path, law_x)
+            law_values = None if logistic is None else logistic(law_x)[0]
+            comparison = compare_rules(frontier, law_values, min(c.runs for c in configurations))
         else:
-            cut = slices(surface, compute, unit=unit_of_reward)
-            falls = doc.falls(cut, configurations)
-            reach = INTERVALS * comparable(configurations)
-            frontier = frontiers.cut_frontier(cut, configurations, reach, unit_of_reward)
-            path = frontiers.ridge_path(cut, configurations, reach)
-            rewards = frontier.compute, frontier.reward
-            logistic = _fit_law(path, abscissa)
-            laws = fit_laws(cut, path, abscissa, logistic) if traced and hold != "nothing" else {}
-            comparison = compared(laws, path, configurations, TOLERANCE * unit_of_reward)
-    n = SYMBOL_OF[varied(hold)]
-    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags, n)
-    fitted = runs.select(selection.run_ids)
-    health = smallest_stable_B_p(fitted, metric, eval_set)
+            cut = slices(surface, compute, unit=reward_unit)
+            falls = doc.late_falls(cut, configurations)
+            interval_end = INTERVALS * comparable(configurations)
+            frontier = frontiers.cut_frontier(cut, configurations, interval_end, reward_unit)
+            path = frontiers.ridge_path(cut, configurations, interval_end)
+            curve_rewards = frontier.compute, frontier.reward
+            logistic = _fit_law(path, law_x)
+            laws = fit_laws(cut, path, law_x, logistic) if traced and hold != "nothing" else {}
+            comparison = compare_laws(laws, path, configurations, TOLERANCE * reward_unit)
+    symbol = SYMBOL_OF[law_axis(hold)]
+    law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
+    used_runs = runs.select(selection.run_ids)
+    health = smallest_stable_B_p(used_runs, metric, eval_set)
     selection.flags.extend(
-        Flag(Code.UNSTABLE_BATCH, f"at B_p = {b.problems_per_batch}, {b.reason}")
-        for b in health.batches
-        if b.reason
+        Flag(Code.UNSTABLE_BATCH, f"at B_p = {batch.problems_per_batch}, {batch.reason}")
+        for batch in health.batches
+        if batch.reason
     )
-    name: Literal[X, "steps"] = "steps" if hold == "B" else selection.x
+    x_name: Literal[X, "steps"] = "steps" if hold == "B" else selection.x
     document = LawDocument(
         hold=hold,
         fixed=selection.fixed,
@@ -209,39 +209,39 @@ def fit_selection(
         eval_set=eval_set,
         method=method,
         curve=curve if curves else None,
-        records=width,
-        x=Axis(name, UNITS[name], hold != "B", (low * scale, high * scale)),
+        records=bin_width,
+        x=Axis(x_name, UNITS[x_name], hold != "B", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
         n_train_problems=selection.n_train_problems,
         epochs_seen=selection.epochs_seen,
-        params=parameters,
+        params=law_parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *rewards, low, scale) if traced else (),
-        curves=tuple(doc.curve_entry(c, curve) for c, curve in of_curves),
-        bootstrap=DrawsInfo(unit, draws, sum(failed.values()), failed, seed),
+        crossovers=doc.crossover_entries(configurations, *curve_rewards, low, scale) if traced else (),
+        curves=tuple(doc.curve_entry(c, curve) for c, curve in fitted_curves),
+        bootstrap=DrawsInfo(resampled, draws, sum(failures.values()), failures, seed),
         comparison=comparison,
         health=health,
         rules=simple_rules(configurations),
         surface=None if surface is None else surface_info(surface),
-        tolerance=TOLERANCE * unit_of_reward,
+        tolerance=TOLERANCE * reward_unit,
         diverged=selection.diverged,
-        **_machine(fitted),
+        **_machine(used_runs),
     )
-    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, path, document, scale, falls)]
+    flags = [*flags_of_simulated(used_runs.simulated), *flags_of(selection, path, document, scale, falls)]
     document = replace(document, flags=tuple(flags))
-    parameters_of = {c.key: curve.parameters() for c, curve in of_curves}
-    return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
+    parameters = {c.key: curve.parameters() for c, curve in fitted_curves}
+    return Law(document, Draws(parameters, logistic, {name: f.theta for name, f in laws.items()}, surface))
 
 
 def _machine(runs: Runs) -> dict[str, Any]:
     """Return what runs say about their machine: the smallest cap on B_p · n, and their only framework."""
-    known = runs.table()
-    cap, framework = (known[name].dropna() if name in known else [] for name in OF_THE_MACHINE)
-    names = {*framework}
+    table = runs.table()
+    caps, frameworks = (table[name].dropna() if name in table else [] for name in MACHINE_ATTRIBUTES)
+    framework_names = {*frameworks}
     return {
-        "max_batch_rollouts": int(min(cap)) if len(cap) else None,
-        "framework": str(names.pop()) if len(names) == 1 else "",
+        "max_batch_rollouts": int(min(caps)) if len(caps) else None,
+        "framework": str(framework_names.pop()) if len(framework_names) == 1 else "",
     }
 
 
@@ -249,7 +249,7 @@ def _fit_all(
     selection: Selection,
     samples: list[NDArray[np.float64]],
     family: str,
-    width: float | None,
+    bin_width: float | None,
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve to the data and to each draw. Draws in which a curve fails are dropped.
 
@@ -257,43 +257,43 @@ def _fit_all(
     """
     configurations = selection.configurations
     pairs = list(zip(configurations, samples, strict=True))
-    if width is None:
+    if bin_width is None:
         return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
-    weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
+    weights = [_record_mask(c, reward, bin_width) for c, reward in zip(configurations, rewards, strict=True)]
     # In these configurations the reward hardly rises. They are kept, since their n could be the best.
-    flat = [i for i, weight in enumerate(weights) if not enough_points(weight[:1])[0]]
-    if flat:
-        listed = "; ".join(configurations[i].label for i in flat)
-        if len(configurations) - len(flat) < LEAST_CURVES:
+    flat_indices = [i for i, weight in enumerate(weights) if not enough_points(weight[:1])[0]]
+    if flat_indices:
+        labels = "; ".join(configurations[i].label for i in flat_indices)
+        if len(configurations) - len(flat_indices) < LEAST_CURVES:
             raise Refused(
                 f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs; these do "
-                f'not: {listed}. Run them for longer, or fit all checkpoints (in Python: records="off")'
+                f'not: {labels}. Run them for longer, or fit all checkpoints (in Python: records="off")'
             )
-        text = f"isolaw fits all checkpoints of curves that hardly rise: {listed}"
+        text = f"isolaw fits all checkpoints of curves that hardly rise: {labels}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
-    for i in flat:
+    for i in flat_indices:
         weights[i][:] = 1.0
     usable = np.all([weight.sum(axis=1) >= 3 for weight in weights], axis=0)
     usable[0] = True
-    lost = int((~usable).sum())
-    failed = {"a curve with fewer than 3 points": lost} if lost else {}
-    if lost > _MOST_FAILED * usable.size:
+    failures = int((~usable).sum())
+    reasons = {"a curve with fewer than 3 points": failures} if failures else {}
+    if failures > _MOST_FAILED * usable.size:
         usable[1:] = False
         text = 'too many draws failed; add seeds, or fit all checkpoints (in Python: records="off")'
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
         fit_curves(c.compute, reward[usable], weight[usable], family)
         for c, reward, weight in zip(configurations, rewards, weights, strict=True)
-    ], failed
+    ], reasons
 
 
-def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+def _record_mask(c: Configuration, reward: NDArray[np.float64], bin_width: float) -> NDArray[np.float64]:
     """Return weights of shape (D, P): 1 where a checkpoint is a record point of its run, 0 elsewhere."""
-    out = np.empty(reward.shape)
+    weights = np.empty(reward.shape)
     for run in range(c.runs):
-        out[:, c.run == run] = record_mask(reward[:, c.run == run], width)
-    return out
+        weights[:, c.run == run] = record_mask(reward[:, c.run == run], bin_width)
+    return weights
 
 
 def _fit_law(path: NStarPath, x: NDArray[np.float64]) -> Logistic | None:

@@ -11,7 +11,7 @@ measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If 
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
 the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
 the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
-measured range, and by `_UNMEASURED` for a candidate without runs.
+measured range, and by `_UNMEASURED_RISK` for a candidate without runs.
 
 M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -41,22 +41,22 @@ from isolaw.fits.allocations import (
     INTERVALS,
     LEAST_STEPS,
     CandidateAllocation,
-    affordable,
-    between,
-    beyond,
+    affordable_candidates,
     comparable,
     cost_flags,
-    in_reach,
-    in_seconds,
+    drop_far,
+    inner_candidates,
+    near_runs,
+    outer_candidates,
+    price_in_seconds,
     reached,
     times_beyond,
-    within_reach,
 )
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer, worth_running
+from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer_runs, worth_running
 from isolaw.fits.optimum import law_n, may_be_outside, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.selection import Floats
@@ -67,11 +67,11 @@ from isolaw.step_cost import LARGEST_BUDGET, Cost, multiplied, parse_budget, par
 
 __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 
-_BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; smaller ones print as 1
-_EDGE = 1e-6  # tolerance in comparisons of places, in doublings
-_EARLIER = 6  # smaller budgets to which the predicted reward is compared
+_LEAST_BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; others print as 1
+_PLACE_TOLERANCE = 1e-6  # tolerance in comparisons of places, in doublings
+_SMALLER_BUDGETS = 6  # smaller budgets to which the predicted reward is compared
 _RISK = 0.002  # penalty of a candidate for each doubling past the measured range, in units of reward
-_UNMEASURED = 0.0005  # penalty of a candidate without runs, since its reward is interpolated
+_UNMEASURED_RISK = 0.0005  # penalty of a candidate without runs, since its reward is interpolated
 
 
 def predict(
@@ -83,71 +83,71 @@ def predict(
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
     compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
-    asked = compute if isinstance(compute, str) else ""
-    seconds = seconds_of(asked, cost) if asked else None
+    hours = compute if isinstance(compute, str) else ""
+    seconds = seconds_of(hours, cost) if hours else None
     budget = int(LARGEST_BUDGET if isinstance(compute, str) else compute)
     document = law.document
     flags: list[Flag] = []
     cap = max_batch_rollouts or document.max_batch_rollouts
-    candidates = affordable(document, budget, cap, flags)
+    candidates = affordable_candidates(document, budget, cap, flags)
     if law.surface is not None:
         diverged = {cell.key for cell in document.diverged}
-        candidates += [c for c in between(candidates, document.hold) if c.key not in diverged]
-    outer = [] if law.surface is None else beyond(document, candidates, budget, cap)
+        candidates += [c for c in inner_candidates(candidates, document.hold) if c.key not in diverged]
+    outer = [] if law.surface is None else outer_candidates(document, candidates, budget, cap)
     if seconds is not None and cost is not None:
         budget = int(seconds)
-        candidates = in_seconds(candidates, cost, seconds, flags)
+        candidates = price_in_seconds(candidates, cost, seconds, flags)
         with contextlib.suppress(InputError):  # none of the candidates has a known cost
-            outer = in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
+            outer = price_in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
     measured = candidates
     if law.surface is not None:
-        candidates = within_reach(document, candidates, budget, flags)
-        outer = in_reach(document, outer, budget)
+        candidates = drop_far(document, candidates, budget, flags)
+        outer = near_runs(document, outer, budget)
     farthest = int(max(budget * c.rate for c in candidates))
-    factor = times_beyond(farthest, document.grid)
+    times = times_beyond(farthest, document.grid)
     surface = law.surface and law.surface.drawn()
-    outside = surface is not None and 1 < factor <= FAR
-    cut = _cut(law, surface, budget, candidates + outer if outside else candidates)
-    if surface is not None and factor <= 1 and may_be_outside(cut):
-        outside = True
+    goes_outside = surface is not None and 1 < times <= FAR
+    cut = _cut(law, surface, budget, candidates + outer if goes_outside else candidates)
+    if surface is not None and times <= 1 and may_be_outside(cut):
+        goes_outside = True
         cut = _cut(law, surface, budget, candidates + outer)
-    candidates += outer if outside else []
-    flags += _extrapolation(document, farthest, factor)
-    constant = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
-    of_n: list[Flag] = []
-    n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, of_n)
-    flags += constant or of_n
-    unsure = document.method == "paper" and factor > INTERVALS
+    candidates += outer if goes_outside else []
+    flags += _extrapolation_flags(document, farthest, times)
+    flat_flags = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
+    n_star_flags: list[Flag] = []
+    n_star, b_star, m_star = optimum(cut, document, budget, candidates, times, n_star_flags)
+    flags += flat_flags or n_star_flags
+    is_unsure = document.method == "paper" and times > INTERVALS
     options: list[Option] = []
-    if factor <= FAR and not constant:
-        options = _options_of(cut, candidates, budget, unsure, document.tolerance, document.unit)
+    if times <= FAR and not flat_flags:
+        options = _options_of(cut, candidates, budget, is_unsure, document.tolerance, document.unit)
     flags += _flags(law, candidates, options)
-    if options and surface is not None and not asked:
-        flags += _falls(surface, document, budget, candidates, options[0])
-    rules = {} if asked or not options else document.rules.chosen(budget)
-    most = min(FAR * comparable(document.grid), LARGEST_BUDGET)
-    n = [c.level(document.axis) for c in candidates]
-    b = [c.problems_per_batch for c in candidates]
-    unit = "seconds" if asked else "rollouts" if document.hold == "B" else document.x.unit
+    if options and surface is not None and not hours:
+        flags += _fall_flags(surface, document, budget, candidates, options[0])
+    rules = {} if hours or not options else document.rules.choices(budget)
+    max_compute = min(FAR * comparable(document.grid), LARGEST_BUDGET)
+    n_values = [c.level(document.axis) for c in candidates]
+    batches = [c.problems_per_batch for c in candidates]
+    unit = "seconds" if hours else "rollouts" if document.hold == "B" else document.x.unit
     purse = Purse(budget, unit, cost)
     step: NextStep | None = None
     if options:
-        a = options[0].allocation
-        chosen = Cell(a.problems_per_batch, a.rollouts_per_problem)
-        flags += cost_flags(cost, chosen) if cost is not None else []
-        if outside and cap is not None and 2 * chosen.batch_rollouts > cap:
+        allocation = options[0].allocation
+        cell = Cell(allocation.problems_per_batch, allocation.rollouts_per_problem)
+        flags += cost_flags(cost, cell) if cost is not None else []
+        if goes_outside and cap is not None and 2 * cell.batch_rollouts > cap:
             flags.append(Flag(Code.LIMITED, f"B_p · n is at most {cap:,} rollouts on your hardware"))
-        best = next(c for c in candidates if c.key == chosen.key)
-        fewer = budget * best.rate * np.array([1 - SHARE, 1.0])
+        recommended = next(c for c in candidates if c.key == cell.key)
+        budgets = budget * recommended.rate * np.array([1 - SHARE, 1.0])
         fall = (
-            float(-np.subtract(*_rewards(law, [best, best], fewer)[0]))
-            if law.surface or best.measured
+            float(-np.subtract(*_rewards(law, [recommended, recommended], budgets)[0]))
+            if law.surface or recommended.measured
             else 0.0
         )
-        step = worth_running(cut, document, purse, candidates, a, options[0].expected_loss, fall)
-    elif factor > FAR and not constant:
-        ends = np.full(len(measured), reached(document.grid))
-        step = three_longer(document, purse, measured, _rewards(law, measured, ends)[0])
+        step = worth_running(cut, document, purse, candidates, allocation, options[0].expected_loss, fall)
+    elif times > FAR and not flat_flags:
+        todays = np.full(len(measured), reached(document.grid))
+        step = three_longer_runs(document, purse, measured, _rewards(law, measured, todays)[0])
     return Prediction(
         budget,
         unit,
@@ -155,87 +155,87 @@ def predict(
         n_star,
         b_star,
         m_star,
-        REFUSED if asked or (outside and factor > 1) else law_n(law, budget, factor),
+        REFUSED if hours or (goes_outside and times > 1) else law_n(law, budget, times),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
-        int(most * budget / farthest if asked else most),
+        int(max_compute * budget / farthest if hours else max_compute),
         flags,
-        asked,
+        hours,
         cost,
-        (min(n), max(n)),
-        (min(b), max(b)) if document.hold == "nothing" and min(b) < max(b) else None,
+        (min(n_values), max(n_values)),
+        (min(batches), max(batches)) if document.hold == "nothing" and min(batches) < max(batches) else None,
         rules,
         step,
         document,
     )
 
 
-def seconds_of(asked: str, cost: Cost | None) -> float:
+def seconds_of(hours: str, cost: Cost | None) -> float:
     """Return the wall time in seconds that a budget in hours or GPU hours pays for."""
-    parse_hours(asked)
+    parse_hours(hours)
     if cost is None:
-        how = Spelled("cost=isolaw.read_cost(SOURCE)", ["--cost", "SOURCE"])
+        way = Spelled("cost=isolaw.read_cost(SOURCE)", ["--cost", "SOURCE"])
         raise InputError(
-            f"budget: found {shown(asked)}; a budget in hours requires the cost of a step: " + how
+            f"budget: found {shown(hours)}; a budget in hours requires the cost of a step: " + way
         )
-    seconds = cost.budget_seconds(asked)
+    seconds = cost.budget_seconds(hours)
     if not 1 <= seconds <= LARGEST_BUDGET:
-        raise InputError(f"budget: found {shown(asked)}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
+        raise InputError(f"budget: found {shown(hours)}, {seconds:.3g} s; expected 1 to {LARGEST_BUDGET:g} s")
     return seconds
 
 
-def _extrapolation(document: LawDocument, budget: int, factor: float) -> list[Flag]:
+def _extrapolation_flags(document: LawDocument, budget: int, times: float) -> list[Flag]:
     """Return flags for a budget beyond the largest measured compute, or beyond the compute of three n."""
-    longest, begun = (
-        max(ends) for ends in zip(*((e.measured[1], e.end) for e in document.grid), strict=True)
+    longest, longest_end = (
+        max(ends) for ends in zip(*((entry.measured[1], entry.end) for entry in document.grid), strict=True)
     )
-    n, out = SYMBOL_OF[document.axis], []
-    if budget >= _BEYOND * begun:
+    symbol, flags = SYMBOL_OF[document.axis], []
+    if budget >= _LEAST_BEYOND * longest_end:
         text = f"this budget is {number(float(f'{budget / longest:.2g}'))}× the longest run"
-        out.append(Flag(Code.EXTRAPOLATION, text))
-    if factor > INTERVALS:
+        flags.append(Flag(Code.EXTRAPOLATION, text))
+    if times > INTERVALS:
         reach = reached(document.grid)
         unit = "rollouts" if document.x.name == "steps" else document.x.unit
         text = (
-            f"long extrapolation: fewer than three values of {n} ran past {amount(reach)} {unit}; this "
+            f"long extrapolation: fewer than three values of {symbol} ran past {amount(reach)} {unit}; this "
             f"budget is {number(float(f'{budget / reach:.2g}'))}× that"
         )
-        if document.method == "paper" and factor <= FAR:
-            text += f", so {n}* is at most a bound"
-        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
-    return out
+        if document.method == "paper" and times <= FAR:
+            text += f", so {symbol}* is at most a bound"
+        flags.append(Flag(Code.FAR if times > FAR else Code.CENSORED, text))
+    return flags
 
 
 def _cut(
     law: LawPosterior, model: RewardModel | None, budget: int, candidates: list[CandidateAllocation]
 ) -> Slices:
     """Return the rewards of all candidates at the budget, from the reward model or the learning curves."""
-    places = np.array([c.place for c in candidates])
-    compute = np.array([budget * c.rate for c in candidates])
-    at, unit = np.array([float(budget)]), law.document.unit
+    places = np.array([candidate.place for candidate in candidates])
+    compute = np.array([budget * candidate.rate for candidate in candidates])
+    compute_axis, unit = np.array([float(budget)]), law.document.unit
     # Without a model, only measured configurations compete. With a rate, each candidate has its own compute.
-    if model is None or any(c.rate != 1.0 for c in candidates):
+    if model is None or any(candidate.rate != 1.0 for candidate in candidates):
         log2_n, log2_b = places.T
         predicted = (
             _rewards(law, candidates, compute) if model is None else model.rewards(log2_n, log2_b, compute)
         )
-        return Slices(at, log2_n, log2_b, predicted[:, None], np.arange(len(candidates)), unit)
-    low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
-    largest = places.sum(axis=1).max() + _EDGE
+        return Slices(compute_axis, log2_n, log2_b, predicted[:, None], np.arange(len(candidates)), unit)
+    low, high = places.min(axis=0) - _PLACE_TOLERANCE, places.max(axis=0) + _PLACE_TOLERANCE
+    largest = places.sum(axis=1).max() + _PLACE_TOLERANCE
 
     def allowed(u: Floats, v: Floats) -> NDArray[np.bool_]:
-        inside = (u >= low[0]) & (u <= high[0]) & (v >= low[1]) & (v <= high[1])
-        return np.asarray(inside & (u + v <= largest))
+        is_inside = (u >= low[0]) & (u <= high[0]) & (v >= low[1]) & (v <= high[1])
+        return np.asarray(is_inside & (u + v <= largest))
 
-    more = places[[not c.measured for c in candidates]]
-    cut = slices(model, at, allowed, more if more.size else None, unit)
-    near = np.abs(places[:, :1] - cut.log2_n) + np.abs(places[:, 1:] - cut.log2_b)
-    return replace(cut, place=near.argmin(axis=1))
+    unmeasured = places[[not candidate.measured for candidate in candidates]]
+    cut = slices(model, compute_axis, allowed, unmeasured if unmeasured.size else None, unit)
+    distance = np.abs(places[:, :1] - cut.log2_n) + np.abs(places[:, 1:] - cut.log2_b)
+    return replace(cut, place=distance.argmin(axis=1))
 
 
 def _rewards(law: LawPosterior, cells: Sequence[Cell], compute: Floats) -> Floats:
     """Return fitted and drawn rewards of K allocations, each at its own compute, of shape (1 + draws, K)."""
     if law.surface is None:
-        return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
+        return np.array([law.curves(*cell.key)(x)[:, 0] for cell, x in zip(cells, compute, strict=True)]).T
     places = np.array([cell.place for cell in cells])
     return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
@@ -245,10 +245,10 @@ def _options_of(
     candidates: Sequence[CandidateAllocation],
     budget: int,
     unsure: bool = False,
-    most: float = math.inf,
+    most_loss: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the best candidate, and all others that lose at most ``most``, in order of expected loss.
+    """Return the best candidate, and all others that lose at most ``most_loss``, in order of expected loss.
 
     Each doubling past the measured range adds `_RISK` to the loss that determines the order. ``cut``
     contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's
@@ -256,56 +256,56 @@ def _options_of(
     """
     reward = cut.reward[:, 0]
     loss = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
-    drawn = loss[1:] if len(loss) > 1 else loss
-    expected = drawn.mean(axis=0)
+    drawn_loss = loss[1:] if len(loss) > 1 else loss
+    expected_loss = drawn_loss.mean(axis=0)
 
     def order(k: int) -> tuple[float, int, int]:
         # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
         c = candidates[k]
-        risk = _RISK * c.beyond + _UNMEASURED * (not c.measured)
-        return round(expected[k] / unit + risk, 12), c.rollouts_per_problem, c.problems_per_batch
+        risk = _RISK * c.beyond + _UNMEASURED_RISK * (not c.measured)
+        return round(expected_loss[k] / unit + risk, 12), c.rollouts_per_problem, c.problems_per_batch
 
     best, *others = sorted(range(len(candidates)), key=order)
-    kept = [best, *(k for k in others if expected[k] <= most)]
+    indices = [best, *(k for k in others if expected_loss[k] <= most_loss)]
     return [
         Option(
-            Allocation(*e.key, int(budget // e.step_cost)),
+            Allocation(*c.key, int(budget // c.step_cost)),
             estimated(reward[:, cut.place[k]], "not_identified" if unsure else "ok"),
-            float(expected[k]),
-            float(np.mean(drawn[:, k] <= TOLERANCE * unit)) if len(loss) > 1 else None,
-            e.step_cost,
-            e.measured,
-            e.beyond,
+            float(expected_loss[k]),
+            float(np.mean(drawn_loss[:, k] <= TOLERANCE * unit)) if len(loss) > 1 else None,
+            c.step_cost,
+            c.measured,
+            c.beyond,
         )
-        for k, e in ((k, candidates[k]) for k in kept)
+        for k, c in ((k, candidates[k]) for k in indices)
     ]
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
     """Return the flags of a prediction that do not depend on n*."""
     document = law.document
-    out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
-    batches = sorted({e.problems_per_batch for e in candidates if e.measured})
+    flags = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
+    batches = sorted({candidate.problems_per_batch for candidate in candidates if candidate.measured})
     if options and document.hold == "nothing":  # with fixed B, B_p follows from n
-        chosen = options[0].allocation.problems_per_batch
+        best_batch = options[0].allocation.problems_per_batch
         smallest, largest = batches[0], batches[-1]
-        if smallest < largest and (chosen >= largest or chosen <= smallest > 1):
-            at, side = (largest, "larg") if chosen >= largest else (smallest, "small")
-            text = f"the best B_p may be {side}er than {at:,}, the {side}est that ran"
-            out.append(Flag(Code.BATCH_EDGE, text))
+        if smallest < largest and (best_batch >= largest or best_batch <= smallest > 1):
+            edge, side = (largest, "larg") if best_batch >= largest else (smallest, "small")
+            text = f"the best B_p may be {side}er than {edge:,}, the {side}est that ran"
+            flags.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_loss > document.tolerance:
-        lost = in_reward(options[0].expected_loss, document.tolerance, 3)
-        text = f"even the best choice is expected to lose {lost}"
-        out.append(Flag(Code.UNCERTAIN, text))
-    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
+        loss_text = in_reward(options[0].expected_loss, document.tolerance, 3)
+        text = f"even the best choice is expected to lose {loss_text}"
+        flags.append(Flag(Code.UNCERTAIN, text))
+    flags += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if len(law.draws) <= 1:
-        why = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
-        text = f"{why}, so there are no intervals, no expected loss, and no next run"
-        out.append(Flag(Code.NO_DRAWS, text))
-    return out
+        reason = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
+        text = f"{reason}, so there are no intervals, no expected loss, and no next run"
+        flags.append(Flag(Code.NO_DRAWS, text))
+    return flags
 
 
-def _falls(
+def _fall_flags(
     surface: Surface,
     document: LawDocument,
     budget: int,
@@ -313,25 +313,25 @@ def _falls(
     best: Option,
 ) -> list[Flag]:
     """Return a flag if a smaller budget, from the compute that three n reached on, has a higher reward."""
-    reach, now = reached(document.grid), best.reward.value
-    if budget <= reach or now is None:
+    reach, predicted = reached(document.grid), best.reward.value
+    if budget <= reach or predicted is None:
         return []
     places = np.array([c.place for c in candidates])
-    earlier = np.geomspace(reach, budget, _EARLIER + 1)[:-1]
-    u, v = (np.tile(axis, earlier.size) for axis in places.T)
-    mean = surface.means(u, v, np.repeat(earlier, len(places))).reshape(earlier.size, -1).max(axis=1)
-    at = int(mean.argmax())
-    if mean[at] <= now + document.tolerance / 10:
+    budgets = np.geomspace(reach, budget, _SMALLER_BUDGETS + 1)[:-1]
+    u, v = (np.tile(axis, budgets.size) for axis in places.T)
+    rewards = surface.means(u, v, np.repeat(budgets, len(places))).reshape(budgets.size, -1).max(axis=1)
+    index = int(rewards.argmax())
+    if rewards[index] <= predicted + document.tolerance / 10:
         return []
-    fall = in_reward(float(mean[at]) - now, document.tolerance)
-    why = (
+    gain_text = in_reward(float(rewards[index]) - predicted, document.tolerance)
+    cause = (
         "rewards of these runs fall late"
         if having(document.flags, Code.LATE_FALL)
         else "the curves, extended past the runs, bend down"
     )
     text = (
-        f"more compute is not predicted to help: {document.metric} is {fall} higher at "
-        f"{amount(earlier[at])}, since {why}"
+        f"more compute is not predicted to help: {document.metric} is {gain_text} higher at "
+        f"{amount(budgets[index])}, since {cause}"
     )
     return [Flag(Code.NO_GAIN, text)]
 
@@ -340,18 +340,18 @@ def _epochs(
     document: LawDocument, allocation: Allocation, n_train_problems: int | None, flags: list[Flag]
 ) -> float | None:
     """Return the number of epochs B_p · M / D, and add a flag if no run made as many passes."""
-    size = n_train_problems if n_train_problems is not None else document.n_train_problems
-    if size is None:
+    problem_count = n_train_problems if n_train_problems is not None else document.n_train_problems
+    if problem_count is None:
         return None
-    if size < 1:
-        raise InputError(f"n_train_problems: found {size}; expected a positive number of problems")
-    epochs = allocation.problems_per_batch * allocation.steps / size
-    seen, trained_on = document.epochs_seen, document.n_train_problems
-    if seen is None or epochs > seen:
-        most = "the runs did not record their passes" if seen is None else f"the runs made at most {seen:.1f}"
-        text = f"the allocation makes {epochs:,.1f} passes over {size:,} problems; {most}"
+    if problem_count < 1:
+        raise InputError(f"n_train_problems: found {problem_count}; expected a positive number of problems")
+    epochs = allocation.problems_per_batch * allocation.steps / problem_count
+    most, trained_on = document.epochs_seen, document.n_train_problems
+    if most is None or epochs > most:
+        seen = "the runs did not record their passes" if most is None else f"the runs made at most {most:.1f}"
+        text = f"the allocation makes {epochs:,.1f} passes over {problem_count:,} problems; {seen}"
         flags.append(Flag(Code.EPOCHS, text))
-    if trained_on is not None and size < trained_on:
+    if trained_on is not None and problem_count < trained_on:
         text = f"the runs had {trained_on:,} problems; with fewer problems the best n may be smaller"
         flags.append(Flag(Code.FEWER_PROBLEMS, text))
     return epochs

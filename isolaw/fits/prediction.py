@@ -35,7 +35,7 @@ class Option:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         return {
-            **_split(self.allocation),
+            **_allocation_fields(self.allocation),
             "measured": self.measured,
             "reward": encoded(self.reward),
             "expected_loss": self.expected_loss,
@@ -86,9 +86,9 @@ class Prediction(Shown):
     def __repr__(self) -> str:
         a = self.allocation
         best = "no allocation" if a is None else f"n = {self.n}, B_p = {self.B_p}, M = {self.M}"
-        lost = "" if self.loss is None else f"; expected loss {self.loss:.4f}"
+        loss_text = "" if self.loss is None else f"; expected loss {self.loss:.4f}"
         budget = self.asked or f"{number(self.compute)} {self.unit}"
-        return f"<Prediction: {self.simulated.title(f'{budget}: {best}{lost}')}>"
+        return f"<Prediction: {self.simulated.title(f'{budget}: {best}{loss_text}')}>"
 
     @property
     def tolerance(self) -> float:
@@ -136,8 +136,8 @@ class Prediction(Shown):
     def spent(self, option: Option) -> Spent | None:
         """Return the cost of an option's steps, or None if the cost is unknown."""
         a = option.allocation
-        known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
-        return Spent(known, self.cost) if known and self.cost else None
+        seconds = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
+        return Spent(seconds, self.cost) if seconds and self.cost else None
 
     @cached_property
     def next(self) -> NextStep:
@@ -157,8 +157,8 @@ class Prediction(Shown):
         if a is None:
             return NextStep("Choose a smaller budget.")
         file, shape = Path(sweep) / "sweep.toml", (a.problems_per_batch, a.rollouts_per_problem)
-        known = sweep and file.is_file() and not self.asked
-        command = str(commands.spend(file, shape, self.compute)) if known else ""
+        can_continue = sweep and file.is_file() and not self.asked
+        command = str(commands.spend(file, shape, self.compute)) if can_continue else ""
         what = (
             "No further run is needed"
             if self.options[0].expected_loss <= self.tolerance
@@ -180,7 +180,7 @@ class Prediction(Shown):
         """Whether a simulator made the runs behind the prediction."""
         return simulated_by(self.flags)
 
-    def _paid(self, option: Option | None) -> dict[str, Any]:
+    def _cost_fields(self, option: Option | None) -> dict[str, Any]:
         spent = option and self.spent(option)
         return spent.to_dict() if spent else dict.fromkeys(("hours", "gpu_hours", "price", "money"))
 
@@ -192,9 +192,9 @@ class Prediction(Shown):
             "compute": self.compute,
             "unit": self.unit,
             "budget": self.asked or None,
-            **_split(self.allocation),
+            **_allocation_fields(self.allocation),
             "unspent": self.unspent,
-            "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
+            "cost": None if self.cost is None else {**self._cost_fields(best), **self.cost.to_dict()},
             "reward": encoded(self.reward),
             "expected_loss": self.loss,
             "probability_within_tolerance": best and best.probability,
@@ -208,13 +208,13 @@ class Prediction(Shown):
             "next": self.next.to_dict(),
             "overrides": self.overrides or None,
             "options": [
-                option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})
+                option.to_dict() | ({} if self.cost is None else {"cost": self._cost_fields(option)})
                 for option in self.options
             ],
             "flags": encoded(self.flags),
         }
 
 
-def _split(allocation: Allocation | None) -> dict[str, int | None]:
+def _allocation_fields(allocation: Allocation | None) -> dict[str, int | None]:
     names = ("rollouts_per_problem", "problems_per_batch", "steps")
     return {name: getattr(allocation, name, None) for name in names}

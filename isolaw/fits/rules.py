@@ -14,7 +14,7 @@ from isolaw.allocation import BatchShape, axis_of
 from isolaw.fits.selection import LEAST_CURVES, Configuration
 
 _PROFILES = 8
-_NEAR = 1.5  # checkpoints within this factor of a budget determine the reward there
+_NEAR_FACTOR = 1.5  # checkpoints within this factor of a budget determine the reward there
 _REACH = 4.0  # IsoFLOP extends from 1/4 of the smallest to 4 times the largest measured n
 
 
@@ -27,17 +27,17 @@ class SimpleRules:
     isoflop: tuple[float, float] | None  # a and b of log2 n = a + b log2 C; None for fewer than 3 n
     limits: tuple[float, float]  # the smallest and largest n that IsoFLOP may choose
 
-    def chosen(self, compute: float) -> dict[str, float]:
+    def choices(self, compute: float) -> dict[str, float]:
         """Return what each rule chooses for the budget C.
 
-        >>> SimpleRules(16, (32, 16), (-6.0, 0.5), (2.0, 256.0)).chosen(2.0**20)
+        >>> SimpleRules(16, (32, 16), (-6.0, 0.5), (2.0, 256.0)).choices(2.0**20)
         {'best_measured': 16, 'isoflop': 16.0}
         """
-        out: dict[str, float] = {"best_measured": self.best_measured}
+        choices: dict[str, float] = {"best_measured": self.best_measured}
         if self.isoflop is not None:
             start, rise = self.isoflop
-            out["isoflop"] = float(np.clip(np.exp2(start + rise * np.log2(compute)), *self.limits))
-        return out
+            choices["isoflop"] = float(np.clip(np.exp2(start + rise * np.log2(compute)), *self.limits))
+        return choices
 
 
 def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
@@ -53,19 +53,20 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     limits = float(levels.min() / _REACH), float(levels.max() * _REACH)
     if np.unique(levels).size < LEAST_CURVES:
         return SimpleRules(best.level(axis), best.key, None, limits)
-    last = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
-    begun = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
-    budgets, vertices = np.geomspace(max(last / 10, begun), last, _PROFILES), []
+    high = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
+    low = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
+    budgets, vertices = np.geomspace(max(high / 10, low), high, _PROFILES), []
     for budget in budgets:
-        measured = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
-        if not measured:  # between runs that share no compute
+        covering = [c for c in configurations if c.checkpoints[0] <= budget <= c.checkpoints[-1] * (1 + 1e-9)]
+        if not covering:  # between runs that share no compute
             return SimpleRules(best.level(axis), best.key, None, limits)
-        u = np.log2([c.level(axis) for c in measured])
-        reward = np.array([_smoothed(c, float(budget)) for c in measured])
-        bend, slope, _ = np.polyfit(u, reward, 2) if np.unique(u).size >= LEAST_CURVES else (0.0, 0.0, 0.0)
-        vertex = -slope / (2 * bend) if bend < 0 else u[reward.argmax()]
-        vertices.append(float(np.clip(vertex, u.min(), u.max())))
-    rise, start = np.polyfit(np.log2(budgets), vertices, 1) if last > begun else (0.0, vertices[-1])
+        log2_n = np.log2([c.level(axis) for c in covering])
+        reward = np.array([_reward_near(c, float(budget)) for c in covering])
+        is_enough = np.unique(log2_n).size >= LEAST_CURVES
+        bend, slope, _ = np.polyfit(log2_n, reward, 2) if is_enough else (0.0, 0.0, 0.0)
+        vertex = -slope / (2 * bend) if bend < 0 else log2_n[reward.argmax()]
+        vertices.append(float(np.clip(vertex, log2_n.min(), log2_n.max())))
+    rise, start = np.polyfit(np.log2(budgets), vertices, 1) if high > low else (0.0, vertices[-1])
     return SimpleRules(best.level(axis), best.key, (float(start), float(rise)), limits)
 
 
@@ -74,9 +75,9 @@ def final_mean(c: Configuration) -> float:
     return float(c.mean[-max(1, c.mean.size // 10) :].mean())
 
 
-def _smoothed(c: Configuration, budget: float) -> float:
+def _reward_near(c: Configuration, budget: float) -> float:
     """Return the reward at a budget, by a line in log C through the checkpoints near it."""
-    near = (c.compute >= budget / _NEAR) & (c.compute <= budget * _NEAR)
-    if np.unique(c.compute[near]).size < 3:
+    is_near = (c.compute >= budget / _NEAR_FACTOR) & (c.compute <= budget * _NEAR_FACTOR)
+    if np.unique(c.compute[is_near]).size < 3:
         return float(np.interp(budget, c.checkpoints, c.mean))
-    return float(np.polyfit(np.log(c.compute[near] / budget), c.reward[near], 1)[1])
+    return float(np.polyfit(np.log(c.compute[is_near] / budget), c.reward[is_near], 1)[1])

@@ -34,18 +34,15 @@ Hold = Literal["B_p", "B", "n", "nothing"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 # The column that a law keeps fixed for each ``hold``.
-HELD: dict[str, str] = {
+COLUMN_OF_HOLD: dict[str, str] = {
     "B_p": "problems_per_batch",
     "B": "batch_rollouts",
     "n": "rollouts_per_problem",
 }
 LEAST_CURVES = 3
-OF_THE_MACHINE = (
-    "max_batch_rollouts",
-    "framework",
-)  # attributes of runs that are no settings of the training
+MACHINE_ATTRIBUTES = ("max_batch_rollouts", "framework")  # no settings of the training
 LEAST_CHECKPOINTS = 5
-_NAMED = 4
+_MOST_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,8 @@ class Configuration(Cell):
     @cached_property
     def log_checkpoints(self) -> Floats:
         """The logarithms of `checkpoints`. Step 0 counts as half the first positive compute."""
-        first = self.checkpoints[self.checkpoints > 0][0]
-        return np.log(np.maximum(self.checkpoints, first / 2))
+        first_positive = self.checkpoints[self.checkpoints > 0][0]
+        return np.log(np.maximum(self.checkpoints, first_positive / 2))
 
     @cached_property
     def runs_at(self) -> Floats:
@@ -93,8 +90,8 @@ class Configuration(Cell):
 
     def of_run(self, run: int) -> tuple[Floats, Floats]:
         """Return the compute and the rewards of one run's checkpoints."""
-        rows = self.run == run
-        return self.compute[rows], self.reward[rows]
+        is_run = self.run == run
+        return self.compute[is_run], self.reward[is_run]
 
     @property
     def measured(self) -> tuple[float, float]:
@@ -140,13 +137,13 @@ def select(
     hold: Hold,
     fixed: Mapping[str, Any] | None = None,
     x: X = "compute",
-    few: bool = False,
+    allow_few: bool = False,
 ) -> Selection:
     """Select the runs of a hold (see the module's docstring).
 
     ``fixed`` selects runs by the values of columns or attributes, such as ``{"B_p": 32}`` or
     ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute``
-    (rollouts), ``tokens`` or ``wall_s``. If ``few``, one curve is enough.
+    (rollouts), ``tokens`` or ``wall_s``. If ``allow_few``, one curve is enough.
 
     Raises
     ------
@@ -155,42 +152,44 @@ def select(
     Refused
         there are too few curves; the message lists the runs to add.
     """
-    for name, value, accepted in (("hold", hold, get_args(Hold)), ("x", x, XS)):
-        if value not in accepted:
-            raise InputError(f"{name}: found {shown(value)}; expected {', '.join(accepted)}")
+    for name, choice, choices in (("hold", hold, get_args(Hold)), ("x", x, XS)):
+        if choice not in choices:
+            raise InputError(f"{name}: found {shown(choice)}; expected {', '.join(choices)}")
     if x != "compute" and hold == "B":
         raise InputError(f"x: found {shown(x)}; expected compute: where B is fixed the law is in steps")
-    points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
+    points = _with_x_as_compute(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     flags = [Flag(Code.AS_READ, note) for note in runs.notes]
-    held = full_names(fixed or {})
-    table = whole = rows_with(table, held)
-    axis = HELD.get(hold)
-    if axis is not None and axis not in held:
-        held[axis] = _most_levels(table, axis, varied(hold), flags)
-        table = table[table[axis] == held[axis]]
+    fixed_at = full_names(fixed or {})
+    table = all_runs = rows_with(table, fixed_at)
+    held_column = COLUMN_OF_HOLD.get(hold)
+    if held_column is not None and held_column not in fixed_at:
+        fixed_at[held_column] = _choose_held_value(table, held_column, law_axis(hold), flags)
+        table = table[table[held_column] == fixed_at[held_column]]
     for name in differing(table.drop(columns="batch_rollouts")):
-        values = sorted({str(v) for v in table[name]})
-        first = next(plain(v) for v in table[name] if str(v) == values[0])
+        values = sorted({str(value) for value in table[name]})
+        example = next(plain(value) for value in table[name] if str(value) == values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {name} ({', '.join(values)}), but a law describes one value. "
-            "Choose with " + option("where", name, first)
+            "Choose with " + option("where", name, example)
         )
     configurations = configurations_of(points, table, flags, x)
-    diverged = _diverged(runs, points, table, metric, eval_set, flags)
-    if not few:
-        _refuse_too_few(configurations, hold, flags, whole)
+    diverged = _flag_diverged(runs, points, table, metric, eval_set, flags)
+    if not allow_few:
+        _refuse_too_few(configurations, hold, flags, all_runs)
     elif not configurations:
         raise Refused("no configuration has a curve: " + "; ".join(flag.text for flag in flags))
-    seen, size = _epochs(configurations, table)
-    kept = {c.key for c in configurations}
+    epochs, problems = _epochs(configurations, table)
+    shapes = {c.key for c in configurations}
     keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
-    run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
-    return Selection(metric, eval_set, hold, x, configurations, held, seen, size, run_ids, flags, diverged)
+    run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in shapes]
+    return Selection(
+        metric, eval_set, hold, x, configurations, fixed_at, epochs, problems, run_ids, flags, diverged
+    )
 
 
-def _diverged(
+def _flag_diverged(
     runs: Runs, points: pd.DataFrame, table: pd.DataFrame, metric: str, eval_set: str, flags: list[Flag]
 ) -> tuple[Cell, ...]:
     """Flag the runs whose reward became NaN, in training or evaluation.
@@ -198,21 +197,22 @@ def _diverged(
     Returns the configurations of which at least half of the runs diverged. They are the cause themselves,
     while the other runs of the remaining configurations show what the diverged ones would have reached.
     """
-    nan = runs.diverged
-    of_reward = (nan["metric"] == metric) & (nan["eval_set"] == eval_set)
-    of_reward |= (nan["metric"] == "reward") & (nan["eval_set"] == "train")
-    ended = table.index.isin(nan["run_id"][of_reward])
-    if not ended.any():
+    diverged_points = runs.diverged
+    is_reward = (diverged_points["metric"] == metric) & (diverged_points["eval_set"] == eval_set)
+    is_reward |= (diverged_points["metric"] == "reward") & (diverged_points["eval_set"] == "train")
+    has_diverged = table.index.isin(diverged_points["run_id"][is_reward])
+    if not has_diverged.any():
         return ()
-    last = points.groupby("run_id")["step"].max()
-    cells, named = [], []
-    for key, members in table.assign(ended=ended).groupby(["problems_per_batch", "rollouts_per_problem"]):
-        if lost := int(members["ended"].sum()):
-            cell, steps = Cell(*map(int, key)), last[members.index[members["ended"]]]
-            after = f"step {steps.min()}" + (f" to {steps.max()}" if steps.min() < steps.max() else "")
-            named.append(f"{lost} of {len(members)} runs of {cell.label}, after {after}")
-            cells += [cell] if 2 * lost >= len(members) else []
-    flags.append(Flag(Code.DIVERGED, f"the reward became NaN in {listed(named, _NAMED, '; ')}"))
+    last_steps = points.groupby("run_id")["step"].max()
+    cells, descriptions = [], []
+    table = table.assign(ended=has_diverged)
+    for key, members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
+        if count := int(members["ended"].sum()):
+            cell, steps = Cell(*map(int, key)), last_steps[members.index[members["ended"]]]
+            steps_text = f"step {steps.min()}" + (f" to {steps.max()}" if steps.min() < steps.max() else "")
+            descriptions.append(f"{count} of {len(members)} runs of {cell.label}, after {steps_text}")
+            cells += [cell] if 2 * count >= len(members) else []
+    flags.append(Flag(Code.DIVERGED, f"the reward became NaN in {listed(descriptions, _MOST_LISTED, '; ')}"))
     return tuple(cells)
 
 
@@ -222,7 +222,7 @@ def differing(table: pd.DataFrame) -> list[str]:
     The list is empty for runs of one recipe.
     """
     table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
-    table = table.drop(columns=[*OF_THE_MACHINE], errors="ignore")
+    table = table.drop(columns=[*MACHINE_ATTRIBUTES], errors="ignore")
     return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
@@ -232,47 +232,47 @@ def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
     If there are none, raise a `DataError` that lists the existing metrics or sets.
     """
     points = runs.points
-    sets = sorted(points["eval_set"].unique())
-    if eval_set not in sets:
-        raise DataError(f"{runs.source}: {unknown('evaluation set', eval_set, sets, 'there are')}")
-    names = runs.metrics(eval_set)
-    if metric not in names:
-        raise DataError(f"{runs.source}: {eval_set!r} has {unknown('metric', metric, names, 'there are')}")
+    eval_sets = sorted(points["eval_set"].unique())
+    if eval_set not in eval_sets:
+        raise DataError(f"{runs.source}: {unknown('evaluation set', eval_set, eval_sets, 'there are')}")
+    metrics = runs.metrics(eval_set)
+    if metric not in metrics:
+        raise DataError(f"{runs.source}: {eval_set!r} has {unknown('metric', metric, metrics, 'there are')}")
     return points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
 
 
-def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
+def _with_x_as_compute(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
     """Return the points with ``x`` in place of compute. Step 0 has a cost of 0."""
     if x == "compute":
         return points
     values = points[x].astype("Float64").mask(points["step"] == 0, 0.0)
     if values.isna().any():
-        at = points.loc[values.isna().idxmax()]
-        raise DataError(f"{source}: {x} was not recorded in run {at['run_id']!r}, step {at['step']}")
+        point = points.loc[values.isna().idxmax()]
+        raise DataError(f"{source}: {x} was not recorded in run {point['run_id']!r}, step {point['step']}")
     points = points.assign(compute=values.astype(np.float64)).sort_values(["run_id", "step"])
-    same = points["run_id"].eq(points["run_id"].shift())
-    back = same & ~(points["compute"] > points["compute"].shift())
-    if back.any():
-        at = points.loc[back.idxmax()]
-        raise DataError(f"{source}: {x} does not grow at step {at['step']} of run {at['run_id']!r}")
+    is_same_run = points["run_id"].eq(points["run_id"].shift())
+    decreases = is_same_run & ~(points["compute"] > points["compute"].shift())
+    if decreases.any():
+        point = points.loc[decreases.idxmax()]
+        raise DataError(f"{source}: {x} does not grow at step {point['step']} of run {point['run_id']!r}")
     return points
 
 
-def rows_with(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
-    """Return the runs of ``table`` with the values in ``held``.
+def rows_with(table: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
+    """Return the runs of ``table`` with these ``values`` of columns.
 
-    The values in ``held`` are replaced with the table's values, which have the right type.
+    The values are replaced with the table's, which have the right type.
     """
-    for name, value in held.items():
+    for name, value in values.items():
         if name not in table.columns:
             missing = unknown("column", name, table.columns, "there are")
             raise DataError(option("where", name, value) + f": {missing}")
-        kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
-        if kept.empty:
-            there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(option("where", name, value) + f": no run has it; existing values: {there}")
-        table = kept
-        held[name] = plain(table[name].iloc[0])
+        matching = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
+        if matching.empty:
+            existing = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
+            raise DataError(option("where", name, value) + f": no run has it; existing values: {existing}")
+        table = matching
+        values[name] = plain(table[name].iloc[0])
     return table
 
 
@@ -282,28 +282,28 @@ def usual_hold(runs: Runs, where: Mapping[str, Any] | None = None) -> Hold:
     The result is ``B_p`` if all runs share B_p, ``B`` if all runs share B = B_p · n, and otherwise
     ``nothing``.
     """
-    table, held = runs.table(), full_names(where or {})
+    table, filters = runs.table(), full_names(where or {})
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
-    table = rows_with(table, {name: value for name, value in held.items() if name in table})
+    table = rows_with(table, {name: value for name, value in filters.items() if name in table})
     if table["problems_per_batch"].nunique() == 1:
         return "B_p"
     return "B" if table["batch_rollouts"].nunique() == 1 else "nothing"
 
 
-def varied(hold: Hold) -> AxisName:
+def law_axis(hold: Hold) -> AxisName:
     """Return the axis of a law with this ``hold``: n, or B_p."""
     return "problems_per_batch" if hold == "n" else "rollouts_per_problem"
 
 
-def _most_levels(table: pd.DataFrame, axis: str, of: AxisName, flags: list[Flag]) -> int:
+def _choose_held_value(table: pd.DataFrame, axis: str, level_axis: AxisName, flags: list[Flag]) -> int:
     """Return the value of ``axis`` with the most n (or B_p); ties go to the smallest value."""
-    counts = table.groupby(axis)[of].nunique()
-    chosen = int(counts[counts == counts.max()].index.min())
-    if others := [str(v) for v in counts.index if v != chosen]:
-        most = f"it has the most {SYMBOL_OF[of]}"
-        text = f"isolaw chose {axis} = {chosen}, since {most}; other values are {', '.join(others)}"
+    counts = table.groupby(axis)[level_axis].nunique()
+    best = int(counts[counts == counts.max()].index.min())
+    if others := [str(level) for level in counts.index if level != best]:
+        reason = f"it has the most {SYMBOL_OF[level_axis]}"
+        text = f"isolaw chose {axis} = {best}, since {reason}; other values are {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
-    return chosen
+    return best
 
 
 def configurations_of(
@@ -317,69 +317,71 @@ def configurations_of(
 
     Configurations with fewer than ``least`` checkpoints are left out and flagged.
     """
-    out = []
+    configurations = []
     points = points.sort_values(["run_id", "compute"])
-    names, starts = np.unique(points["run_id"].to_numpy(str), return_index=True)
+    run_ids, starts = np.unique(points["run_id"].to_numpy(str), return_index=True)
     columns = {name: points[name].to_numpy(np.float64) for name in ("compute", "value", "step")}
     ends = [*starts[1:].tolist(), len(points)]
-    by_run = {
+    curves_by_run = {
         run_id: {name: values[start:end] for name, values in columns.items()}
-        for run_id, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
+        for run_id, start, end in zip(run_ids.tolist(), starts.tolist(), ends, strict=True)
     }
     table = table.sort_values("seed", kind="stable")
-    for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
-        members = _without_copies(members, by_run, f"n = {n}", flags)
-        curves = [by_run[run_id] for run_id in members.index]
-        cost = float(b * n)  # does not depend on how steps are numbered
+    for (b, n), cell_runs in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
+        cell_runs = _without_copies(cell_runs, curves_by_run, f"n = {n}", flags)
+        curves = [curves_by_run[run_id] for run_id in cell_runs.index]
+        step_cost = float(b * n)  # does not depend on how steps are numbered
         if x != "compute":
-            spent, steps = (sum(c[name][-1] for c in curves) for name in ("compute", "step"))
-            cost = float(spent / max(steps, 1))
-        compute, reward = (np.concatenate([c[name] for c in curves]) for name in ("compute", "value"))
-        run = np.repeat(np.arange(len(curves)), [c["value"].size for c in curves])
-        seeds = tuple(int(seed) for seed in members["seed"])
-        configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
+            spent, steps = (sum(curve[name][-1] for curve in curves) for name in ("compute", "step"))
+            step_cost = float(spent / max(steps, 1))
+        compute, reward = (np.concatenate([curve[name] for curve in curves]) for name in ("compute", "value"))
+        run_index = np.repeat(np.arange(len(curves)), [curve["value"].size for curve in curves])
+        seeds = tuple(int(seed) for seed in cell_runs["seed"])
+        configuration = Configuration(int(b), int(n), compute, reward, run_index, seeds, step_cost)
         if (checkpoints := configuration.checkpoints.size) < least:
             text = f"isolaw leaves out {configuration.label}: it has {checkpoints} checkpoints, and a curve "
             flags.append(Flag(Code.LEFT_OUT, f"{text}needs {least}"))
         else:
-            out.append(configuration)
-    return out
+            configurations.append(configuration)
+    return configurations
 
 
 def _without_copies(
-    members: pd.DataFrame, by_run: Mapping[str, Mapping[str, Floats]], label: str, flags: list[Flag]
+    cell_runs: pd.DataFrame, curves_by_run: Mapping[str, Mapping[str, Floats]], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
     """Drop exact copies of runs, since one log under two seeds would show no variation between runs."""
-    seen: dict[bytes, str] = {}
-    for run_id in members.index:
-        curve = by_run[run_id]
-        seen.setdefault(curve["compute"].tobytes() + curve["value"].tobytes(), run_id)
-    if len(seen) == len(members):
-        return members
-    text = f"{label}: {len(members) - len(seen)} runs are exact copies of others; isolaw counts them once"
+    first_ids: dict[bytes, str] = {}
+    for run_id in cell_runs.index:
+        curve = curves_by_run[run_id]
+        first_ids.setdefault(curve["compute"].tobytes() + curve["value"].tobytes(), run_id)
+    if len(first_ids) == len(cell_runs):
+        return cell_runs
+    copies = len(cell_runs) - len(first_ids)
+    text = f"{label}: {copies} runs are exact copies of others; isolaw counts them once"
     flags.append(Flag(Code.COPIES, text))
-    return members.loc[list(seen.values())]
+    return cell_runs.loc[list(first_ids.values())]
 
 
 def _refuse_too_few(
     configurations: list[Configuration], hold: Hold, flags: list[Flag], table: pd.DataFrame
 ) -> None:
-    axis = varied(hold)
+    axis = law_axis(hold)
     symbol = SYMBOL_OF[axis]
     levels = sorted({c.level(axis) for c in configurations})
     if len(levels) < LEAST_CURVES:
-        where = f" at the same {SYMBOL_OF.get(HELD[hold], 'B = B_p · n')}" if hold in HELD else ""
-        measured = ", ".join(map(str, levels)) or "none"
+        column = COLUMN_OF_HOLD.get(hold)
+        where = f" at the same {SYMBOL_OF.get(column, 'B = B_p · n')}" if column else ""
+        level_text = ", ".join(map(str, levels)) or "none"
         raise Refused(
             f"{symbol}*(C) needs at least three values of {symbol}{where}; found {len(levels)} ({symbol} = "
-            f"{measured}). Add runs with other {symbol}"
-            + _another(table, hold)
+            f"{level_text}). Add runs with other {symbol}"
+            + _hold_hint(table, hold)
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
-    ends = np.unique([v for c in configurations for v in c.measured])
-    covered = np.array([c.covers(ends) for c in configurations])
-    n = np.array([c.level(axis) for c in configurations])
-    if max(np.unique(n[running]).size for running in covered.T) < LEAST_CURVES:
+    edges = np.unique([end for c in configurations for end in c.measured])
+    is_covered = np.array([c.covers(edges) for c in configurations])
+    cell_levels = np.array([c.level(axis) for c in configurations])
+    if max(np.unique(cell_levels[mask]).size for mask in is_covered.T) < LEAST_CURVES:
         ranges = "; ".join(
             f"{c.label}: {number(c.measured[0])} to {number(c.measured[1])}" for c in configurations
         )
@@ -389,7 +391,7 @@ def _refuse_too_few(
         )
 
 
-def _another(table: pd.DataFrame, hold: Hold) -> str:
+def _hold_hint(table: pd.DataFrame, hold: Hold) -> str:
     """Return a hint at a hold that fits these runs, or an empty string if there is none."""
     one_n = table["rollouts_per_problem"].nunique() == 1
     if one_n and hold != "n" and table["problems_per_batch"].nunique() >= LEAST_CURVES:
@@ -405,9 +407,9 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
     value = table["n_train_problems"].iloc[0]
-    size = pd.to_numeric(value, errors="coerce")
-    if not size >= 1:
-        text = repr(value) if isinstance(value, str) else value  # show the value, not the type, of numbers
-        raise DataError(f"n_train_problems: found {text}; expected a positive number of problems")
+    problem_count = pd.to_numeric(value, errors="coerce")
+    if not problem_count >= 1:
+        found = repr(value) if isinstance(value, str) else value  # show the value, not the type, of numbers
+        raise DataError(f"n_train_problems: found {found}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
-    return visits / int(size), int(size)
+    return visits / int(problem_count), int(problem_count)

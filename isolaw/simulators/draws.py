@@ -18,21 +18,21 @@ def successes(rng, n, p):  # type: ignore[no-untyped-def]
     own p.
     """
     if n <= _FEW:
-        right = 0
+        count = 0
         for _ in range(n):
-            right += rng.random() < p
-        return right
-    swapped = p > 0.5
-    small = 1.0 - p if swapped else p
+            count += rng.random() < p
+        return count
+    is_swapped = p > 0.5
+    small = 1.0 - p if is_swapped else p
     if n * small >= _LARGE:
         return rng.binomial(n, p)
     q = 1.0 - small
-    chance, power, left = 1.0, q, n
-    while left:
-        if left & 1:
+    chance, power, exponent = 1.0, q, n
+    while exponent:
+        if exponent & 1:
             chance *= power
         power *= power
-        left >>= 1
+        exponent >>= 1
     odds = small / q
     u = rng.random()
     k = 0
@@ -40,7 +40,7 @@ def successes(rng, n, p):  # type: ignore[no-untyped-def]
         u -= chance
         k += 1
         chance *= odds * (n - k + 1) / k
-    return n - k if swapped else k
+    return n - k if is_swapped else k
 
 
 @numba.njit(cache=True, nogil=True)
@@ -50,10 +50,10 @@ def binomial(rng, n, p):  # type: ignore[no-untyped-def]
     >>> binomial(np.random.default_rng(0), 4, np.array([0.0, 1.0])).tolist()
     [0, 4]
     """
-    out = np.empty(p.size, dtype=np.int64)
+    draws = np.empty(p.size, dtype=np.int64)
     for i in range(p.size):
-        out[i] = successes(rng, n, p[i])
-    return out
+        draws[i] = successes(rng, n, p[i])
+    return draws
 
 
 @numba.njit(cache=True, nogil=True)
@@ -63,10 +63,10 @@ def permutations(rng, count, size):  # type: ignore[no-untyped-def]
     >>> sorted(permutations(np.random.default_rng(0), 1, 4)[0].tolist())
     [0, 1, 2, 3]
     """
-    out = np.empty((count, size), dtype=np.int64)
-    for c in range(count):
+    rows = np.empty((count, size), dtype=np.int64)
+    for row in range(count):
         for i in range(size):
             j = int(rng.random() * (i + 1))
-            out[c, i] = out[c, j]
-            out[c, j] = i
-    return out
+            rows[row, i] = rows[row, j]
+            rows[row, j] = i
+    return rows

@@ -22,13 +22,13 @@ from isolaw.simulators.model import advantages
 @numba.njit(cache=True, nogil=True)
 def softmax(logits, log_pi):  # type: ignore[no-untyped-def]
     """Write log softmax(``logits``) into ``log_pi``."""
-    top = logits.max()
+    largest = logits.max()
     total = 0.0
     for a in range(logits.size):
-        total += np.exp(logits[a] - top)
-    level = top + np.log(total)
+        total += np.exp(logits[a] - largest)
+    log_total = largest + np.log(total)
     for a in range(logits.size):
-        log_pi[a] = logits[a] - level
+        log_pi[a] = logits[a] - log_total
 
 
 @numba.njit(cache=True, nogil=True)
@@ -36,13 +36,13 @@ def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped
     """Draw n answers, and return how many are right; ``counts`` receives x_a of the first ``trained``."""
     arms = log_pi.size
     right = 0
-    left, rest = trained, 1.0
+    remaining, remaining_share = trained, 1.0
     for a in range(arms):
-        share = np.exp(log_pi[a])
-        last = a == arms - 1 or share >= rest
-        counts[a] = left if last else successes(rng, left, share / rest)
-        left -= counts[a]
-        rest -= share
+        probability = np.exp(log_pi[a])
+        is_last = a == arms - 1 or probability >= remaining_share
+        counts[a] = remaining if is_last else successes(rng, remaining, probability / remaining_share)
+        remaining -= counts[a]
+        remaining_share -= probability
         if a < correct:
             right += counts[a]
     if trained < n:
@@ -55,28 +55,28 @@ def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped
 
 @numba.njit(cache=True, nogil=True)
 def gradient(  # type: ignore[no-untyped-def]
-    log_pi, log_pi0, correct, counts, right, n, code, batch_std, kl, entropy, out
+    log_pi, log_pi0, correct, counts, right, n, code, batch_std, kl, entropy, slope
 ):
-    """Write the gradient in the logits into ``out``, an array of shape (K,)."""
+    """Write the gradient in the logits into ``slope``, an array of shape (K,)."""
     arms = log_pi.size
-    of_right, of_wrong = advantages(code, right, n, batch_std)
+    advantage_right, advantage_wrong = advantages(code, right, n, batch_std)
     trained, total = 0, 0.0
-    divergence, surprise = 0.0, 0.0
+    divergence, policy_entropy = 0.0, 0.0
     for a in range(arms):
         trained += counts[a]
-        out[a] = counts[a] * (of_right if a < correct else of_wrong)
-        total += out[a]
+        slope[a] = counts[a] * (advantage_right if a < correct else advantage_wrong)
+        total += slope[a]
         if kl > 0.0 or entropy > 0.0:
-            share = np.exp(log_pi[a])
-            divergence += share * (log_pi[a] - log_pi0[a])
-            surprise -= share * log_pi[a]
+            probability = np.exp(log_pi[a])
+            divergence += probability * (log_pi[a] - log_pi0[a])
+            policy_entropy -= probability * log_pi[a]
     for a in range(arms):
-        share = np.exp(log_pi[a])
-        out[a] = (out[a] - share * total) / trained
+        probability = np.exp(log_pi[a])
+        slope[a] = (slope[a] - probability * total) / trained
         if kl > 0.0:
-            out[a] -= kl * share * (log_pi[a] - log_pi0[a] - divergence)
+            slope[a] -= kl * probability * (log_pi[a] - log_pi0[a] - divergence)
         if entropy > 0.0:
-            out[a] -= entropy * share * (log_pi[a] + surprise)
+            slope[a] -= entropy * probability * (log_pi[a] + policy_entropy)
 
 
 def start(p, arms: int, correct: int):  # type: ignore[no-untyped-def]

@@ -106,9 +106,9 @@ class Interference(Model):
 
     def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
         """Make one update step for each row of ``batches`` (steps, B_p)."""
-        p, queue = self.parameters, self.queue_of(update, batches.shape[1], 3)
+        parameters, queue = self.parameters, self.queue_of(update, batches.shape[1], 3)
         state = self.w, self.stored, self.scalars, self.made, queue
-        constants = p.q, p.sigma2, p.rho, np.sqrt(p.kappa), p.c
+        constants = parameters.q, parameters.sigma2, parameters.rho, np.sqrt(parameters.kappa), parameters.c
         _advance(rng, batches, self.problems.b, self.problems.phi, *state, *update.for_kernel, *constants)
 
     @property
@@ -125,11 +125,11 @@ class Interference(Model):
         """Return p_i of the validation problems, or of the training problems if ``train``."""
         with np.errstate(over="ignore", invalid="ignore"):  # the state can have diverged
             cost = 0.5 * self.parameters.c * self.drift()
-            p = self.problems
+            problems = self.problems
             if train:
-                z = p.b + p.phi @ self.w + np.sqrt(self.parameters.kappa) * self.private
+                z = problems.b + problems.phi @ self.w + np.sqrt(self.parameters.kappa) * self.private
             else:
-                z = p.b_val + p.phi_val @ self.w
+                z = problems.b_val + problems.phi_val @ self.w
             return np.asarray(expit(z - cost))
 
 
@@ -151,42 +151,42 @@ def _dot(phi, i, w):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _advance(  # type: ignore[no-untyped-def]
-    rng, batches, b, phi, w, stored, scalars, made, queue,
+    rng, batches, b, phi, w, stored, scalars, steps_made, queue,
     n, trained, step_size, code, kl, entropy, filtered, q, sigma2, rho, root_kappa, c,
 ):  # fmt: skip
-    steps, size = batches.shape
+    steps, batch_size = batches.shape
     r = w.size
     gradient = np.empty(r)
-    in_batch = np.zeros(b.size)  # Σ h of each problem, which can occur several times in the batch
-    batch = np.empty((size, 3), dtype=np.int64)  # problem, right rollouts of n, right rollouts of n'
-    z, p, h = np.empty(size), np.empty(size), np.empty(size)
-    held = kl / (1.0 - rho)
+    h_of_problem = np.zeros(b.size)  # Σ h of each problem, which can occur several times in the batch
+    batch = np.empty((batch_size, 3), dtype=np.int64)  # problem, right rollouts of n, right rollouts of n'
+    z, p, h = np.empty(batch_size), np.empty(batch_size), np.empty(batch_size)
+    kl_pull = kl / (1.0 - rho)
     for t in range(steps):
         scale = scalars[_SCALE]
         private = scale * root_kappa
-        off = scalars[_REST] + scale * scale * scalars[_STORED_NORM2]  # |θ|² without w
-        on = 0.0
+        rest_norm2 = scalars[_REST] + scale * scale * scalars[_STORED_NORM2]  # |θ|² without w
+        w_norm2 = 0.0
         for k in range(r):
-            on += w[k] * w[k]
+            w_norm2 += w[k] * w[k]
             gradient[k] = 0.0
-        d = 0.5 * c * (on + off)
-        for j in range(size):
+        d = 0.5 * c * (w_norm2 + rest_norm2)
+        for j in range(batch_size):
             i = batches[t, j]
             z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
             p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             batch[j, 0] = i
             batch[j, 2] = successes(rng, trained, p[j])
             batch[j, 1] = batch[j, 2] + (successes(rng, n - trained, p[j]) if trained < n else 0)
-        ready = exchange(queue, made[0], batch)
-        made[0] += 1
-        if not ready:
+        has_batch = exchange(queue, steps_made[0], batch)
+        steps_made[0] += 1
+        if not has_batch:
             continue
-        mean = batch[:, 1].sum() / (n * size)
-        std = np.sqrt(mean * (1.0 - mean))
+        mean_reward = batch[:, 1].sum() / (n * batch_size)
+        std = np.sqrt(mean_reward * (1.0 - mean_reward))
 
         groups = 0
         noise, pull = 0.0, 0.0
-        for j in range(size):
+        for j in range(batch_size):
             i, right = batch[j, 0], batch[j, 1]
             h[j] = 0.0
             if filtered and not 0 < right < n:
@@ -195,13 +195,13 @@ def _advance(  # type: ignore[no-untyped-def]
             if queue.shape[0] > 0:  # the queue returned a different problem than the one just sampled
                 z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
                 p[j] = 1.0 / (1.0 + np.exp(-z[j]))
-            of_right, of_wrong = advantages(code, right, n, std)
+            a_right, a_wrong = advantages(code, right, n, std)
             wrong = trained - batch[j, 2]
-            h[j] = (batch[j, 2] * of_right * (1.0 - p[j]) - wrong * of_wrong * p[j]) / trained
+            h[j] = (batch[j, 2] * a_right * (1.0 - p[j]) - wrong * a_wrong * p[j]) / trained
             h[j] -= p[j] * (1.0 - p[j]) * (kl * (z[j] - b[i] - d) + entropy * z[j])
-            noise += rho * batch[j, 2] * of_right * of_right + wrong * of_wrong * of_wrong
-            pull += h[j] + held * (1.0 - p[j] + rho * p[j])
-            in_batch[i] += h[j]
+            noise += rho * batch[j, 2] * a_right * a_right + wrong * a_wrong * a_wrong
+            pull += h[j] + kl_pull * (1.0 - p[j] + rho * p[j])
+            h_of_problem[i] += h[j]
             for k in range(r):
                 gradient[k] += h[j] * phi[i, k]
         if groups == 0:
@@ -209,20 +209,20 @@ def _advance(  # type: ignore[no-untyped-def]
 
         # E|G|² over all parameters.
         noise *= sigma2 / (trained * trained)
-        back = c * pull
-        square = noise + back * back * off
-        for j in range(size):
+        shrinkage = c * pull
+        norm2 = noise + shrinkage * shrinkage * rest_norm2
+        for j in range(batch_size):
             i = batch[j, 0]
-            square += h[j] * root_kappa * (root_kappa * in_batch[i] - 2.0 * back * scale * stored[i])
-        for j in range(size):
-            in_batch[batch[j, 0]] = 0.0
+            norm2 += h[j] * root_kappa * (root_kappa * h_of_problem[i] - 2.0 * shrinkage * scale * stored[i])
+        for j in range(batch_size):
+            h_of_problem[batch[j, 0]] = 0.0
         for k in range(r):
-            gradient[k] -= back * w[k]
-            square += gradient[k] * gradient[k]
-        square /= groups * groups
-        rate = learning_rate(step_size, q, square, scalars[_MOMENT : _MOMENT + 2]) / groups
+            gradient[k] -= shrinkage * w[k]
+            norm2 += gradient[k] * gradient[k]
+        norm2 /= groups * groups
+        rate = learning_rate(step_size, q, norm2, scalars[_MOMENT : _MOMENT + 2]) / groups
 
-        shrink = 1.0 - rate * back
+        shrink = 1.0 - rate * shrinkage
         for k in range(r):
             w[k] += rate * gradient[k]
         scalars[_REST] = shrink * shrink * scalars[_REST] + rate * rate * noise
@@ -232,9 +232,9 @@ def _advance(  # type: ignore[no-untyped-def]
             scalars[_STORED_NORM2] *= scale * scale
             scale = 1.0
         scalars[_SCALE] = scale
-        far = rate * root_kappa / scale
-        for j in range(size):
+        private_rate = rate * root_kappa / scale
+        for j in range(batch_size):
             i = batch[j, 0]
-            move = far * h[j]
-            scalars[_STORED_NORM2] += move * (2.0 * stored[i] + move)
-            stored[i] += move
+            change = private_rate * h[j]
+            scalars[_STORED_NORM2] += change * (2.0 * stored[i] + change)
+            stored[i] += change

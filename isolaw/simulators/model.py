@@ -138,31 +138,31 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
+def exchange(queue, steps_made, batch):  # type: ignore[no-untyped-def]
     """Put a batch of rollouts into the queue, and replace it in place with the batch of k steps ago.
 
-    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64. With k = 0, the batch does not change. ``made`` is
-    the number of steps before this step. Returns whether ``batch`` now contains rollouts to train on, which
-    is false in the first k steps.
+    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64. With k = 0, the batch does not change.
+    ``steps_made`` is the number of steps before this step. Returns whether ``batch`` now contains rollouts to
+    train on, which is false in the first k steps.
     """
     if queue.shape[0] == 0:
         return True
-    slot = made % queue.shape[0]
+    slot = steps_made % queue.shape[0]
     for j in range(batch.shape[0]):
-        for c in range(batch.shape[1]):
-            queue[slot, j, c], batch[j, c] = batch[j, c], queue[slot, j, c]
-    return made >= queue.shape[0]
+        for column in range(batch.shape[1]):
+            queue[slot, j, column], batch[j, column] = batch[j, column], queue[slot, j, column]
+    return steps_made >= queue.shape[0]
 
 
 @numba.njit(cache=True, nogil=True)
-def learning_rate(step_size, q, square, moment):  # type: ignore[no-untyped-def]
+def learning_rate(step_size, q, norm2, moment):  # type: ignore[no-untyped-def]
     """Return the learning rate ℓ = lr · v̂^(−q/2).
 
-    v̂ is the bias-corrected EMA(0.98) of the squared gradients ``square``. ``moment`` (2,) contains v and the
+    v̂ is the bias-corrected EMA(0.98) of the squared gradients ``norm2``. ``moment`` (2,) contains v and the
     number of updates, and is changed in place.
     """
     moment[1] += 1.0
-    moment[0] = _EMA * moment[0] + (1.0 - _EMA) * square
+    moment[0] = _EMA * moment[0] + (1.0 - _EMA) * norm2
     v = moment[0] / (1.0 - _EMA ** moment[1])
     # If no batch has had a signal so far, v is zero, and the gradient gives no direction.
     return step_size * v ** (-0.5 * q) if v > 0.0 else 0.0

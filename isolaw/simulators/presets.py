@@ -24,7 +24,7 @@ FORMAT = "isolaw.preset/1"
 FOLDER = Path(__file__).with_name("presets")
 
 
-def _problem_set(text: str) -> str:
+def _valid_problem_set(text: str) -> str:
     try:
         difficulty(text)
     except SpecError as error:
@@ -37,7 +37,7 @@ class _Head(Section):
 
     format: Literal["isolaw.preset/1"]
     model: Literal["interference"] = "interference"
-    problems: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_problem_set)]
+    problems: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_valid_problem_set)]
     n_train: Annotated[Count, Field(le=10_000_000)]
 
 
@@ -63,7 +63,7 @@ def read_preset(name: str | Path) -> Preset:
     isolaw.errors.InputError: preset: found 'qwen-7b-bsae', which is neither ... (did you mean ...
     """
     if str(name) in shipped():
-        return _shipped(str(name))
+        return _read_shipped(str(name))
     path = Path(name)
     if path.suffix != ".toml" and not path.is_file():
         close = nearest(str(name), shipped())
@@ -75,14 +75,14 @@ def read_preset(name: str | Path) -> Preset:
 
 
 @cache
-def _shipped(name: str) -> Preset:
+def _read_shipped(name: str) -> Preset:
     return _read(FOLDER / f"{name}.toml")
 
 
 def _read(path: Path) -> Preset:
     data: Mapping[str, Any] = read_toml(path)
     head = data.get("preset")
-    form = head.get("format") if isinstance(head, Mapping) else None
-    if form != FORMAT:
-        raise InputError(f"{path}: found format {repr(form)[:80]}; expected a preset ({FORMAT})")
+    found_format = head.get("format") if isinstance(head, Mapping) else None
+    if found_format != FORMAT:
+        raise InputError(f"{path}: found format {repr(found_format)[:80]}; expected a preset ({FORMAT})")
     return parse_section(Preset, data, source=str(path))

@@ -22,27 +22,27 @@ from isolaw.simulators.model import Floats
 _SAMPLES = 16
 # Tolerance for the sum of the shares, since published shares are often rounded.
 _SUM_TOLERANCE = 1e-3
-_GRID, _STEPS = 512, 500
+_GRID_POINTS, _ITERATIONS = 512, 500
 
 
-def _fault(shares: Sequence[float]) -> str:
+def _histogram_fault(shares: Sequence[float]) -> str:
     """Return ``""`` for a valid histogram, and otherwise the property that it lacks.
 
-    >>> _fault([0.5, 0.5])
+    >>> _histogram_fault([0.5, 0.5])
     '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
-    >>> _fault([0.5] + 16 * [0.03])
+    >>> _histogram_fault([0.5] + 16 * [0.03])
     'shares that sum to 1 (they sum to 0.98)'
     """
     if len(shares) != _SAMPLES + 1:
         return f"{_SAMPLES + 1} shares, of problems with 0, 1, … {_SAMPLES} of {_SAMPLES} samples correct"
-    if not all(math.isfinite(s) and 0 <= s <= 1 for s in shares):
+    if not all(math.isfinite(share) and 0 <= share <= 1 for share in shares):
         return "shares between 0 and 1"
     if abs(math.fsum(shares) - 1) > _SUM_TOLERANCE:
         return f"shares that sum to 1 (they sum to {math.fsum(shares):.4g})"
     return ""
 
 
-def mean(shares: Sequence[float]) -> float:
+def histogram_mean(shares: Sequence[float]) -> float:
     """Return the mean of p, which equals the mean of the histogram."""
     return float(np.dot(shares, np.arange(_SAMPLES + 1)) / _SAMPLES / math.fsum(shares))
 
@@ -55,18 +55,18 @@ def _distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
     >>> bool(weights[p < 0.1].sum() > 0.49)
     True
     """
-    p = np.sin(0.5 * np.pi * (np.arange(_GRID) + 0.5) / _GRID) ** 2
+    p = np.sin(0.5 * np.pi * (np.arange(_GRID_POINTS) + 0.5) / _GRID_POINTS) ** 2
     x = np.arange(_SAMPLES + 1)[:, None]
-    ways = np.array([[math.comb(_SAMPLES, k)] for k in range(_SAMPLES + 1)])
-    likelihood = ways * p**x * (1 - p) ** (_SAMPLES - x)
+    binomials = np.array([[math.comb(_SAMPLES, k)] for k in range(_SAMPLES + 1)])
+    likelihood = binomials * p**x * (1 - p) ** (_SAMPLES - x)
     observed = np.asarray(shares) / math.fsum(shares)
-    weights = np.full(_GRID, 1 / _GRID)
-    for _ in range(_STEPS):
+    weights = np.full(_GRID_POINTS, 1 / _GRID_POINTS)
+    for _ in range(_ITERATIONS):
         weights = weights * ((observed / (likelihood @ weights)) @ likelihood)
     return p, weights / weights.sum()
 
 
-def sample(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+def sample_histogram(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
     """Draw the success probabilities p of ``size`` problems."""
     p, weights = _distribution(shares)
     return np.asarray(p[np.searchsorted(np.cumsum(weights)[:-1], rng.random(size), side="right")])
@@ -81,11 +81,11 @@ NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 _MEANS = {"easy": 0.45, "hard": 0.0625 * 0.6 / 2.1 + 5e-4, "extremely-hard": 0.006 * 0.5 / 2.5 + 1e-4}
 _EASY_FROM = 0.3
-_SURE = 1e-6  # limit of p from 0 and 1, since the logit must be finite
+_P_MARGIN = 1e-6  # limit of p from 0 and 1, since the logit must be finite
 _BETA = re.compile(r"beta\(([^,()]+),([^,()]+)\)")
 # Keys of the random streams; never renumber them.
-_STREAM = {"easy": 1, "hard": 2, "extremely-hard": 3}
-_OTHERS = 4
+_STREAM_KEYS = {"easy": 1, "hard": 2, "extremely-hard": 3}
+_FIRST_OTHER_KEY = 4
 TRAIN, VALIDATION, ORDER = range(3)
 
 
@@ -103,23 +103,23 @@ class Difficulty:
     @property
     def easy(self) -> bool:
         """Whether the mean p is at least 0.3, so that the paper's recipe for the easy set is the default."""
-        return float(np.dot(self.weights, [_mean(part) for part in self.parts])) >= _EASY_FROM
+        return float(np.dot(self.weights, [_part_mean(part) for part in self.parts])) >= _EASY_FROM
 
-    def stream(self, seed: int, part: int) -> np.random.Generator:
+    def stream(self, seed: int, purpose: int) -> np.random.Generator:
         """Return the random stream for ``seed`` and a part of the set: `TRAIN`, `VALIDATION` or `ORDER`."""
         if len(self.parts) == 1 and isinstance(self.parts[0], str):
-            key = _STREAM[self.parts[0]]
+            key = _STREAM_KEYS[self.parts[0]]
         else:
             digest = hashlib.sha256(repr((self.weights, self.parts)).encode()).digest()
-            key = _OTHERS + int.from_bytes(digest[:4], "big")
-        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, part)))
+            key = _FIRST_OTHER_KEY + int.from_bytes(digest[:4], "big")
+        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, purpose)))
 
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw p of ``size`` problems. A smaller ``size`` gives the beginning of the same draws."""
-        which, *streams = rng.spawn(1 + len(self.parts))
-        p = [_sample(part, stream, size) for part, stream in zip(self.parts, streams, strict=True)]
-        chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
-        return np.asarray(np.stack(p)[chosen, np.arange(size)])
+        component_stream, *streams = rng.spawn(1 + len(self.parts))
+        draws = [_draw_part(part, stream, size) for part, stream in zip(self.parts, streams, strict=True)]
+        component = np.searchsorted(np.cumsum(self.weights)[:-1], component_stream.random(size), side="right")
+        return np.asarray(np.stack(draws)[component, np.arange(size)])
 
 
 def _beta(name: str) -> tuple[float, float] | None:
@@ -132,18 +132,18 @@ def _beta(name: str) -> tuple[float, float] | None:
     return (a, b) if 0 < a < np.inf and 0 < b < np.inf else None
 
 
-def _mean(part: str | tuple[float, ...]) -> float:
+def _part_mean(part: str | tuple[float, ...]) -> float:
     if isinstance(part, str):
         return _MEANS[part]
-    return part[0] / sum(part) if len(part) == 2 else mean(part)
+    return part[0] / sum(part) if len(part) == 2 else histogram_mean(part)
 
 
-def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+def _draw_part(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
     if isinstance(part, str):
         return NAMED[part](rng, size)
     if len(part) == 2:
-        return np.clip(rng.beta(*part, size), _SURE, 1 - _SURE)
-    return sample(part, rng, size)
+        return np.clip(rng.beta(*part, size), _P_MARGIN, 1 - _P_MARGIN)
+    return sample_histogram(part, rng, size)
 
 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
@@ -160,26 +160,26 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     Traceback (most recent call last):
     isolaw.errors.SpecError: problems.set: no such problem set; found 'esay' (did you mean 'easy'?)
     """
-    given = histograms or {}
-    known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
-    known |= {name: tuple(shares) for name, shares in given.items()}
+    shares_of = histograms or {}
+    components: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
+    components |= {name: tuple(shares) for name, shares in shares_of.items()}
     weights, parts = [], []
     issues = [
         Issue(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
-        for name, shares in given.items()
-        if (fault := _fault(shares))
+        for name, shares in shares_of.items()
+        if (fault := _histogram_fault(shares))
     ]
     for written in text.split("+"):
         term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.replace(", ", ",").strip())
         name = term[3] if term else written.strip()
-        if (shape := _beta(name)) is not None:
-            known[name] = shape
-        if name in known:
+        if (beta := _beta(name)) is not None:
+            components[name] = beta
+        if name in components:
             weights.append(float(f"{term[1]}{term[2] or ''}") if term and term[1] else 1.0)
-            parts.append(known[name])
+            parts.append(components[name])
         else:
-            close = nearest(name, known)
-            accepted = "" if close else f"{', '.join(known)}, or shares of them (0.5 easy + 0.5 hard)"
+            close = nearest(name, components)
+            accepted = "" if close else f"{', '.join(components)}, or shares of them (0.5 easy + 0.5 hard)"
             issues.append(Issue("problems.set", "no such problem set", name, accepted, close))
     if not issues and abs(sum(weights) - 1.0) >= 1e-6:
         issues.append(Issue("problems.set", found=text, accepted="shares that sum to 1"))
@@ -240,10 +240,10 @@ def population(
     k = np.arange(1, r + 1)
     scale = s * np.sqrt((1 / k) / np.sum(1 / k))
 
-    def draw(part: int, size: int) -> tuple[Floats, Floats]:
-        success, features = difficulty.stream(seed, part).spawn(2)
-        p = difficulty.sample(success, size)
-        phi = m / k + scale * features.standard_normal((size, r))
+    def draw(purpose: int, size: int) -> tuple[Floats, Floats]:
+        success_stream, feature_stream = difficulty.stream(seed, purpose).spawn(2)
+        p = difficulty.sample(success_stream, size)
+        phi = m / k + scale * feature_stream.standard_normal((size, r))
         return np.log(p / (1 - p)), phi
 
     b, phi = draw(TRAIN, n_train)

@@ -91,7 +91,7 @@ def create(
 
 @numba.njit(cache=True, nogil=True)
 def _advance(  # type: ignore[no-untyped-def]
-    rng, steps, theta, log_pi0, made, queue, correct, n, trained, step_size, code, kl, entropy, filtered
+    rng, steps, theta, log_pi0, steps_made, queue, correct, n, trained, step_size, code, kl, entropy, filtered
 ):
     arms = theta.size
     log_pi, slope = np.empty(arms), np.empty(arms)
@@ -99,10 +99,10 @@ def _advance(  # type: ignore[no-untyped-def]
     for _ in range(steps):
         group.softmax(theta, log_pi)
         batch[0, arms] = group.sample(rng, log_pi, correct, n, trained, batch[0, :arms])
-        ready = exchange(queue, made[0], batch)
-        made[0] += 1
+        has_batch = exchange(queue, steps_made[0], batch)
+        steps_made[0] += 1
         right = batch[0, arms]
-        if not ready or (filtered and not 0 < right < n):
+        if not has_batch or (filtered and not 0 < right < n):
             continue
         std = np.sqrt(right / n * (1.0 - right / n))
         group.gradient(log_pi, log_pi0, correct, batch[0, :arms], right, n, code, std, kl, entropy, slope)

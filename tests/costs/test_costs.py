@@ -13,7 +13,7 @@ import pytest
 import isolaw
 from isolaw import costs
 from isolaw.costs import CostOrigin
-from isolaw.costs.recorded import Timed, fit
+from isolaw.costs.recorded import RunTimes, fit
 from isolaw.errors import DataError, InputError, SpecError
 from isolaw.evidence import Quantity
 from isolaw.step_cost import Cost, StepPart
@@ -27,7 +27,7 @@ SIZES = [(32, 8), (32, 32), (8, 32), (32, 128)]
 
 def run(
     b: int, n: int, parts: bool = True, noise: Callable[[], float] = lambda: 1.0, **machine: Any
-) -> Timed:
+) -> RunTimes:
     """A run whose steps take what `PARTS` say, with an evaluation at steps 0, 1, 2, 5, 10, 20, 50, 100."""
     lines: list[dict[str, Any]] = []
     seconds = {**dict.fromkeys(PARTS, 0.0), "evaluate": EVALUATION_S}
@@ -45,7 +45,7 @@ def run(
             {"step": step, "tokens": tokens, "wall_s": wall_s, "rows": [{}], "machine": machine}
             | ({"seconds": dict(seconds)} if parts else {})
         )
-    return Timed.of_lines(f"{b}-{n}", b, n, lines)
+    return RunTimes.of_lines(f"{b}-{n}", b, n, lines)
 
 
 @pytest.mark.parametrize("parts", [True, False])
@@ -156,7 +156,7 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
     for text in (ROOT / "tests" / "data" / "step-times.jsonl").read_text().splitlines():
         line = json.loads(text)
         lines.setdefault((line["problems_per_batch"], line["rollouts_per_problem"]), []).append(line)
-    runs = [Timed.of_lines(f"{b}-{n}", b, n, item) for (b, n), item in lines.items()]
+    runs = [RunTimes.of_lines(f"{b}-{n}", b, n, item) for (b, n), item in lines.items()]
     cost = fit(runs, "")
     assert (cost.gpus, cost.batches, cost.configurations) == (0, (16, 64, 256, 1024, 4096), 9)
     assert {*cost.parts} == {"generate", "prepare", "reward", "sync", "train", "rest"}
@@ -269,12 +269,12 @@ def test_the_times_of_a_trainer_of_ones_own() -> None:
         return {"step": step, "wall_s": wall_s, "rows": rows, **({"machine": {"gpus": 8}} if seen else {})}
 
     bursts = [line(k, 20.0 * (k // 10) + k / 100) for k in range(1, 41)]
-    timed = Timed.of_trainer("r", 4, 8, bursts)
+    timed = RunTimes.of_trainer("r", 4, 8, bursts)
     assert timed is not None
     assert timed.gpus == 8
     assert np.diff(timed.wall_s) / np.diff(timed.step) == pytest.approx([2, 2, 2, 2], rel=0.2)
     # The seconds that the trainer counted, whenever isolaw read them.
-    logged = Timed.of_trainer("r", 4, 8, [line(k, 0.1, False, step_seconds=k) for k in (2, 3, 4)])
+    logged = RunTimes.of_trainer("r", 4, 8, [line(k, 0.1, False, step_seconds=k) for k in (2, 3, 4)])
     assert logged is not None
     assert np.diff(logged.wall_s).tolist() == [2, 3, 4]
-    assert Timed.of_trainer("r", 4, 8, [line(k, k, False) for k in range(9)]) is None
+    assert RunTimes.of_trainer("r", 4, 8, [line(k, k, False) for k in range(9)]) is None

@@ -43,7 +43,7 @@ def configurations(runs: Runs) -> list[Configuration]:
 def test_the_run_that_collapsed_counts_until_then(synthetic: Make, n: int, seed: int, at: float) -> None:
     steady = configurations(synthetic(GRID, noise=0.003))
     made = synthetic(GRID, noise=0.003)
-    kept, found = collapses.without(
+    kept, found = collapses.cut_collapsed(
         configurations(collapsing(made, at=at, rollouts_per_problem=[n], seed=[seed]))
     )
     ((configuration, run, compute),) = found
@@ -67,7 +67,7 @@ def test_the_run_that_collapsed_counts_until_then(synthetic: Make, n: int, seed:
 )
 def test_what_all_runs_do_stays(synthetic: Make, make: Callable[[Runs], Runs]) -> None:
     given = configurations(make(synthetic(GRID, noise=0.003, seeds=4)))
-    kept, found = collapses.without(given)
+    kept, found = collapses.cut_collapsed(given)
     assert not found
     assert [c.reward.tolist() for c in kept] == [c.reward.tolist() for c in given]
 
@@ -78,14 +78,14 @@ def test_runs_that_take_off_at_different_times_stay(synthetic: Make) -> None:
     def late(_b: int, _n: int, compute: Any) -> Any:
         return 0.3 + 0.3 / (1 + np.exp(-(compute - rng.uniform(2e5, 9e5)) / 4e4))
 
-    assert not collapses.without(configurations(synthetic(GRID, late, seeds=4)))[1]
+    assert not collapses.cut_collapsed(configurations(synthetic(GRID, late, seeds=4)))[1]
 
 
 def test_a_run_that_never_was_with_the_others_leaves_its_configuration(synthetic: Make) -> None:
     runs = synthetic(GRID, noise=0.003)
     table = runs.to_pandas()
     table.loc[table["run_id"] == "32x16s1", "value"] = 0.0
-    kept, found = collapses.without(configurations(Runs(table, runs.attributes)))
+    kept, found = collapses.cut_collapsed(configurations(Runs(table, runs.attributes)))
     assert [result.compute for result in found] == [0.0]
     assert [c.seeds for c in kept] == [(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]
 

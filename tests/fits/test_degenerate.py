@@ -22,7 +22,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.fits.predict import _RISK, _UNMEASURED
+from isolaw.fits.predict import _RISK, _UNMEASURED_RISK
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -181,7 +181,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         assert prediction.unspent >= 0
         losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to those measured comes first.
-        risk = [_RISK * o.beyond + _UNMEASURED * (not o.measured) for o in prediction.options]
+        risk = [_RISK * o.beyond + _UNMEASURED_RISK * (not o.measured) for o in prediction.options]
         risked = np.array(losses) + document.unit * np.array(risk)
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
         assert min(losses) >= 0

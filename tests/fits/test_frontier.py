@@ -14,7 +14,7 @@ from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.frontier import (
     TOLERANCE,
     Crossover,
-    _overtaken,
+    _last_overtaking,
     crossovers,
     curve_rewards,
     cut_frontier,
@@ -305,4 +305,4 @@ def test_crossovers_on_a_surface() -> None:
 def test_two_n_that_the_frontier_never_compares_have_no_crossover() -> None:
     """Both were measured together before the frontier begins."""
     lead = np.array([[-1.0, 1.0, 1.0]])
-    assert np.isnan(_overtaken(np.array([512.0, 1024.0, 2048.0]), lead, 64.0, 320.0)).all()
+    assert np.isnan(_last_overtaking(np.array([512.0, 1024.0, 2048.0]), lead, 64.0, 320.0)).all()

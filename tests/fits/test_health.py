@@ -14,7 +14,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.fits.allocations import affordable
+from isolaw.fits.allocations import affordable_candidates
 from isolaw.fits.document.schema import HealthInfo
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.health import health, smallest_stable_B_p
@@ -208,7 +208,7 @@ def test_an_unstable_batch_is_left_out_unless_all_are_unstable(shared, unstable,
     )
     ill = replace(document, health=HealthInfo(document.health.smallest_stable, batches, 0))
     flags: list[Flag] = []
-    candidates = affordable(ill, 10**7, None, flags)
+    candidates = affordable_candidates(ill, 10**7, None, flags)
     assert sorted({c.problems_per_batch for c in candidates}) == left
     kept = "leaves this B_p out" if len(unstable) == 1 else "keeps this B_p, since no other was measured"
     expected = [f"at B_p = {b}, its rewards fell; isolaw {kept}" for b in unstable]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.health import _EXPLOSION, _LEAST_EVALUATIONS, _TRUNCATED, sign
+from isolaw.fits.health import _EXPLOSION, _LEAST_EVALUATIONS, _TRUNCATED, find_sign
 
 pytestmark = pytest.mark.numbers
 
@@ -24,7 +24,8 @@ def noisy(values: np.ndarray, seed: int, sigma: float = 0.015) -> np.ndarray:
 
 def alarms(values: np.ndarray, error: float, tries: int = 500) -> float:
     steps = np.arange(float(values.size))
-    return float(np.mean([sign("avg@4", steps, noisy(values, i), error) is not None for i in range(tries)]))
+    signs = [find_sign("avg@4", steps, noisy(values, i), error) for i in range(tries)]
+    return float(np.mean([sign is not None for sign in signs]))
 
 
 @pytest.mark.parametrize("size", [_LEAST_EVALUATIONS, 10, 30, 60, 300])
@@ -43,7 +44,7 @@ def test_a_fall_is_seen_as_soon_as_it_exceeds_noise_and_a_quarter_of_the_rise() 
 
 
 def test_the_beginning_and_the_size_of_a_fall() -> None:
-    found = sign("avg@4", STEPS, np.where(STEPS < 30, rising(), 0.5), 0.01)
+    found = find_sign("avg@4", STEPS, np.where(STEPS < 30, rising(), 0.5), 0.01)
     assert found is not None
     assert found.name == "reward drawn down"
     assert 30 <= found.step <= 30 + 6
@@ -52,7 +53,7 @@ def test_the_beginning_and_the_size_of_a_fall() -> None:
 
 
 def test_half_of_the_peak_lost_is_a_collapse() -> None:
-    found = sign("avg@4", STEPS, np.where(STEPS < 30, rising(), 0.1))
+    found = find_sign("avg@4", STEPS, np.where(STEPS < 30, rising(), 0.1))
     assert found is not None
     assert found.name == "reward collapse"
 
@@ -63,46 +64,46 @@ def test_outliers_are_not_signs(at: int, size: int) -> None:
     for factor in (-10, 10):
         values = noisy(rising(), 3)
         values[at : at + size] += factor * 0.015
-        assert sign("avg@4", STEPS, values, 0.015) is None
+        assert find_sign("avg@4", STEPS, values, 0.015) is None
 
 
 def test_a_dip_that_recovers_is_no_sign() -> None:
     values = rising()
     values[30:42] -= 0.25
-    assert sign("avg@4", STEPS, noisy(values, 0), 0.015) is None
+    assert find_sign("avg@4", STEPS, noisy(values, 0), 0.015) is None
 
 
 def test_the_error_of_the_evaluation_counts() -> None:
     """Two wobbles on a coarse evaluation are nothing; the same on a fine one are a fall."""
     values = np.concatenate([np.full(20, 0.5), np.full(10, 0.45)])
     steps = np.arange(30.0)
-    assert sign("avg@4", steps, values, 0.05) is None
-    assert sign("avg@4", steps, values, 0.001) is not None
+    assert find_sign("avg@4", steps, values, 0.05) is None
+    assert find_sign("avg@4", steps, values, 0.001) is not None
 
 
 def test_entropy() -> None:
     decay = 0.5 * np.exp(-STEPS / 10)
-    found = sign("entropy", STEPS, decay)
+    found = find_sign("entropy", STEPS, decay)
     assert found is not None
     assert found.name == "entropy collapse"
     # w = 6: the levels fall with the values, so a twentieth of the first is reached after 10 · ln 20.
     assert found.step == 5 + np.ceil(10 * np.log(20))
-    assert sign("entropy", STEPS, 0.1 + 0.4 * np.exp(-STEPS / 10)) is None
-    assert sign("entropy", STEPS, np.where((STEPS > 20) & (STEPS < 30), 0.001, 0.5)) is None
-    found = sign("entropy", STEPS, np.where(STEPS < 40, 0.5, 10.0))
+    assert find_sign("entropy", STEPS, 0.1 + 0.4 * np.exp(-STEPS / 10)) is None
+    assert find_sign("entropy", STEPS, np.where((STEPS > 20) & (STEPS < 30), 0.001, 0.5)) is None
+    found = find_sign("entropy", STEPS, np.where(STEPS < 40, 0.5, 10.0))
     assert found is not None
     assert (found.name, found.before, found.after) == ("entropy explosion", 0.5, 10.0)
-    assert sign("entropy", STEPS, np.zeros(60)) is None
+    assert find_sign("entropy", STEPS, np.zeros(60)) is None
 
 
 @pytest.mark.parametrize("metric", ["kl", "grad_norm"])
 def test_explosions(metric: str) -> None:
     steps = np.arange(1.0, 201)
-    assert sign(metric, steps, 1e-6 * steps**2) is None  # what bounded steps can make of KL
-    assert sign(metric, steps, np.full(200, 0.3)) is None
+    assert find_sign(metric, steps, 1e-6 * steps**2) is None  # what bounded steps can make of KL
+    assert find_sign(metric, steps, np.full(200, 0.3)) is None
     spike = np.where(steps == 150, 1e6, 0.3)
-    assert sign(metric, steps, spike) is None
-    found = sign(metric, steps, np.where(steps < 150, 0.01, 5.0))
+    assert find_sign(metric, steps, spike) is None
+    found = find_sign(metric, steps, np.where(steps < 150, 0.01, 5.0))
     assert found is not None
     assert found.name == f"{metric} explosion"
     assert 150 <= found.step <= 170
@@ -112,13 +113,13 @@ def test_explosions(metric: str) -> None:
 def test_kl_may_be_estimated_below_zero() -> None:
     steps = np.arange(1.0, 201)
     noise = 0.05 * np.random.default_rng(0).standard_normal(200)
-    assert sign("kl", steps, noise) is None
-    assert sign("kl", steps, noise + np.where(steps < 100, 0, 30)) is not None
+    assert find_sign("kl", steps, noise) is None
+    assert find_sign("kl", steps, noise + np.where(steps < 100, 0, 30)) is not None
 
 
 def test_truncated_responses() -> None:
-    assert sign("truncated_fraction", STEPS, np.linspace(0.4, 0.02, 60)) is None
-    found = sign("truncated_fraction", STEPS, np.linspace(0.0, 2 * _TRUNCATED, 60))
+    assert find_sign("truncated_fraction", STEPS, np.linspace(0.4, 0.02, 60)) is None
+    found = find_sign("truncated_fraction", STEPS, np.linspace(0.0, 2 * _TRUNCATED, 60))
     assert found is not None
     assert found.name == "truncated responses"
     assert 30 <= found.step <= 36
@@ -130,7 +131,7 @@ def test_truncated_responses() -> None:
     st.floats(0, 1),
 )
 def test_any_values_give_a_finite_answer(metric: str, values: list[float], error: float) -> None:
-    found = sign(metric, np.arange(float(len(values))), np.array(values), error)
+    found = find_sign(metric, np.arange(float(len(values))), np.array(values), error)
     if found is not None:
         assert np.isfinite([found.before, found.after]).all()
         assert 0 <= found.step < len(values)
@@ -141,7 +142,7 @@ def test_the_unit_of_a_diagnostic_does_not_matter(seed: int, scale: float) -> No
     values = np.abs(np.cumsum(np.random.default_rng(seed).standard_normal(40))) + 0.1
     steps = np.arange(1.0, 41)
     for metric in ("reward", "entropy", "kl"):
-        one, other = sign(metric, steps, values), sign(metric, steps, values * scale)
+        one, other = find_sign(metric, steps, values), find_sign(metric, steps, values * scale)
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             assert (one.name, one.step) == (other.name, other.step)

@@ -19,7 +19,7 @@ from isolaw.fits.allocations import comparable
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import _RISK, _UNMEASURED, Prediction
+from isolaw.fits.predict import _RISK, _UNMEASURED_RISK, Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -221,10 +221,10 @@ def test_expected_loss_by_hand(
     of_batch = {8: _RISK, 128: _RISK} if "nothing" in name else {}
     ran = {entry.key for entry in shared.law(name).document.grid}
     least = min(
-        mean + risk[n] + of_batch.get(b, 0.0) + _UNMEASURED * ((b, n) not in ran)
+        mean + risk[n] + of_batch.get(b, 0.0) + _UNMEASURED_RISK * ((b, n) not in ran)
         for (b, n), (mean, _) in expected.items()
     )
-    order = [o.expected_loss + _RISK * o.beyond + _UNMEASURED * (not o.measured) for o in p.options]
+    order = [o.expected_loss + _RISK * o.beyond + _UNMEASURED_RISK * (not o.measured) for o in p.options]
     assert order[0] == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])

@@ -22,13 +22,13 @@ def curve(n: int, alpha: float, beta: float, end: float = 1e5) -> Configuration:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(5.0, 0.0), (-3.0, 0.5)])
 def test_isoflop_goes_on_as_the_vertices_do(alpha: float, beta: float) -> None:
-    chosen = simple_rules([curve(n, alpha, beta) for n in LEVELS]).chosen(1e6)["isoflop"]
+    chosen = simple_rules([curve(n, alpha, beta) for n in LEVELS]).choices(1e6)["isoflop"]
     assert np.log2(chosen) == pytest.approx(alpha + beta * np.log2(1e6), abs=0.05)
 
 
 def test_isoflop_ends_at_four_times_the_measured_n() -> None:
     rules = simple_rules([curve(n, -3.0, 0.5) for n in LEVELS])
-    assert (rules.chosen(1.0)["isoflop"], rules.chosen(1e30)["isoflop"]) == (2.0, 1024.0)
+    assert (rules.choices(1.0)["isoflop"], rules.choices(1e30)["isoflop"]) == (2.0, 1024.0)
 
 
 def test_the_best_measured_is_that_of_the_last_tenth() -> None:
@@ -38,7 +38,7 @@ def test_the_best_measured_is_that_of_the_last_tenth() -> None:
 
 def test_fewer_than_three_n_have_no_isoflop() -> None:
     rules = simple_rules([curve(n, 5.0, 0.0) for n in LEVELS[:2]])
-    assert rules.chosen(1e6) == {"best_measured": 16}
+    assert rules.choices(1e6) == {"best_measured": 16}
 
 
 def test_runs_that_share_no_compute_have_no_isoflop() -> None:
@@ -49,4 +49,4 @@ def test_runs_that_share_no_compute_have_no_isoflop() -> None:
 def test_runs_that_share_one_budget_have_a_level_isoflop() -> None:
     ends = {8: 1e4, 16: 1e4, 32: 1.0001e3}
     rules = simple_rules([curve(n, 4.0, 0.0, end) for n, end in ends.items()])
-    assert rules.chosen(1e6)["isoflop"] == pytest.approx(16, rel=0.1)
+    assert rules.choices(1e6)["isoflop"] == pytest.approx(16, rel=0.1)

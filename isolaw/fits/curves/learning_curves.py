@@ -27,11 +27,11 @@ from isolaw.fits.curves.varpro import Floats, SearchRange, basis, varpro
 
 WIDTH = 0.005  # width of the bins of record points
 _LEAST_POINTS = 5
-_RISE_SEEN = 0.5
+_LEAST_RISE = 0.5
 _NO_ERROR = 1e-300  # floor of e^E, so that E of a power law without error is finite and can be saved
 
 
-def _time_axis(compute: Floats) -> SearchRange:
+def _time_range(compute: Floats) -> SearchRange:
     """Return the search range of ln τ (or ln C_mid).
 
     The range extends from below the first positive checkpoint to far beyond the last checkpoint.
@@ -51,9 +51,9 @@ class CurveFamily:
 
 
 FAMILIES = {
-    "exp": CurveFamily(("R0", "A", "tau"), lambda c: [_time_axis(c)]),
+    "exp": CurveFamily(("R0", "A", "tau"), lambda c: [_time_range(c)]),
     "hill": CurveFamily(
-        ("R0", "A", "C_mid", "B"), lambda c: [_time_axis(c), SearchRange(math.log(0.1), math.log(8.0), 9)]
+        ("R0", "A", "C_mid", "B"), lambda c: [_time_range(c), SearchRange(math.log(0.1), math.log(8.0), 9)]
     ),
     "power": CurveFamily(("E", "K"), lambda c: [SearchRange(1e-4, 3.0, 24)], low=1.0),
 }
@@ -118,17 +118,17 @@ def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "
     >>> {k: float(np.round(v[0], 1)) for k, v in curve.parameters().items()}
     {'R0': 0.3, 'A': 0.8, 'tau': 200000.0}
     """
-    chosen = FAMILIES[family]
+    curve_family = FAMILIES[family]
     if family == "power":
         positive = compute > 0
         compute, weights = compute[positive], weights[:, positive]
         reward = reward[:, positive]
-    s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low)
-    total = np.maximum(weights.sum(axis=1), 1e-300)
+    s = varpro(compute, reward, weights, family, curve_family.axes(compute), curve_family.low)
+    total_weight = np.maximum(weights.sum(axis=1), 1e-300)
     open_ended = s.undetermined
     if family != "power":
-        open_ended = open_ended | (basis(family, compute.max(keepdims=True), s.shape)[:, 0] < _RISE_SEEN)
-    return Curves(family, s.low, s.slope, s.shape, s.status, open_ended, np.sqrt(s.sse / total))
+        open_ended = open_ended | (basis(family, compute.max(keepdims=True), s.shape)[:, 0] < _LEAST_RISE)
+    return Curves(family, s.low, s.slope, s.shape, s.status, open_ended, np.sqrt(s.sse / total_weight))
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
@@ -147,7 +147,7 @@ def record_mask(reward: Floats, width: float = WIDTH) -> NDArray[np.bool_]:
     array([ True, False,  True, False,  True])
     """
     bins = np.floor((reward + 1e-9 * (width / WIDTH)) / width)
-    best = np.maximum.accumulate(bins, axis=-1)
+    highest = np.maximum.accumulate(bins, axis=-1)
     mask = np.ones(reward.shape, dtype=bool)
-    mask[..., 1:] = bins[..., 1:] > best[..., :-1]
+    mask[..., 1:] = bins[..., 1:] > highest[..., :-1]
     return mask

@@ -23,20 +23,19 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import FAMILIES, SATURATING, Curves, enough_points, fit_curves
+from isolaw.fits.curves.varpro import Floats
 
-Floats = NDArray[np.float64]
-_LINE = 2  # number of parameters of ``line``
+_LINE_PARAMETERS = 2  # number of parameters of ``line``
 _TEMPER = 8.0
 _MOST_NATS = 1.0  # largest reduction of a family's log weight by one backtest
 _CUTS = (2.0, 4.0)
-_LAST = 0.8  # checkpoints past this share of the last compute are backtest targets
+_TARGET_SHARE = 0.8  # checkpoints past this share of the last compute are backtest targets
 _CLOSE = 0.04  # smaller forecast errors hardly reduce a weight; in units of reward
 _RHO = 0.3
 _NO_ERROR = 1e-12
-_COUNTS = 0.1  # smallest weight with which a family affects whether the ceiling counts as determined
+_LEAST_WEIGHT = 0.1  # smallest weight with which a family affects whether the ceiling counts as determined
 
 
 @dataclass(frozen=True)
@@ -72,33 +71,34 @@ class PooledCurve:
 
     def __call__(self, compute: float) -> Floats:
         """Return the reward at one compute, as an array of the estimate and D draws."""
-        base = self.fits["hill"](min(compute, self.end))[:, 0]
+        rewards = self.fits["hill"](min(compute, self.end))[:, 0]
         if compute <= self.end:
-            return np.clip(base, *self.bounds)
+            return np.clip(rewards, *self.bounds)
         changes = np.array([fit(compute)[:, 0] - fit(self.end)[:, 0] for fit in self.fits.values()])
         weights = np.array(list(self.weights.values()))
-        return self._drawn(base, changes, weights, np.sqrt(np.log(compute / self.end)))
+        return self._draw(rewards, changes, weights, np.sqrt(np.log(compute / self.end)))
 
     def ceiling(self) -> tuple[Floats, bool]:
         """Return the ceiling of the estimate and of D draws, and whether the checkpoints determine it."""
         fits = [fit for fit in self.fits.values() if isinstance(fit, Curves)]
         weights = np.array([self.weights[name] for name in SATURATING])
-        known = bool(weights.sum() >= self.weights["line"])
+        is_determined = bool(weights.sum() >= self.weights["line"])
         weights = weights / weights.sum() if weights.sum() > 0 else np.full(2, 0.5)
-        known &= not any(f.open_ended[0] and w >= _COUNTS for f, w in zip(fits, weights, strict=True))
+        pairs = zip(fits, weights, strict=True)
+        is_determined &= not any(fit.open_ended[0] and weight >= _LEAST_WEIGHT for fit, weight in pairs)
         changes = np.array([fit.A - fit(self.end)[:, 0] for fit in fits])
-        return self._drawn(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), known
+        return self._draw(self.fits["hill"](self.end)[:, 0], changes, weights, 1.0), is_determined
 
-    def _drawn(self, base: Floats, changes: Floats, weights: Floats, room: float) -> Floats:
+    def _draw(self, base: Floats, changes: Floats, weights: Floats, noise_scale: float) -> Floats:
         """Add to ``base``, in each draw, the change under one family and the noise ρ √h |mean change| g."""
         draws = base.size - 1
-        families, alone = (np.random.default_rng((7, number)) for number in self.seed)
-        even = families.permutation((np.arange(draws) + 0.5) / max(draws, 1))
-        member = np.searchsorted(np.cumsum(weights)[:-1], even, side="right")
-        mean = float(weights @ changes[:, 0])
-        out = base + np.append(mean, changes[member, np.arange(1, draws + 1)])
-        out[1:] += self.rho * room * abs(mean) * alone.standard_normal(draws)
-        return np.clip(out, *self.bounds)
+        choice, noise = (np.random.default_rng((7, key)) for key in self.seed)
+        quantiles = choice.permutation((np.arange(draws) + 0.5) / max(draws, 1))
+        family = np.searchsorted(np.cumsum(weights)[:-1], quantiles, side="right")
+        mean_change = float(weights @ changes[:, 0])
+        rewards = base + np.append(mean_change, changes[family, np.arange(1, draws + 1)])
+        rewards[1:] += self.rho * noise_scale * abs(mean_change) * noise.standard_normal(draws)
+        return np.clip(rewards, *self.bounds)
 
 
 def pooled(
@@ -115,52 +115,53 @@ def pooled(
     each checkpoint averages. ``bounds`` contains the smallest and the largest possible reward; ``unit`` is
     the reward's unit.
     """
-    fits = _fits(compute, reward, weights)
-    kept = compute > 0
-    c, y, w = compute[kept], reward[0, kept], weights[0, kept] / weights[0, kept].mean()
-    square = np.array([np.sum(w * (fit(c)[0] - y) ** 2) for fit in fits.values()])
+    fits = _fit_families(compute, reward, weights)
+    after_start = compute > 0
+    c, y, w = compute[after_start], reward[0, after_start], weights[0, after_start]
+    w = w / w.mean()
+    sse = np.array([np.sum(w * (fit(c)[0] - y) ** 2) for fit in fits.values()])
     scale = max(float(np.sum(w * (y - y.mean()) ** 2)), _NO_ERROR)
-    parameters = np.array([*(len(FAMILIES[name].parameters) for name in SATURATING), _LINE])
-    likelihood = -0.5 * c.size * np.log(np.maximum(square / scale, _NO_ERROR))
+    parameters = np.array([*(len(FAMILIES[name].parameters) for name in SATURATING), _LINE_PARAMETERS])
+    likelihood = -0.5 * c.size * np.log(np.maximum(sse / scale, _NO_ERROR))
     score = (likelihood - 0.5 * parameters * np.log(c.size)) / _TEMPER
-    noise = float(square.min()) / max(c.size - 3, 1)
-    late = c >= _LAST * c[-1]
-    errors, changes, aheads = [], [], []
+    noise = float(sse.min()) / max(c.size - 3, 1)
+    is_late = c >= _TARGET_SHARE * c[-1]
+    errors, changes, horizons = [], [], []
     for cut in _CUTS:
-        early = compute <= compute[-1] / cut
-        if not enough_points(early[None].astype(float))[0]:
+        is_early = compute <= compute[-1] / cut
+        if not enough_points(is_early[None].astype(float))[0]:
             continue
-        before = _fits(compute[early], reward[:1, early], weights[:, early])
-        until = compute[early][-1]
-        errors.append([float((fit(c[late])[0] - y[late]).mean()) for fit in before.values()])
-        changes.append([float((fit(c[late])[0] - fit(until)[0]).mean()) for fit in before.values()])
-        aheads.append(float(np.log(c[late] / until).mean()))
-    of_mean = noise / late.sum()
+        early_fits = _fit_families(compute[is_early], reward[:1, is_early], weights[:, is_early])
+        end = compute[is_early][-1]
+        errors.append([float((fit(c[is_late])[0] - y[is_late]).mean()) for fit in early_fits.values()])
+        changes.append([float((fit(c[is_late])[0] - fit(end)[0]).mean()) for fit in early_fits.values()])
+        horizons.append(float(np.log(c[is_late] / end).mean()))
+    error_variance = noise / is_late.sum()
     for error in np.square(errors):
         score += np.maximum(
-            -0.5 * (error - error.min()) / (of_mean + (_CLOSE * unit) ** 2) / _TEMPER, -_MOST_NATS
+            -0.5 * (error - error.min()) / (error_variance + (_CLOSE * unit) ** 2) / _TEMPER, -_MOST_NATS
         )
-    share = np.exp(score - score.max())
-    share /= share.sum()
+    shares = np.exp(score - score.max())
+    shares /= shares.sum()
     rho = _RHO
     if errors:
-        excess = np.maximum((np.array(errors) @ share) ** 2 - of_mean, 0.0)
-        room = np.array(aheads) * (np.array(changes) @ share) ** 2
+        excess = np.maximum((np.array(errors) @ shares) ** 2 - error_variance, 0.0)
+        room = np.array(horizons) * (np.array(changes) @ shares) ** 2
         usual = max(float(room.mean()), _NO_ERROR)
         rho = float(np.sqrt((usual * _RHO**2 + excess.sum()) / (usual + room.sum())))
     # The second seed depends on the data, so a curve never differs from a copy of itself, in any order.
     streams = seed, zlib.crc32(np.round(reward[0] / unit, 6).tobytes())
     return PooledCurve(
-        float(compute[-1]), fits, dict(zip(fits, share.tolist(), strict=True)), rho, streams, bounds
+        float(compute[-1]), fits, dict(zip(fits, shares.tolist(), strict=True)), rho, streams, bounds
     )
 
 
-def _fits(compute: Floats, reward: Floats, weights: Floats) -> dict[str, Curves | LogLine]:
+def _fit_families(compute: Floats, reward: Floats, weights: Floats) -> dict[str, Curves | LogLine]:
     fits: dict[str, Curves | LogLine] = {
         name: fit_curves(compute, reward, weights, name) for name in SATURATING
     }
-    kept = compute > 0
-    rows = np.stack([np.ones(kept.sum()), np.log(compute[kept])], axis=1)
-    root = np.sqrt(weights[0, kept])[:, None]
-    level, slope = (np.linalg.pinv(rows * root) * root.T) @ reward[:, kept].T
+    is_trained = compute > 0
+    terms = np.stack([np.ones(is_trained.sum()), np.log(compute[is_trained])], axis=1)
+    root = np.sqrt(weights[0, is_trained])[:, None]
+    level, slope = (np.linalg.pinv(terms * root) * root.T) @ reward[:, is_trained].T
     return {**fits, "line": LogLine(level, slope)}

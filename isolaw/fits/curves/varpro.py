@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.blas import each
-from isolaw.fits.curves.kernel import on_grid, solve
+from isolaw.fits.curves.kernel import solve, values_on_grid
 
 Floats = NDArray[np.float64]
 
@@ -92,37 +92,37 @@ def varpro(
     >>> np.round([s.low[0], s.low[0] + s.slope[0], np.exp(s.shape[0, 0])], 6)
     array([0.3, 0.7, 1.3])
     """
-    y, weights = (np.ascontiguousarray(part, dtype=np.float64) for part in (y, weights))
-    grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
-    index = np.arange(len(grid)).reshape([a.points for a in axes])
+    y, weights = (np.ascontiguousarray(array, dtype=np.float64) for array in (y, weights))
+    grid = np.array(list(product(*(np.linspace(axis.low, axis.high, axis.points) for axis in axes))))
+    index = np.arange(len(grid)).reshape([axis.points for axis in axes])
     neighbours = [
-        np.take(index, np.clip(np.arange(n) + step, 0, n - 1), axis=k).ravel()
-        for k, n in enumerate(index.shape)
+        np.take(index, np.clip(np.arange(size) + step, 0, size - 1), axis=dimension).ravel()
+        for dimension, size in enumerate(index.shape)
         for step in (-1, 1)
     ]
-    code, x, log_x = _abscissae(family, x)
-    search = (
+    code, x, log_x = _kernel_x(family, x)
+    grid_arguments = (
         grid,
-        on_grid(code, x, log_x, grid),
+        values_on_grid(code, x, log_x, grid),
         np.stack(neighbours, axis=1),
         *np.array(axes, dtype=np.float64).T[:2].copy(),
     )
-    out = np.empty((max(len(y), len(weights)), 4 + len(axes)))
-    arguments = code, x, log_x, y, weights, math.nan if low is None else low, *search, out
-    if len(out) <= _CHUNK:
-        solve(0, len(out), *arguments)
+    rows = np.empty((max(len(y), len(weights)), 4 + len(axes)))
+    arguments = code, x, log_x, y, weights, math.nan if low is None else low, *grid_arguments, rows
+    if len(rows) <= _CHUNK:
+        solve(0, len(rows), *arguments)
     else:
-        starts = range(0, len(out), _CHUNK)
-        each(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts)
-    return Solution(out[:, 0], out[:, 1], out[:, 4:], out[:, 2], out[:, 3].astype(np.int64))
+        starts = range(0, len(rows), _CHUNK)
+        each(lambda start: solve(start, min(start + _CHUNK, len(rows)), *arguments), starts)
+    return Solution(rows[:, 0], rows[:, 1], rows[:, 4:], rows[:, 2], rows[:, 3].astype(np.int64))
 
 
 def basis(family: str, x: Floats, shape: Floats) -> Floats:
     """Return s(x; θ) for shapes (D, dimensions) and x (P,), as an array of shape (D, P)."""
-    return np.asarray(on_grid(*_abscissae(family, x), np.ascontiguousarray(shape)))
+    return np.asarray(values_on_grid(*_kernel_x(family, x), np.ascontiguousarray(shape)))
 
 
-def _abscissae(family: str, x: Floats) -> tuple[int, Floats, Floats]:
+def _kernel_x(family: str, x: Floats) -> tuple[int, Floats, Floats]:
     """Return the family's code, x and log x in the form that the kernel requires."""
     x = np.ascontiguousarray(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

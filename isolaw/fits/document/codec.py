@@ -73,12 +73,12 @@ def decoded(cls: type[T], data: Any) -> T:
     try:
         (instance,) = _adapter(cls).validate_json(json.dumps([data]))  # type: ignore[arg-type]
     except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in first["loc"][1:])
-        text = repr(first["input"])
-        expected = first["msg"].removeprefix("Input should be ")
-        what = f"found {text if len(text) <= 40 else text[:40] + '…'}; expected {expected}"
-        raise Malformed(f"{where.lstrip('.')}: {'missing' if first['type'] == 'missing' else what}") from None
+        fault = error.errors()[0]
+        where = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in fault["loc"][1:]).lstrip(".")
+        found = repr(fault["input"])
+        expected = fault["msg"].removeprefix("Input should be ")
+        reason = f"found {found if len(found) <= 40 else found[:40] + '…'}; expected {expected}"
+        raise Malformed(f"{where}: {'missing' if fault['type'] == 'missing' else reason}") from None
     return instance  # type: ignore[no-any-return]
 
 

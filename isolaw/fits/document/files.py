@@ -13,7 +13,7 @@ from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import FORMAT, LawDocument
-from isolaw.fits.selection import HELD
+from isolaw.fits.selection import COLUMN_OF_HOLD
 
 
 def check_writable(path: str | Path) -> None:
@@ -53,9 +53,9 @@ def read(path: Path) -> dict[str, Any]:
         document = parse_json(content)
     except ValueError as error:
         raise DataError(f"{path}: not a law ({error}); isolaw fit --out writes one") from None
-    form = document.get("format")
-    if form != FORMAT:
-        raise DataError(f"{path}: not a law: format: found {shown(form)}; expected {FORMAT!r}")
+    found_format = document.get("format")
+    if found_format != FORMAT:
+        raise DataError(f"{path}: not a law: format: found {shown(found_format)}; expected {FORMAT!r}")
     return dict(document)
 
 
@@ -64,25 +64,25 @@ def load(path: Path) -> LawDocument:
     data = read(path)
     try:
         document = LawDocument.from_dict(data)
-        _check(document)
+        _check_consistency(document)
     except (Malformed, KeyError, TypeError, AttributeError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: the law is damaged: {error}") from None
     return document
 
 
-def _check(document: LawDocument) -> None:
+def _check_consistency(document: LawDocument) -> None:
     """Raise `Malformed` if the parts of a document contradict each other."""
-    grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
+    grid, curves = ([cell.key for cell in entries] for entries in (document.grid, document.curves))
     if curves != (grid if document.curve else []) or not grid or not document.frontier:
         raise Malformed("its curves do not match its grid, or are missing")
     names = set(FAMILIES[document.curve].parameters) if document.curve else set()
     if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
         raise Malformed(f"expected the parameters {', '.join(sorted(names))} of every curve, and no others")
-    if any(g.step_cost <= 0 for g in document.grid):
+    if any(entry.step_cost <= 0 for entry in document.grid):
         raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
-    held = HELD.get(document.hold)
-    if held and not isinstance(document.fixed.get(held), int):
-        raise Malformed(f"fixed.{held}: found {shown(document.fixed.get(held))}; expected a whole number")
+    column = COLUMN_OF_HOLD.get(document.hold)
+    if column and not isinstance(document.fixed.get(column), int):
+        raise Malformed(f"fixed.{column}: found {shown(document.fixed.get(column))}; expected a whole number")
     file = document.bootstrap.file
     if file is not None and Path(file).name != file:
         raise Malformed(f"bootstrap.file: found {shown(file)}; expected the name of a file next to the law")

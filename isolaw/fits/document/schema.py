@@ -12,7 +12,7 @@ from isolaw.fits.document.codec import decoded
 from isolaw.fits.flags import Flag, Flagged
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.rules import SimpleRules
-from isolaw.fits.selection import varied
+from isolaw.fits.selection import law_axis
 
 FORMAT = "isolaw.law/1"
 
@@ -207,7 +207,7 @@ class LawDocument(Flagged):
     @property
     def axis(self) -> AxisName:
         """The axis of the law: n, or B_p with ``hold="n"``. ``n_star`` is its best value."""
-        return varied(self.hold)
+        return law_axis(self.hold)
 
     @property
     def unit(self) -> float:

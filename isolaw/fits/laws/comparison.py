@@ -41,15 +41,15 @@ def _nearest_level(
     return np.asarray(np.where(allowed, distance, np.inf).argmin(axis=0))
 
 
-def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
+def compare_rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
     Only row 0 of the frontier is used. ``law_log2_n`` (X,) is the law at the frontier's computes, or None if
     it was refused. With fewer than three ``seeds`` of each configuration, there is no verdict.
     """
     # Use only computes at which the neighbours of n* were measured. Elsewhere, no rule can lose.
-    shown = ~frontier.alone[0]
-    reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
+    has_neighbours = ~frontier.alone[0]
+    reward, best = frontier.reward[0][:, has_neighbours], frontier.best[0][has_neighbours]
     measured = np.isfinite(reward)
     columns = np.arange(best.size)
 
@@ -58,25 +58,25 @@ def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparis
         return np.asarray(best - reward[level, columns])
 
     constants = [
-        ConstantRule(*_mean_and_most(losses(np.full(columns.size, np.log2(n)))), int(n))
-        for n in frontier.levels[measured.all(axis=1) & shown.any()]
+        ConstantRule(*_mean_and_max(losses(np.full(columns.size, np.log2(n)))), int(n))
+        for n in frontier.levels[measured.all(axis=1) & has_neighbours.any()]
     ]
     constant = min(constants, key=lambda rule: round(rule.mean_loss / frontier.unit, 12), default=None)
     logistic = None
-    if law_log2_n is not None and shown.any():
-        logistic = RuleLoss(*_mean_and_most(losses(law_log2_n[shown])))
-    monotone = not _falls(frontier)
+    if law_log2_n is not None and has_neighbours.any():
+        logistic = RuleLoss(*_mean_and_max(losses(law_log2_n[has_neighbours])))
+    monotone = not _falls_after_rise(frontier)
     if seeds < LEAST_SEEDS:
         return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
     verdict = _verdict(constant, logistic, monotone, TOLERANCE * frontier.unit)
     return Comparison(constant, logistic, monotone, verdict, seeds=seeds)
 
 
-def _mean_and_most(losses: Floats) -> tuple[float, float]:
+def _mean_and_max(losses: Floats) -> tuple[float, float]:
     return float(losses.mean()), float(losses.max())
 
 
-def _falls(frontier: Frontier) -> bool:
+def _falls_after_rise(frontier: Frontier) -> bool:
     """Return whether n* falls after a rise, with a gain in reward above the tolerance."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
@@ -101,12 +101,12 @@ def _verdict(
 
 LEAST_SEEDS = 3  # fewest seeds of each configuration that support a claim
 _LEAST_WEIGHT = 1e-3
-_A_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
-_SLOWER = 0.5  # n* levels off if its late slope is below this share of its earlier slope
+_LEAST_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
+_LEVEL_SHARE = 0.5  # n* levels off if its late slope is below this share of its earlier slope
 
 
-def compared(
-    laws: dict[str, Fitted],
+def compare_laws(
+    laws: dict[str, FittedLaw],
     path: NStarPath,
     configurations: Sequence[Configuration],
     tolerance: float = TOLERANCE,
@@ -116,137 +116,138 @@ def compared(
     ``laws`` is empty with ``hold="nothing"``.
     """
     seeds = min(c.runs for c in configurations)
-    drawn = len(path.log2_n) > 1
-    down, level = (falls(path), levels_off(path)) if drawn else (None, None)
-    monotone = down is None or down < LEVEL
+    has_draws = len(path.log2_n) > 1
+    falling, levelling = (falling_share(path), levelling_share(path)) if has_draws else (None, None)
+    monotone = falling is None or falling < LEVEL
     refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
     if not laws:
-        return Comparison(None, None, monotone, None, {}, None, down, level, refused, seeds)
-    better = share_better(laws) if drawn else {name: {} for name in laws}
+        return Comparison(None, None, monotone, None, {}, None, falling, levelling, refused, seeds)
+    better = better_shares_of(laws) if has_draws else {name: {} for name in laws}
     entries = {name: law.entry(better[name]) for name, law in laws.items()}
     constant = entries["constant"]
-    best = preferred(laws, tolerance) if drawn and refused is None else None
-    verdict = "constant" if refused is None and constant.max_loss <= tolerance else best
+    best_law = choose_law(laws, tolerance) if has_draws and refused is None else None
+    verdict = "constant" if refused is None and constant.max_loss <= tolerance else best_law
     return Comparison(
         ConstantRule(constant.mean_loss, constant.max_loss, round(2 ** constant.theta[0])),
         RuleLoss(entries["logistic"].mean_loss, entries["logistic"].max_loss),
-        *(monotone, verdict, entries, best, down, level, refused, seeds),
+        *(monotone, verdict, entries, best_law, falling, levelling, refused, seeds),
     )
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedLaw:
     """A fitted law with its losses in each draw."""
 
     theta: Floats  # parameters of the estimate and of every draw, (1 + D, P)
     # Mean and largest loss over computes of the law with parameters theta[0], in each draw, (1 + D,).
-    mean: Floats
-    most: Floats
+    mean_loss: Floats
+    max_loss: Floats
 
-    def entry(self, better: dict[str, float]) -> LawEntry:
+    def entry(self, better_shares: dict[str, float]) -> LawEntry:
         """Return the law's entry for the document."""
         theta, interval = tuple(self.theta[0].tolist()), None
         if len(self.theta) > 1:
             ends = np.quantile(self.theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
             interval = tuple((low, high) for low, high in ends.T.tolist())
-        return LawEntry(float(self.mean[0]), float(self.most[0]), theta, interval, better)
+        return LawEntry(float(self.mean_loss[0]), float(self.max_loss[0]), theta, interval, better_shares)
 
 
 def fit_laws(
-    slices: Slices, path: NStarPath, x: Floats, logistic: Logistic | None = None
-) -> dict[str, Fitted]:
+    cut: Slices, path: NStarPath, x: Floats, logistic: Logistic | None = None
+) -> dict[str, FittedLaw]:
     """Fit every law to the n* in ``path``, and compute the losses.
 
     ``x`` (X,) is log10 C or M. ``logistic`` is the logistic law if it was fitted to ``path`` already.
     """
-    weight = _curvature(slices, path)
-    out = {}
+    weight = _curvature(cut, path)
+    fitted_laws = {}
     for name, law in LAWS.items():
         if logistic is not None and name == "logistic":
             theta = logistic.theta
         else:
             theta = law.fit(x, path, weight)
-        lost = losses(slices, law.log2_n(x, theta[:1])[0])
-        out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
-    return out
+        law_losses = losses(cut, law.log2_n(x, theta[:1])[0])
+        fitted_laws[name] = FittedLaw(theta, law_losses.mean(axis=1), law_losses.max(axis=1))
+    return fitted_laws
 
 
-def losses(slices: Slices, log2_n: Floats) -> Floats:
+def losses(cut: Slices, log2_n: Floats) -> Floats:
     """Return the loss of one n per compute in each draw, as an array of shape (1 + D, X).
 
     ``log2_n`` (X,) is clipped to the grid. Rewards between grid points are interpolated by parabolas, since a
     law would otherwise lose less at grid points.
     """
-    u, inner = slices.along, slices.along.size - 2
-    at = np.clip(log2_n, u[0], u[-1])
-    near = np.clip(np.abs(u - at[:, None]).argmin(axis=1), 1, inner)
-    fitted, _ = _parabola(slices, near[None], at)
-    _, peak = _parabola(slices, np.clip(slices.reward.argmax(axis=2), 1, inner), at)
-    best = np.maximum(np.maximum(slices.reward.max(axis=2), peak), fitted)
+    u, inner = cut.along, cut.along.size - 2
+    clipped = np.clip(log2_n, u[0], u[-1])
+    nearest = np.clip(np.abs(u - clipped[:, None]).argmin(axis=1), 1, inner)
+    fitted, _ = _parabola(cut, nearest[None], clipped)
+    _, peak = _parabola(cut, np.clip(cut.reward.argmax(axis=2), 1, inner), clipped)
+    best = np.maximum(np.maximum(cut.reward.max(axis=2), peak), fitted)
     return np.where(best - fitted > FLAT * np.abs(best), best - fitted, 0.0)  # equal up to rounding
 
 
-def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
-    """Return rewards at ``at`` and at the peak of parabolas through three grid points around ``middle``."""
-    rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
+def _parabola(cut: Slices, middle: NDArray[np.int64], x: Floats) -> tuple[Floats, Floats]:
+    """Return rewards at ``x`` and at the peak of parabolas through three grid points around ``middle``."""
+    rows, columns = np.arange(len(cut.reward))[:, None], np.arange(x.size)
     (a, ra), (b, rb), (c, rc) = (
-        (slices.along[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
+        (cut.along[middle + k], cut.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
     )
     slope = (rb - ra) / (b - a)
-    bend = ((rc - rb) / (c - b) - slope) / (c - a)
-    top = np.where(bend < 0, (a + b) / 2 - slope / np.where(bend < 0, 2 * bend, 1.0), b)
-    top = np.clip(top, a, c)
-    value, peak = (np.asarray(ra + (x - a) * (slope + (x - b) * bend)) for x in (at, top))
+    curvature = ((rc - rb) / (c - b) - slope) / (c - a)
+    peak_x = np.where(curvature < 0, (a + b) / 2 - slope / np.where(curvature < 0, 2 * curvature, 1.0), b)
+    peak_x = np.clip(peak_x, a, c)
+    value, peak = (np.asarray(ra + (point - a) * (slope + (point - b) * curvature)) for point in (x, peak_x))
     return value, peak
 
 
-def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
+def better_shares_of(laws: dict[str, FittedLaw]) -> dict[str, dict[str, float]]:
     """Return the share of draws in which one law loses less than another, keyed by the names of both."""
-    return {a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws}
+    losses = {name: law.mean_loss[1:] for name, law in laws.items()}
+    return {a: {b: float(np.mean(losses[a] < losses[b])) for b in laws if b != a} for a in laws}
 
 
-def preferred(laws: dict[str, Fitted], tolerance: float = TOLERANCE) -> str | None:
+def choose_law(laws: dict[str, FittedLaw], tolerance: float = TOLERANCE) -> str | None:
     """Return the simplest law that beats each of its special cases and that no law beats.
 
     Returns None if there is none.
     """
-    better = share_better(laws)
+    better = better_shares_of(laws)
     names = list(laws)
     for i, name in enumerate(names):
         if any(better[other][name] >= LEVEL for other in names if other != name):
             continue
         if name == "constant":
-            if np.mean(laws[name].mean[1:] <= tolerance) >= LEVEL:
+            if np.mean(laws[name].mean_loss[1:] <= tolerance) >= LEVEL:
                 return name
         elif all(better[name][simpler] >= LEVEL for simpler in names[:i] if simpler in LAWS[name].contains):
             return name
     return None
 
 
-def falls(path: NStarPath) -> float:
+def falling_share(path: NStarPath) -> float:
     """Return the share of draws in which n* falls by more than half a doubling after the estimate's peak.
 
     The fall is from n* at the compute of the estimate's peak to the last n*.
     """
-    top = int(path.log2_n[0].argmax())
-    return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
+    peak = int(path.log2_n[0].argmax())
+    return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, peak] - _LEAST_TURN))
 
 
-def levels_off(path: NStarPath) -> float:
+def levelling_share(path: NStarPath) -> float:
     """Return the share of draws in which n* rises, but less than half as fast in the last third of log C."""
-    first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
-    turn = path.log2_n[1:, 2 * path.compute.size // 3]
-    before, after = (turn - first) / 2, last - turn
-    return float(np.mean((before > _A_TURN / 2) & (after < _SLOWER * before)))
+    start, end = path.log2_n[1:, 0], path.log2_n[1:, -1]
+    late_start = path.log2_n[1:, 2 * path.compute.size // 3]
+    early_rise, late_rise = (late_start - start) / 2, end - late_start
+    return float(np.mean((early_rise > _LEAST_TURN / 2) & (late_rise < _LEVEL_SHARE * early_rise)))
 
 
-def _curvature(slices: Slices, path: NStarPath) -> Floats:
+def _curvature(cut: Slices, path: NStarPath) -> Floats:
     """Return the curvature of the reward in log2 n at n*, divided by its maximum, of shape (X,).
 
     Values are at least `_LEAST_WEIGHT`.
     """
-    u = slices.along
+    u = cut.along
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
-    around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]
-    c = np.maximum(np.array(around) @ [2.0, -1.0, -1.0], 0.0)
+    neighbours = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, cut.reward[0], strict=True)]
+    c = np.maximum(np.array(neighbours) @ [2.0, -1.0, -1.0], 0.0)
     return np.maximum(c / c.max(), _LEAST_WEIGHT) if c.max() > FLAT else np.ones(c.size)

@@ -44,21 +44,21 @@ def signed(value: float) -> str:
 
 def form_equation(law: str, document: LawDocument) -> str:
     """Return the equation of a law with the names of its parameters instead of numbers."""
-    x, squared = _terms(document)
+    x, squared = _x_symbols(document)
     return LAWS[law].equation.format(x=x, x2=squared)
 
 
 def parameters(law: str, entry: LawEntry) -> str:
     """Return a law's parameters and their 95 % intervals as text, or an empty string if θ is unknown."""
-    form, out = LAWS[law], []
+    form, texts = LAWS[law], []
     for i, (name, value) in enumerate(zip(form.parameters, entry.theta, strict=False)):
         values = (value, *entry.interval[i]) if entry.interval else (value,)
-        at, *ends = (signed(form.natural.get(name, float)(v)) for v in values)
-        out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
-    return ", ".join(out)
+        estimate, *ends = (signed(form.natural.get(name, float)(v)) for v in values)
+        texts.append(f"{name} = {estimate}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
+    return ", ".join(texts)
 
 
-def _terms(document: LawDocument) -> tuple[str, str]:
+def _x_symbols(document: LawDocument) -> tuple[str, str]:
     """Return the symbols of the law's variable and of its square."""
     return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
 
@@ -77,28 +77,28 @@ def equation(document: LawDocument) -> str:
     law = document.comparison.laws.get(name or "")
     if name == "logistic":  # includes the method paper, which compares no laws
         values = [document.params[p].value for p in LAWS[name].parameters]
-        return "" if None in values else _with(name, document, [v for v in values if v is not None])
+        return "" if None in values else _with_numbers(name, document, [v for v in values if v is not None])
     if name is None or law is None or not law.theta:
         return ""
-    theta, ends, n = law.theta, law.interval, SYMBOL_OF[document.axis]
+    theta, intervals, n = law.theta, law.interval, SYMBOL_OF[document.axis]
     if name == "constant":
-        around = f" ({interval([2**e for e in ends[0]])})" if ends else ""
-        return f"{n}* = {2 ** theta[0]:.3g}{around}"
+        suffix = f" ({interval([2**e for e in intervals[0]])})" if intervals else ""
+        return f"{n}* = {2 ** theta[0]:.3g}{suffix}"
     if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
-        around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
-        return f"{n}* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
+        suffix = f" (exponent, {interval([e * math.log10(2) for e in intervals[1]])})" if intervals else ""
+        return f"{n}* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{suffix}"
     form = LAWS[name]
-    return _with(
+    return _with_numbers(
         name, document, [form.natural.get(p, float)(t) for p, t in zip(form.parameters, theta, strict=True)]
     )
 
 
-def _with(law: str, document: LawDocument, values: Sequence[float]) -> str:
+def _with_numbers(law: str, document: LawDocument, values: Sequence[float]) -> str:
     """Return a law's equation with numbers for its parameters."""
     numbers = dict(zip(LAWS[law].parameters, map(signed, values), strict=True))
     names = "|".join(sorted(numbers, key=len, reverse=True))
     text = re.sub(rf"(?<!\w)({names})(?!\w)", lambda m: numbers[m[0]], LAWS[law].equation)
-    x, squared = _terms(document)
+    x, squared = _x_symbols(document)
     text = text.replace("n*", f"{SYMBOL_OF[document.axis]}*")
     return text.format(x=x, x2=squared).replace("+ −", "− ").replace("− −", "+ ")
 
@@ -106,7 +106,7 @@ def _with(law: str, document: LawDocument, values: Sequence[float]) -> str:
 Bools = NDArray[np.bool_]
 # Maps rows and a mask of used points to θ and fitted values.
 Fit = Callable[[NDArray[np.int64], Bools], tuple[Floats, Floats]]
-_ROUNDS = 12
+_MOST_ROUNDS = 12
 _LEAST_N = 1e-3
 _ROUNDING = 1e-9  # a law violates a bound only by more than this, in doublings
 _ALIKE = 1e-12  # losses that differ by less are equal; ties are common if most points are only bounds
@@ -162,11 +162,11 @@ class LawForm:
     turns: bool = False
 
 
-def _logistic_of(x: Floats, path: NStarPath, _: Floats) -> Floats:
+def _logistic_theta(x: Floats, path: NStarPath, _: Floats) -> Floats:
     return fit_logistic(x, path.log2_n, path.below, path.above).theta
 
 
-def _linear_of(x: Floats, path: NStarPath, weight: Floats) -> Floats:
+def _fit_linear(x: Floats, path: NStarPath, weight: Floats) -> Floats:
     """Fit the linear law with errors relative to n*, which to first order equal errors in log2 n*."""
     n = np.exp2(path.log2_n)
     return _polynomial(2, x, path, n, weight / n**2)
@@ -176,17 +176,17 @@ def _polynomial(terms: int, x: Floats, path: NStarPath, value: Floats, weights: 
     """Return θ of a polynomial with this number of terms, fitted by weighted least squares."""
     powers = x[:, None] ** np.arange(terms)
 
-    def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
-        weight = weights[rows] * used
+    def fit(draws: NDArray[np.int64], is_used: Bools) -> tuple[Floats, Floats]:
+        weight = weights[draws] * is_used
         normal = np.einsum("xp,dx,xq->dpq", powers, weight, powers)
         inverse = np.linalg.pinv(normal, hermitian=True)
-        theta = np.einsum("dpq,xq,dx->dp", inverse, powers, weight * value[rows])
+        theta = np.einsum("dpq,xq,dx->dp", inverse, powers, weight * value[draws])
         return theta, theta @ powers.T
 
-    return _one_sided(fit, value, path.below, path.above, weights)
+    return _fit_with_bounds(fit, value, path.below, path.above, weights)
 
 
-def _in_log2_n(terms: int) -> Callable[[Floats, NStarPath, Floats], Floats]:
+def _log2_polynomial(terms: int) -> Callable[[Floats, NStarPath, Floats], Floats]:
     def fit(x: Floats, path: NStarPath, weight: Floats) -> Floats:
         return _polynomial(terms, x, path, path.log2_n, np.broadcast_to(weight, path.log2_n.shape))
 
@@ -196,24 +196,24 @@ def _in_log2_n(terms: int) -> Callable[[Floats, NStarPath, Floats], Floats]:
 # In order of simplicity. To add a law, add an entry.
 LAWS: dict[str, LawForm] = {
     "constant": LawForm(
-        lambda x, t: np.repeat(t[:, :1], x.size, axis=1), _in_log2_n(1),
+        lambda x, t: np.repeat(t[:, :1], x.size, axis=1), _log2_polynomial(1),
         "n* = n0", ("n0",), "a constant {n}", {"n0": lambda v: 2**v}, contains=(),
     ),
     "power": LawForm(
-        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x), _in_log2_n(2),
+        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x), _log2_polynomial(2),
         "log2 n* = α + β {x}", ("α", "β"), "{n} doubling at a constant rate in {x}", rises=True,
     ),
     "linear": LawForm(
-        lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)), _linear_of,
+        lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)), _fit_linear,
         "n* = α + β {x}", ("α", "β"), "{n} linear in {x}", rises=True,
     ),
     "non-monotone": LawForm(
-        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _in_log2_n(3),
+        lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x), _log2_polynomial(3),
         "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ"), "log {n} quadratic in {x}",
         label="quadratic", contains=("constant", "power"), turns=True,  # the label does not imply a fall
     ),
     "logistic": LawForm(
-        lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]), _logistic_of,
+        lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]), _logistic_theta,
         "log2 n* = b + L / (1 + exp(−k ({x} − x0)))", ("b", "L", "k", "x0"), "a logistic in {x}",
         {"k": math.exp},
     ),
@@ -257,44 +257,44 @@ def fit_logistic(
     [3.0, 6.0, 7.0, 6.1]
     """
     span = float(np.ptp(x))
-    axes = [
+    search_ranges = [
         SearchRange(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
         SearchRange(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
     ]
-    nowhere = np.zeros(log2_n.shape, dtype=bool)
+    no_bounds = np.zeros(log2_n.shape, dtype=bool)
 
-    def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
-        s = varpro(x, log2_n[rows], used.astype(np.float64), "logistic", axes)
-        law = Logistic(s.low, s.slope, np.exp(s.shape[:, 0]), s.shape[:, 1], s.undetermined)
+    def fit(draws: NDArray[np.int64], is_used: Bools) -> tuple[Floats, Floats]:
+        fits = varpro(x, log2_n[draws], is_used.astype(np.float64), "logistic", search_ranges)
+        law = Logistic(fits.low, fits.slope, np.exp(fits.shape[:, 0]), fits.shape[:, 1], fits.undetermined)
         return np.stack([law.b, law.L, law.k, law.x0, law.on_bound], axis=1), law(x)
 
-    below, above = nowhere if below is None else below, nowhere if above is None else above
-    b, L, k, x0, on_bound = _one_sided(fit, log2_n, below, above, np.ones(log2_n.shape)).T
+    below, above = no_bounds if below is None else below, no_bounds if above is None else above
+    b, L, k, x0, on_bound = _fit_with_bounds(fit, log2_n, below, above, np.ones(log2_n.shape)).T
     return Logistic(b, L, k, x0, on_bound.astype(bool))
 
 
-def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floats) -> Floats:
+def _fit_with_bounds(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floats) -> Floats:
     """Return θ (D, P), fitted by least squares in which satisfied bounds have no loss.
 
     Violated bounds join the fit and satisfied bounds leave it until no bound changes.
     """
-    used = ~(below | above)
-    used |= ~used.any(axis=1, keepdims=True)  # if all points are bounds, start from their values
-    rows, least = np.arange(len(value)), np.full(len(value), np.inf)
+    is_used = ~(below | above)
+    is_used |= ~is_used.any(axis=1, keepdims=True)  # if all points are bounds, start from their values
+    draws, least_loss = np.arange(len(value)), np.full(len(value), np.inf)
     theta = np.empty(0)
-    for _ in range(_ROUNDS):
-        candidate, fitted = fit(rows, used[rows])
+    for _ in range(_MOST_ROUNDS):
+        candidate, fitted = fit(draws, is_used[draws])
         theta = theta if theta.size else candidate.copy()
-        over, under = fitted > value[rows] - _ROUNDING, fitted < value[rows] + _ROUNDING
-        kept = (below[rows] & (above[rows] | over)) | (above[rows] & under)
+        law_above, law_below = fitted > value[draws] - _ROUNDING, fitted < value[draws] + _ROUNDING
+        is_satisfied = (below[draws] & (above[draws] | law_above)) | (above[draws] & law_below)
         # The law of an outlying draw can have extreme values; its loss only has to stay finite.
-        off = np.clip(np.where(kept, 0.0, fitted - value[rows]), -1e100, 1e100)
-        loss = np.sum(weight[rows] * off**2, axis=1)
-        better = loss < least[rows] - _ALIKE
-        theta[rows[better]], least[rows[better]] = candidate[better], loss[better]
-        changed = (kept == used[rows]).any(axis=1) & ~kept.all(axis=1)
-        rows = rows[changed]
-        if not rows.size:
+        errors = np.clip(np.where(is_satisfied, 0.0, fitted - value[draws]), -1e100, 1e100)
+        loss = np.sum(weight[draws] * errors**2, axis=1)
+        is_better = loss < least_loss[draws] - _ALIKE
+        theta[draws[is_better]], least_loss[draws[is_better]] = candidate[is_better], loss[is_better]
+        changed = (is_satisfied == is_used[draws]).any(axis=1) & ~is_satisfied.all(axis=1)
+        draws = draws[changed]
+        if not draws.size:
             break
-        used[rows] = ~kept[changed]
+        is_used[draws] = ~is_satisfied[changed]
     return theta

@@ -21,7 +21,7 @@ from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Runs, Source, plain
 
-_WHOLE = "nothing"  # the value of ``without`` in runs of the complete recipe
+_COMPLETE = "nothing"  # the value of ``without`` in runs of the complete recipe
 
 
 @dataclass(frozen=True)
@@ -83,28 +83,28 @@ def compare_by(
     if by not in table.columns:
         raise DataError(f"by: {unknown('column', by, table.columns, 'there are')}")
     values = sorted({plain(value) for value in table[by].dropna()}, key=str)
-    named = {str(value): value for value in values}
+    value_of_text = {str(value): value for value in values}
     if base is None:
-        base = _WHOLE if _WHOLE in named else min(values, key=_order, default=_WHOLE)
+        base = _COMPLETE if _COMPLETE in value_of_text else min(values, key=_sort_key, default=_COMPLETE)
     text = shown(base, str)
-    if text not in named or len(values) < 2:
-        there = ", ".join(named)
-        raise InputError(f"base: found {text}; expected one of two or more values of {by}: {there}")
+    if text not in value_of_text or len(values) < 2:
+        choices = ", ".join(value_of_text)
+        raise InputError(f"base: found {text}; expected one of two or more values of {by}: {choices}")
 
     def of(value: Any) -> Runs:
         return source.select(rows_with(table, {by: value}).index)
 
-    base = named[text]
-    how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}
-    first = of(base)
+    base = value_of_text[text]
+    keywords: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "draws": draws, "seed": seed}
+    base_runs = of(base)
     comparisons = {
-        value: compare(first, of(value), metric, names=(str(base), str(value)), **how)
+        value: compare(base_runs, of(value), metric, names=(str(base), str(value)), **keywords)
         for value in values
         if value != base
     }
     return AxisComparison(by, base, comparisons)
 
 
-def _order(value: Any) -> tuple[float, str]:
+def _sort_key(value: Any) -> tuple[float, str]:
     """Sort numbers by value, before texts."""
     return (value if isinstance(value, int | float) else math.inf, str(value))

@@ -37,8 +37,8 @@ from isolaw.runs import ReadKeywords, Runs, Source
 
 _BUDGETS = 4
 _MOST_HELD_OUT = 5  # seeds: each is a fit
-FIXED = 16
-_SAME = 1e-6  # tolerance in comparisons of places, in doublings
+USUAL_N = 16
+_PLACE_TOLERANCE = 1e-6  # tolerance in comparisons of places, in doublings
 
 
 class RuleResult(TypedDict):
@@ -64,12 +64,12 @@ class BacktestResult(TypedDict):
     rules: dict[str, RuleResult]  #: results of ``isolaw`` and of each baseline
 
 
-class _Judged(NamedTuple):
+class _Judgement(NamedTuple):
     """A rule's choice and loss at each budget, and the law's error in n*."""
 
-    places: list[BatchShape]
+    shapes: list[BatchShape]
     loss: Floats
-    error: Floats
+    n_star_error: Floats
 
 
 @checked
@@ -111,30 +111,30 @@ def backtest(
     selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
-        accepted = f"a measured compute, {number(low)} to {number(high)}"
-        raise InputError(f"fit_below: found {number(fit_below)}; expected {accepted}")
+        expected = f"a measured compute, {number(low)} to {number(high)}"
+        raise InputError(f"fit_below: found {number(fit_below)}; expected {expected}")
     where = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
     seeds = sorted(set.intersection(*(set(c.seeds) for c in selection.configurations)))[:_MOST_HELD_OUT]
     splits = len(seeds) if len(seeds) > 1 else 1
-    judged: list[dict[str, _Judged]] = []
+    judgements: list[dict[str, _Judgement]] = []
     for training, judging in _splits(runs, seeds):
-        progress(len(judged) / splits)
-        after = select(judging, metric, eval_set, hold, where).configurations
-        _check_judged(after, budgets)
-        small = training.part(lambda table: table["compute"] <= fit_below)
-        selected = select(small, metric, eval_set, hold, where)
-        before = selected.configurations
-        if times_beyond(budgets[-1], [grid_entry(c) for c in before]) > FAR:
+        progress(len(judgements) / splits)
+        judges = select(judging, metric, eval_set, hold, where).configurations
+        _check_judges(judges, budgets)
+        small_runs = training.part(lambda table: table["compute"] <= fit_below)
+        small_selection = select(small_runs, metric, eval_set, hold, where)
+        small = small_selection.configurations
+        if times_beyond(budgets[-1], [grid_entry(c) for c in small]) > FAR:
             raise _no_allocation(fit_below, budgets)
         try:
-            law = fit_selection(small, selected, method, draws=draws, seed=seed, traced=False)
+            law = fit_selection(small_runs, small_selection, method, draws=draws, seed=seed, traced=False)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         predictions = [law.predict(float(c)) for c in budgets]
-        places = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(before, budgets)}
-        surface = estimate(after, 0, bounds=bounds(metric, after))
-        judged.append(_judge(predictions, surface, after, budgets, places))
+        choices = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(small, budgets)}
+        surface = estimate(judges, 0, bounds=bounds(metric, judges))
+        judgements.append(_judge(predictions, surface, judges, budgets, choices))
     return {
         "simulated": runs.select(selection.run_ids).simulated.json,
         "fit_below": float(fit_below),
@@ -142,15 +142,15 @@ def backtest(
         "held_out": "seed" if splits > 1 else "later checkpoints",
         "seeds": splits,
         "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
-        "rules": {rule: _summary(rule, judged) for rule in judged[0]},
+        "rules": {rule: _summary(rule, judgements) for rule in judgements[0]},
     }
 
 
-def _check_judged(configurations: list[Configuration], budgets: Floats) -> None:
+def _check_judges(configurations: list[Configuration], budgets: Floats) -> None:
     """Raise `Refused` unless the judging runs measured enough n at every budget."""
-    n = np.array([c.rollouts_per_problem for c in configurations])
-    covered = np.array([c.covers(budgets) for c in configurations])
-    if min(np.unique(n[reached]).size for reached in covered.T) < LEAST_CURVES:
+    n_values = np.array([c.rollouts_per_problem for c in configurations])
+    is_covered = np.array([c.covers(budgets) for c in configurations])
+    if min(np.unique(n_values[mask]).size for mask in is_covered.T) < LEAST_CURVES:
         raise Refused(
             "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
             "choices; run the smaller n for longer, or choose a smaller fit_below"
@@ -167,16 +167,16 @@ def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:
         return
     table = runs.table()
     for seed in seeds:
-        held = table["seed"] == seed
-        yield runs.select(table.index[~held]), runs.select(table.index[held])
+        is_held_out = table["seed"] == seed
+        yield runs.select(table.index[~is_held_out]), runs.select(table.index[is_held_out])
 
 
 def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:
-    allocations = [p.allocation for p in predictions]
-    chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in allocations if a is not None]
-    if len(chosen) < len(allocations):
+    allocations = [prediction.allocation for prediction in predictions]
+    shapes = [(a.problems_per_batch, a.rollouts_per_problem) for a in allocations if a is not None]
+    if len(shapes) < len(allocations):
         raise _no_allocation(fit_below, budgets)
-    return chosen
+    return shapes
 
 
 def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
@@ -186,28 +186,23 @@ def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
     )
 
 
-def _baselines(ready: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
+def _baselines(measured: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
     """Return what simple rules choose without a law (`isolaw.fits.rules`, the largest n, and a usual n).
 
     IsoFLOP chooses along the line of the best measured allocation.
     """
-    largest = max(ready, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
-    near = min(ready, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
-    rules = simple_rules(ready)
-    best = next(c for c in ready if c.key == rules.best)
-    chosen = {"largest n": largest, "best measured": best, f"n = {FIXED}": near}
-    out = {rule: [c.key] * budgets.size for rule, c in chosen.items()}
+    largest = max(measured, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
+    near = min(measured, key=lambda c: (abs(np.log2(c.rollouts_per_problem / USUAL_N)), c.problems_per_batch))
+    rules = simple_rules(measured)
+    best = next(c for c in measured if c.key == rules.best)
+    choice_of_rule = {"largest n": largest, "best measured": best, f"n = {USUAL_N}": near}
+    shapes = {rule: [c.key] * budgets.size for rule, c in choice_of_rule.items()}
     if rules.isoflop is not None:  # the measured configuration next to its choice
-        axis, levels = axis_of(ready), [rules.chosen(float(c))["isoflop"] for c in budgets]
-        kept = [c for c in ready if axis == "problems_per_batch" or _beside(c, best, ready)]
-        out["IsoFLOP"] = [min(kept, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
-    return out
-
-
-def _beside(c: Configuration, best: Configuration, ready: list[Configuration]) -> bool:
-    """Return whether a configuration differs from the best one only in n (and in B_p, if B is fixed)."""
-    fixed = np.unique([other.batch_rollouts for other in ready]).size == 1
-    return fixed or c.problems_per_batch == best.problems_per_batch
+        axis, levels = axis_of(measured), [rules.choices(float(c))["isoflop"] for c in budgets]
+        any_batch = axis == "problems_per_batch" or len({c.batch_rollouts for c in measured}) == 1
+        on_line = [c for c in measured if any_batch or c.problems_per_batch == best.problems_per_batch]
+        shapes["IsoFLOP"] = [min(on_line, key=lambda c: abs(np.log2(c.level(axis) / n))).key for n in levels]
+    return shapes
 
 
 def _judge(
@@ -215,48 +210,48 @@ def _judge(
     surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
-    places: dict[str, list[BatchShape]],
-) -> dict[str, _Judged]:
+    choices: dict[str, list[BatchShape]],
+) -> dict[str, _Judgement]:
     n = np.array([c.rollouts_per_problem for c in configurations])
-    between = [np.log2(triple)[::-1] for triple in places["isolaw"] if n.min() < triple[1] < n.max()]
-    judge = slices(surface, budgets, more=np.array(between) if between else None)
-    best = judge.reward[0].max(axis=1)
-    star = np.log2([p.n_star.value or np.nan for p in predictions])
-    error = star - judge.log2_n[judge.best[0]]
-    out = {}
-    for name, chosen in places.items():
-        at = [index for place in chosen if (index := _where(judge, place)) is not None]
-        if len(at) < len(chosen):
-            raise Refused(f"the runs that judge were not made near the choice of the rule {name!r}")
-        out[name] = _Judged(chosen, best - judge.reward[0, np.arange(budgets.size), at], error)
-    return out
+    between = [np.log2(shape)[::-1] for shape in choices["isolaw"] if n.min() < shape[1] < n.max()]
+    cut = slices(surface, budgets, more=np.array(between) if between else None)
+    best = cut.reward[0].max(axis=1)
+    log2_n_star = np.log2([prediction.n_star.value or np.nan for prediction in predictions])
+    n_error = log2_n_star - cut.log2_n[cut.best[0]]
+    result = {}
+    for rule, shapes in choices.items():
+        indices = [index for shape in shapes if (index := _index_of(cut, shape)) is not None]
+        if len(indices) < len(shapes):
+            raise Refused(f"the runs that judge were not made near the choice of the rule {rule!r}")
+        result[rule] = _Judgement(shapes, best - cut.reward[0, np.arange(budgets.size), indices], n_error)
+    return result
 
 
-def _where(judge: Slices, place: BatchShape) -> int | None:
+def _index_of(cut: Slices, shape: BatchShape) -> int | None:
     """Return the index of an allocation (B_p, n) in the slices, or None if the slices lack it.
 
     n is clipped to the measured range.
     """
-    b, n = np.log2(place)
-    held_b = b + n  # B, if it is fixed
-    n = float(np.clip(n, judge.log2_n.min(), judge.log2_n.max()))
-    if np.ptp(judge.log2_n + judge.log2_b) < _SAME < np.ptp(judge.log2_b):
-        b = held_b - n
-    distance = np.abs(judge.log2_n - n) + np.abs(judge.log2_b - b)
-    return int(distance.argmin()) if distance.min() < _SAME else None
+    b, n = np.log2(shape)
+    log2_batch = b + n  # B, if it is fixed
+    n = float(np.clip(n, cut.log2_n.min(), cut.log2_n.max()))
+    if np.ptp(cut.log2_n + cut.log2_b) < _PLACE_TOLERANCE < np.ptp(cut.log2_b):
+        b = log2_batch - n
+    distance = np.abs(cut.log2_n - n) + np.abs(cut.log2_b - b)
+    return int(distance.argmin()) if distance.min() < _PLACE_TOLERANCE else None
 
 
-def _summary(rule: str, judged: list[dict[str, _Judged]]) -> RuleResult:
-    loss, ours = (np.array([split[name].loss for split in judged]) for name in (rule, "isolaw"))
-    difference = (loss - ours).mean(axis=1)
+def _summary(rule: str, judgements: list[dict[str, _Judgement]]) -> RuleResult:
+    loss, isolaw_loss = (np.array([split[name].loss for split in judgements]) for name in (rule, "isolaw"))
+    difference = (loss - isolaw_loss).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
-    by_budget = zip(*(split[rule].places for split in judged), strict=True)
-    out: RuleResult = {
-        "allocations": [[list(place) for place in places] for places in by_budget],
+    by_budget = zip(*(split[rule].shapes for split in judgements), strict=True)
+    result: RuleResult = {
+        "allocations": [[list(shape) for shape in shapes] for shapes in by_budget],
         "loss": loss.mean(axis=0).tolist(),
         "mean_loss": float(loss.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
     if rule == "isolaw":
-        out["n_star_error"] = np.mean([split[rule].error for split in judged], axis=0).tolist()
-    return out
+        result["n_star_error"] = np.mean([split[rule].n_star_error for split in judgements], axis=0).tolist()
+    return result

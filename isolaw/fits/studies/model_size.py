@@ -49,7 +49,7 @@ _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
 _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
 # Of the solver.
-_BEYOND = 30.0  # how far N0 is searched below and above the sizes
+_N0_MARGIN = 30.0  # how far N0 is searched below and above the sizes
 _ITERATIONS, _GAIN, _MOST_DAMPED = 200, 1e-15, 1e8
 _MOST_DECADES = 100.0  # limit on the change of a fitted curve over a size's checkpoints
 _LN10, _TINY = float(np.log(10.0)), 1e-300
@@ -100,83 +100,83 @@ class SizeCurves:
         >>> SizeCurves.from_table(table, "data").sizes
         array([1., 3., 9.])
         """
-        losses = _checked(table, x, sources[0])
-        mean = losses.groupby(["model_size", "step"], as_index=False).agg(
+        losses = _numbers(table, x, sources[0])
+        means = losses.groupby(["model_size", "step"], as_index=False).agg(
             x=(x, "mean"), loss=("loss", "mean"), runs=("runs", "sum")
         )
-        sizes, of = np.unique(mean["model_size"].to_numpy(), return_inverse=True)
+        sizes, size_index = np.unique(means["model_size"].to_numpy(), return_inverse=True)
         if len(sizes) < _LEAST_SIZES:
             raise Refused(
                 f"model sizes {', '.join(f'{n:g}' for n in sizes)}: K(N) has two parameters, so "
                 f"{_LEAST_SIZES} sizes are needed. Add runs of other sizes"
             )
-        different = mean.groupby("model_size")["x"].nunique()
-        if different.min() < _LEAST_POINTS:
+        x_counts = means.groupby("model_size")["x"].nunique()
+        if x_counts.min() < _LEAST_POINTS:
             raise Refused(
-                f"N = {different.idxmin():g} has checkpoints at {different.min()} different {x}; "
+                f"N = {x_counts.idxmin():g} has checkpoints at {x_counts.min()} different {x}; "
                 f"{_LEAST_POINTS} are needed. Evaluate this size at more steps, or leave it out"
             )
-        deviations, freedom = _deviations(losses if runs is None else _checked(runs, x, sources[1]), x)
-        step, at, loss, count = (mean[name].to_numpy(np.float64) for name in ("step", "x", "loss", "runs"))
-        simulated = Simulated.among(Simulated.of_table(part) for part in (table, runs) if part is not None)
-        return cls(sizes, of, step, at, loss, count, deviations, freedom, x, simulated)
+        deviations, freedom = _deviations(losses if runs is None else _numbers(runs, x, sources[1]), x)
+        step, mean_x, loss, counts = (means[name].to_numpy(float) for name in ("step", "x", "loss", "runs"))
+        simulated = Simulated.among(Simulated.of_table(frame) for frame in (table, runs) if frame is not None)
+        return cls(sizes, size_index, step, mean_x, loss, counts, deviations, freedom, x, simulated)
 
 
-def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
+def _numbers(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
     """Return the required columns of a table as numbers: model_size, step, X, loss, run and runs."""
-    outcome = "loss" if "loss" in table.columns else "reward"
+    outcome_column = "loss" if "loss" in table.columns else "reward"
     positive = (0.0, np.inf, "neither", "a positive number")
-    accepted = dict.fromkeys(("model_size", "runs"), positive)
-    accepted |= dict.fromkeys(("step", x), (0.0, np.inf, "left", "a number, not negative"))
-    accepted[outcome] = (0.0, 1.0, "both", "a share from 0 to 1")
-    needed = ["model_size", "step", x, outcome] + ["runs"] * ("runs" in table.columns)
-    for name in needed:
+    allowed_ranges = dict.fromkeys(("model_size", "runs"), positive)
+    allowed_ranges |= dict.fromkeys(("step", x), (0.0, np.inf, "left", "a number, not negative"))
+    allowed_ranges[outcome_column] = (0.0, 1.0, "both", "a share from 0 to 1")
+    columns = ["model_size", "step", x, outcome_column] + ["runs"] * ("runs" in table.columns)
+    for name in columns:
         if name not in table.columns:
             text = unknown("column", "reward or loss" if name == "reward" else name, map(str, table.columns))
             raise DataError(
                 f"{source}: {text}; map it with " + option("columns", name, Placeholder("column"))
             )
-    out = table[needed].apply(pd.to_numeric, errors="coerce").astype(np.float64)
-    for name in needed:
-        low, high, ends, words = accepted[name]
-        good = out[name].between(low, high, ends)  # type: ignore[arg-type]
-        if not good.all():
-            row = f"{table.index.name or 'row'} {table.index[~good][0]}"
-            value = shown(str(table[name][~good].iloc[0]))
-            raise DataError(f"{source}: {row}: {name}: found {value}; expected {words}")
-    if outcome == "reward":
-        out["loss"] = 1.0 - out["reward"]
-    out["run"] = table["run"].astype(object) if "run" in table.columns else None
-    if "runs" not in out.columns:
-        out["runs"] = 1.0
-    named = out["run"].notna() | ("run" not in table.columns)
-    twice = out[named & out.duplicated(["model_size", "step", "run"], keep=False)]
-    if len(twice):
-        n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
+    numbers = table[columns].apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    for name in columns:
+        low, high, inclusive, expected = allowed_ranges[name]
+        is_valid = numbers[name].between(low, high, inclusive)  # type: ignore[arg-type]
+        if not is_valid.all():
+            row = f"{table.index.name or 'row'} {table.index[~is_valid][0]}"
+            value = shown(str(table[name][~is_valid].iloc[0]))
+            raise DataError(f"{source}: {row}: {name}: found {value}; expected {expected}")
+    if outcome_column == "reward":
+        numbers["loss"] = 1.0 - numbers["reward"]
+    numbers["run"] = table["run"].astype(object) if "run" in table.columns else None
+    if "runs" not in numbers.columns:
+        numbers["runs"] = 1.0
+    has_run_id = numbers["run"].notna() | ("run" not in table.columns)
+    repeats = numbers[has_run_id & numbers.duplicated(["model_size", "step", "run"], keep=False)]
+    if len(repeats):
+        n, step = repeats["model_size"].iloc[0], repeats["step"].iloc[0]
         raise DataError(
             f"{source}: N = {n:g} has several rows of step {step:g}; if they are from different runs, name "
             "the column of the runs: " + option("columns", "run", Placeholder("column"))
         )
-    return out[out[x] > 0]  # log X does not exist before the first step
+    return numbers[numbers[x] > 0]  # log X does not exist before the first step
 
 
 def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]], int]:
     """Return each run's e at the steps that all runs of its size share, and the degrees of freedom."""
-    out: list[tuple[Floats, Floats]] = []
+    deviations: list[tuple[Floats, Floats]] = []
     freedom = 0
-    for _, rows in table[table["run"].notna()].groupby("model_size"):
-        wide = rows.pivot(index="step", columns="run", values=["loss", x]).dropna()
-        runs = wide["loss"].shape[1]
-        if runs < 2 or len(wide) < _LEAST_POINTS:
+    for _, size_table in table[table["run"].notna()].groupby("model_size"):
+        shared_steps = size_table.pivot(index="step", columns="run", values=["loss", x]).dropna()
+        run_count = shared_steps["loss"].shape[1]
+        if run_count < 2 or len(shared_steps) < _LEAST_POINTS:
             continue
-        loss, log_x = wide["loss"].to_numpy(np.float64), np.log(wide[x].to_numpy(np.float64))
-        mean, at = loss.mean(axis=1), log_x.mean(axis=1)
-        along = np.polyfit(at, mean, 1)[0] * (log_x - at[:, None])
-        e = (loss - mean[:, None] - along) / np.sqrt(np.maximum(mean * (1 - mean), _LEAST_VARIANCE))[:, None]
-        steps = wide.index.to_numpy(np.float64)
-        out += [(steps, e[:, run]) for run in range(runs)]
-        freedom += runs - 1
-    return out, freedom
+        loss, log_x = shared_steps["loss"].to_numpy(np.float64), np.log(shared_steps[x].to_numpy(np.float64))
+        mean, mean_log_x = loss.mean(axis=1), log_x.mean(axis=1)
+        shift = np.polyfit(mean_log_x, mean, 1)[0] * (log_x - mean_log_x[:, None])
+        e = (loss - mean[:, None] - shift) / np.sqrt(np.maximum(mean * (1 - mean), _LEAST_VARIANCE))[:, None]
+        steps = shared_steps.index.to_numpy(np.float64)
+        deviations += [(steps, e[:, run]) for run in range(run_count)]
+        freedom += run_count - 1
+    return deviations, freedom
 
 
 def _shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
@@ -185,32 +185,32 @@ def _shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats
     ``fitted`` is the law's L at the P checkpoints. Some size needs several runs.
     """
     rng = np.random.default_rng(seed)
-    wider = inflation(curves.freedom, draws, rng)[:, None]
+    t_factor = inflation(curves.freedom, draws, rng)[:, None]
     scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
-    out = np.empty((draws, fitted.size))
-    for size in range(len(curves.sizes)):
-        step = curves.step[curves.of == size]
-        pairs = [_at_steps(step, *deviation) for deviation in curves.deviations]
-        within, beyond = (np.array(part) for part in zip(*pairs, strict=True))
-        h = rng.standard_normal((2, draws, len(pairs)))
-        out[:, curves.of == size] = h[0] @ within + h[1] @ beyond
-    return out * scale * wider
+    shifts = np.empty((draws, fitted.size))
+    for index in range(len(curves.sizes)):
+        steps = curves.step[curves.of == index]
+        deviation_pairs = [_deviations_at(steps, *deviation) for deviation in curves.deviations]
+        measured, mirrored = (np.array(deviations) for deviations in zip(*deviation_pairs, strict=True))
+        h = rng.standard_normal((2, draws, len(deviation_pairs)))
+        shifts[:, curves.of == index] = h[0] @ measured + h[1] @ mirrored
+    return shifts * scale * t_factor
 
 
-def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
-    """Return a run's deviations at ``step`` in two parts: measured values, and values mirrored at the ends.
+def _deviations_at(steps: Floats, run_steps: Floats, e: Floats) -> tuple[Floats, Floats]:
+    """Return a run's deviations at ``steps`` in two parts: measured values, and values mirrored at the ends.
 
     The parts are drawn independently, since equal errors at several steps would cancel in K.
     """
-    last = known.size - 1
-    before, after = known[0] - step, step - known[-1]
-    position = np.interp(step, known, np.arange(known.size))
-    position = np.where(before > 0, before / (known[1] - known[0]), position)
-    position = np.where(after > 0, last + after / (known[-1] - known[-2]), position)
+    last = run_steps.size - 1
+    gap_before, gap_after = run_steps[0] - steps, steps - run_steps[-1]
+    position = np.interp(steps, run_steps, np.arange(run_steps.size))
+    position = np.where(gap_before > 0, gap_before / (run_steps[1] - run_steps[0]), position)
+    position = np.where(gap_after > 0, last + gap_after / (run_steps[-1] - run_steps[-2]), position)
     index = np.rint(position).astype(np.int64) % (2 * last)
     values = e[np.where(index > last, 2 * last - index, index)]
-    measured = (before <= 0) & (after <= 0)
-    return np.where(measured, values, 0.0), np.where(measured, 0.0, values)
+    is_measured = (gap_before <= 0) & (gap_after <= 0)
+    return np.where(is_measured, values, 0.0), np.where(is_measured, 0.0, values)
 
 
 class _Fits(NamedTuple):
@@ -233,7 +233,7 @@ class SizeLaw:
     @cached_property
     def N0(self) -> Quantity:
         """The size at which K(N) is half of K_max, in the unit of N."""
-        at_zero = self.fits.log_n0 <= _bounds(self.curves.sizes)[0]
+        at_zero = self.fits.log_n0 <= _log_n0_bounds(self.curves.sizes)[0]
         quantity = self._if_saturating(np.where(at_zero, 0.0, np.exp(self.fits.log_n0)))
         return Quantity(0.0, quantity.interval, "upper_bound") if at_zero[0] else quantity
 
@@ -258,7 +258,7 @@ class SizeLaw:
         If the estimate of N0 is at the upper end of its search range, the quantity is unknown. If only draws
         are, it is a lower bound.
         """
-        values = np.where(self.fits.log_n0 >= _bounds(self.curves.sizes)[1], np.inf, values)
+        values = np.where(self.fits.log_n0 >= _log_n0_bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
         quantity = estimated(values)
@@ -286,12 +286,12 @@ class SizeLaw:
         for name, value in {"N": size, "X": x}.items():
             if not (np.isfinite(value) and value > 0):
                 raise InputError(f"{name}: found {value:g}; expected a positive number")
-        known = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
-        if known.size:
-            K, E = self.fits.K[:, known[0]], self.fits.E[:, known[0]]
+        fitted_index = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
+        if fitted_index.size:
+            K, E = self.fits.K[:, fitted_index[0]], self.fits.E[:, fitted_index[0]]
         else:
-            one = np.array([size])
-            K = _exponents(self.fits.kappa, self.fits.log_n0, one, self.curves.sizes[-1])[0][:, 0]
+            largest = self.curves.sizes[-1]
+            K = _exponents(self.fits.kappa, self.fits.log_n0, np.array([size]), largest)[0][:, 0]
             E = self._extrapolated(size, K, np.random.default_rng(seed))
         return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
 
@@ -303,21 +303,21 @@ class SizeLaw:
                 f"N = {size:g} was not fitted, and extrapolating E(N) needs {_LEAST_SIZES_FOR_E} sizes or "
                 f"more; found {S}. Add runs of another size, or a short run of this size"
             )
-        rows = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
-        inverse = np.linalg.pinv(rows.transpose(0, 2, 1) @ rows)
-        b = np.einsum("dij,dsj,ds->di", inverse, rows, self.fits.E)
-        scatter = np.sum((self.fits.E - np.einsum("dsi,di->ds", rows, b))[0] ** 2) / (S - 2)
-        new = np.stack([K, K * np.log10(size)], axis=1)
-        width = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new[0], inverse[0], new[0])))
-        epsilon = np.concatenate([[0.0], width * rng.standard_t(S - 2, len(K) - 1)])
-        return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
+        terms = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
+        inverse = np.linalg.pinv(terms.transpose(0, 2, 1) @ terms)
+        coefficients = np.einsum("dij,dsj,ds->di", inverse, terms, self.fits.E)
+        scatter = np.sum((self.fits.E - np.einsum("dsi,di->ds", terms, coefficients))[0] ** 2) / (S - 2)
+        new_terms = np.stack([K, K * np.log10(size)], axis=1)
+        deviation = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new_terms[0], inverse[0], new_terms[0])))
+        epsilon = np.concatenate([[0.0], deviation * rng.standard_t(S - 2, len(K) - 1)])
+        return np.asarray(np.einsum("di,di->d", new_terms, coefficients) + epsilon)
 
     def last_x(self, size: float) -> float:
         """Return the largest measured X of the nearest size, rescaled to ``size`` at equal tokens."""
         curves = self.curves
-        near = int(np.abs(np.log(curves.sizes / size)).argmin())
-        last = float(curves.x[curves.of == near].max())
-        return last * size / float(curves.sizes[near]) if curves.x_name == "compute" else last
+        nearest = int(np.abs(np.log(curves.sizes / size)).argmin())
+        largest_x = float(curves.x[curves.of == nearest].max())
+        return largest_x * size / float(curves.sizes[nearest]) if curves.x_name == "compute" else largest_x
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data, with every estimate as value, interval and status."""
@@ -335,7 +335,7 @@ class SizeLaw:
     @property
     def flags(self) -> list[Flag]:
         """The reasons for care with the fitted law."""
-        out, (low, high), text = [], _bounds(self.curves.sizes), ""
+        flags, (low, high), text = [], _log_n0_bounds(self.curves.sizes), ""
         if self.fits.log_n0[0] >= high:
             text = (
                 f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: the runs show no "
@@ -346,11 +346,11 @@ class SizeLaw:
         elif "lower_bound" in (self.N0.status, self.K_max.status):
             text = "N0 and K_max have no upper bound. Add runs of larger models, or more runs of each size"
         if text:
-            out.append(Flag(Code.UNSATURATED, text))
+            flags.append(Flag(Code.UNSATURATED, text))
         if not self.curves.freedom:
             text = "no size has two runs, so there are no intervals. Add the column run"
-            out.append(Flag(Code.ONE_SEED, text))
-        return out
+            flags.append(Flag(Code.ONE_SEED, text))
+        return flags
 
 
 @checked
@@ -367,9 +367,9 @@ def fit_sizes(curves: SizeCurves, draws: int = 400, seed: int = 0) -> SizeLaw:
     >>> round(law.K_max.value, 6), round(law.N0.value, 4)
     (0.15, 17.0)
     """
-    problem = _Problem(curves)
-    low, high = _bounds(curves.sizes)
-    estimate = problem.best(curves.loss[None], [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
+    least_squares = _Problem(curves)
+    low, high = _log_n0_bounds(curves.sizes)
+    estimate = least_squares.fit(curves.loss[None], [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
     kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
     if kappa <= _LEAST_EXPONENT:
         raise Refused(
@@ -377,18 +377,18 @@ def fit_sizes(curves: SizeCurves, draws: int = 400, seed: int = 0) -> SizeLaw:
         )
     if not draws or not curves.freedom:
         return SizeLaw(curves, estimate)
-    shift = _shifts(curves, problem.curve(estimate), draws, seed)
-    near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
-    drawn = problem.best(curves.loss + shift, [(kappa, v) for v in near])
-    return SizeLaw(curves, _Fits(*(np.concatenate(pair) for pair in zip(estimate, drawn, strict=True))))
+    shift = _shifts(curves, least_squares.fitted_loss(estimate), draws, seed)
+    starts = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
+    draw_fits = least_squares.fit(curves.loss + shift, [(kappa, v) for v in starts])
+    return SizeLaw(curves, _Fits(*(np.concatenate(pair) for pair in zip(estimate, draw_fits, strict=True))))
 
 
-def _bounds(sizes: Floats) -> tuple[float, float]:
+def _log_n0_bounds(sizes: Floats) -> tuple[float, float]:
     """Return the search range of ln N0.
 
     Below this range, all sizes have the same K within 3 %; above it, K ∝ N within 3 %.
     """
-    return float(np.log(sizes[0] / _BEYOND)), float(np.log(sizes[-1] * _BEYOND))
+    return float(np.log(sizes[0] / _N0_MARGIN)), float(np.log(sizes[-1] * _N0_MARGIN))
 
 
 def _exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tuple[Floats, Floats]:
@@ -398,7 +398,7 @@ def _exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> t
     return K, K * (n0 / (largest + n0) - n0 / (size + n0))
 
 
-class _At(NamedTuple):
+class _State(NamedTuple):
     """The model, residuals and derivatives at one (κ, ln N0)."""
 
     K: Floats
@@ -421,77 +421,77 @@ class _Problem:
     """
 
     def __init__(self, curves: SizeCurves) -> None:
-        count = np.bincount(curves.of).astype(np.float64)
+        checkpoint_counts = np.bincount(curves.of).astype(np.float64)
         log_x = np.log10(curves.x)
-        self.sizes, self.of = curves.sizes, curves.of
-        self.centre = np.bincount(curves.of, log_x) / count
-        self.z = log_x - self.centre[curves.of]
-        self.weight = 1.0 / count[curves.of]
-        self.steepest = _MOST_DECADES / np.abs(self.z).max()
-        self.first = np.searchsorted(curves.of, np.arange(count.size))
+        self.sizes, self.size_index = curves.sizes, curves.of
+        self.centre = np.bincount(curves.of, log_x) / checkpoint_counts
+        self.centred_log_x = log_x - self.centre[curves.of]
+        self.weight = 1.0 / checkpoint_counts[curves.of]
+        self.max_kappa = _MOST_DECADES / np.abs(self.centred_log_x).max()
+        self.first_index = np.searchsorted(curves.of, np.arange(checkpoint_counts.size))
 
-    def best(self, y: Floats, starts: Sequence[tuple[float, float]]) -> _Fits:
-        """Return the best fit to each row of L in ``y`` (D, P) over all ``starts`` of (κ, ln N0)."""
-        best = self._descend(y, *starts[0])
+    def fit(self, loss: Floats, starts: Sequence[tuple[float, float]]) -> _Fits:
+        """Return the best fit to each row of L in ``loss`` (D, P) over all ``starts`` of (κ, ln N0)."""
+        fits = self._descend(loss, *starts[0])
         for start in starts[1:]:
-            other = self._descend(y, *start)
-            better = other.sse < best.sse
-            pairs = zip(other, best, strict=True)
-            best = _Fits(*(np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in pairs))
-        return best
+            candidate = self._descend(loss, *start)
+            better = candidate.sse < fits.sse
+            pairs = zip(candidate, fits, strict=True)
+            fits = _Fits(*(np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in pairs))
+        return fits
 
-    def curve(self, fits: _Fits) -> Floats:
+    def fitted_loss(self, fits: _Fits) -> Floats:
         """Return the fitted loss L of the first fit at the P checkpoints."""
-        log_x = self.z + self.centre[self.of]
-        return np.asarray(10.0 ** np.clip(fits.E[0, self.of] - fits.K[0, self.of] * log_x, -100.0, 100.0))
+        K, E, centre = (values[self.size_index] for values in (fits.K[0], fits.E[0], self.centre))
+        return np.asarray(10.0 ** np.clip(E - K * (self.centred_log_x + centre), -100.0, 100.0))
 
     def _total(self, values: Floats) -> Floats:
         """Return the weighted sums over each size's checkpoints, as an array of shape (D, S)."""
-        return np.add.reduceat(self.weight * values, self.first, axis=1)
+        return np.add.reduceat(self.weight * values, self.first_index, axis=1)
 
-    def _at(self, y: Floats, kappa: Floats, log_n0: Floats) -> _At:
+    def _evaluate(self, loss: Floats, kappa: Floats, log_n0: Floats) -> _State:
         K, slope = _exponents(kappa, log_n0, self.sizes, self.sizes[-1])
-        power = 10.0 ** (-K[:, self.of] * self.z)
+        power = 10.0 ** (-K[:, self.size_index] * self.centred_log_x)
         norm = self._total(power * power)
-        linear = np.maximum(self._total(power * y) / norm, _TINY)
-        fitted = linear[:, self.of] * power
-        residual = fitted - y
-        moved = -_LN10 * self.z * fitted
-        jacobian = moved - power * (self._total(power * moved) / norm)[:, self.of]
-        return _At(K, slope, linear, residual, jacobian, (self.weight * residual**2).sum(axis=1))
+        linear = np.maximum(self._total(power * loss) / norm, _TINY)
+        fitted = linear[:, self.size_index] * power
+        residual = fitted - loss
+        fitted_slope = -_LN10 * self.centred_log_x * fitted
+        jacobian = fitted_slope - power * (self._total(power * fitted_slope) / norm)[:, self.size_index]
+        return _State(K, slope, linear, residual, jacobian, (self.weight * residual**2).sum(axis=1))
 
-    def _descend(self, y: Floats, kappa0: float, log_n0: float) -> _Fits:
-        low, high = _bounds(self.sizes)
-        kappa, v = np.full(len(y), kappa0), np.full(len(y), log_n0)
-        here, damping = self._at(y, kappa, v), np.full(len(y), 1e-3)
-        live = np.arange(len(y))
+    def _descend(self, loss: Floats, kappa_start: float, log_n0_start: float) -> _Fits:
+        low, high = _log_n0_bounds(self.sizes)
+        kappa, log_n0 = np.full(len(loss), kappa_start), np.full(len(loss), log_n0_start)
+        states, damping = self._evaluate(loss, kappa, log_n0), np.full(len(loss), 1e-3)
+        active = np.arange(len(loss))
         for _ in range(_ITERATIONS):
-            now = _At(*(part[live] for part in here))
-            curvature = self._total(now.jacobian**2)
-            pull = self._total(now.jacobian * now.residual)
-            along = _exponents(np.ones(live.size), v[live], self.sizes, self.sizes[-1])[0]  # ∂K/∂κ
-            g1, g2 = (pull * along).sum(axis=1), (pull * now.slope).sum(axis=1)
-            h11 = (curvature * along**2).sum(axis=1)
-            h12 = (curvature * along * now.slope).sum(axis=1)
-            h22 = (curvature * now.slope**2).sum(axis=1)
+            state = _State(*(values[active] for values in states))
+            curvature_k = self._total(state.jacobian**2)
+            gradient_k = self._total(state.jacobian * state.residual)
+            k_by_kappa = _exponents(np.ones(active.size), log_n0[active], self.sizes, self.sizes[-1])[0]
+            g1, g2 = (gradient_k * k_by_kappa).sum(axis=1), (gradient_k * state.slope).sum(axis=1)
+            h11 = (curvature_k * k_by_kappa**2).sum(axis=1)
+            h12 = (curvature_k * k_by_kappa * state.slope).sum(axis=1)
+            h22 = (curvature_k * state.slope**2).sum(axis=1)
             # The descent points outside the bound.
-            held = ((v[live] <= low) & (g2 > 0)) | ((v[live] >= high) & (g2 < 0))
-            g2, h12, h22 = np.where(held, 0, g2), np.where(held, 0, h12), np.where(held, 1, h22)
-            a, b = h11 * (1 + damping[live]) + _TINY, h22 * (1 + damping[live]) + _TINY
+            at_bound = ((log_n0[active] <= low) & (g2 > 0)) | ((log_n0[active] >= high) & (g2 < 0))
+            g2, h12, h22 = np.where(at_bound, 0, g2), np.where(at_bound, 0, h12), np.where(at_bound, 1, h22)
+            a, b = h11 * (1 + damping[active]) + _TINY, h22 * (1 + damping[active]) + _TINY
             det = np.maximum(a * b - h12**2, _TINY)
-            step, step_v = (b * g1 - h12 * g2) / det, (a * g2 - h12 * g1) / det
-            tried = np.clip(kappa[live] - step, -self.steepest, self.steepest)
-            tried_v = np.clip(v[live] - step_v, low, high)
-            there = self._at(y[live], tried, tried_v)
-            better = there.sse < now.sse
-            won, lost = live[better], live[~better]
-            kappa[won], v[won] = tried[better], tried_v[better]
-            for old, new in zip(here, there, strict=True):
-                old[won] = new[better]
-            damping[won] = np.maximum(damping[won] / 5, 1e-12)
-            damping[lost] *= 5
-            expected = step * g1 + step_v * g2
-            live = live[(expected > _GAIN * now.sse) & (damping[live] < _MOST_DAMPED)]
-            if not live.size:
+            step_kappa, step_log_n0 = (b * g1 - h12 * g2) / det, (a * g2 - h12 * g1) / det
+            new_kappa = np.clip(kappa[active] - step_kappa, -self.max_kappa, self.max_kappa)
+            new_log_n0 = np.clip(log_n0[active] - step_log_n0, low, high)
+            trial = self._evaluate(loss[active], new_kappa, new_log_n0)
+            is_better = trial.sse < state.sse
+            improved, worsened = active[is_better], active[~is_better]
+            kappa[improved], log_n0[improved] = new_kappa[is_better], new_log_n0[is_better]
+            for old, new in zip(states, trial, strict=True):
+                old[improved] = new[is_better]
+            damping[improved] = np.maximum(damping[improved] / 5, 1e-12)
+            damping[worsened] *= 5
+            expected_gain = step_kappa * g1 + step_log_n0 * g2
+            active = active[(expected_gain > _GAIN * state.sse) & (damping[active] < _MOST_DAMPED)]
+            if not active.size:
                 break
-        return _Fits(kappa, v, here.K, np.log10(here.linear) + here.K * self.centre, here.sse)
+        return _Fits(kappa, log_n0, states.K, np.log10(states.linear) + states.K * self.centre, states.sse)

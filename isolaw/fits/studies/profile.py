@@ -70,7 +70,7 @@ class Profile:
     @cached_property
     def theta(self) -> Floats:
         """The parameters with the highest likelihood, an array of shape (P,)."""
-        return self._best[1]
+        return self._maximum[1]
 
     def quantity(self, combination: Combination, limits: tuple[float, float] | None = None) -> Quantity:
         """Return a linear combination of parameters, with an interval whose ends are within ``limits``."""
@@ -78,7 +78,7 @@ class Profile:
         low, high = limits or (value - _FAR, value + _FAR)
         if self.freedom < LEAST_FREEDOM or not low < value < high:
             return Quantity(value, None, "not_identified")
-        ends = self._end(combination, value, low), self._end(combination, value, high)
+        ends = self._interval_end(combination, value, low), self._interval_end(combination, value, high)
         if ends == (None, None):
             return Quantity(value, None, "not_identified")
         status: Status = "ok"
@@ -88,33 +88,33 @@ class Profile:
 
     def p_value(self, fixed: Sequence[tuple[Combination, float]]) -> float:
         """Return the p-value of the hypothesis that combinations of parameters have the given values."""
-        ratio = 2 * max(self._constrained(fixed, self.theta)[0] - self._best[0], 0.0)
+        ratio = 2 * max(self._constrained(fixed, self.theta)[0] - self._maximum[0], 0.0)
         statistic = math.expm1(ratio / self.observations) * self.freedom / len(fixed)
         return float(fisher.sf(statistic, len(fixed), self.freedom))
 
     @cached_property
-    def _best(self) -> tuple[float, Floats]:
-        best = min((self._minimum(start) for start in self._starts), key=lambda optimum: optimum[0])
-        return self._minimum(best[1])  # BFGS can stop early; it begins again without its Hessian
+    def _maximum(self) -> tuple[float, Floats]:
+        best = min((self._minimise(start) for start in self._starts), key=lambda optimum: optimum[0])
+        return self._minimise(best[1])  # BFGS can stop early; it begins again without its Hessian
 
-    def _end(self, combination: Combination, value: float, edge: float) -> float | None:
-        """Return the value between the estimate and ``edge`` at which the likelihood becomes too low.
+    def _interval_end(self, combination: Combination, value: float, limit: float) -> float | None:
+        """Return the value between the estimate and ``limit`` at which the likelihood becomes too low.
 
-        Returns None if it is still high enough at ``edge``. The square root of twice the fall in log
+        Returns None if it is still high enough at ``limit``. The square root of twice the fall in log
         likelihood is nearly linear in the distance, so the secant method converges fast.
         """
         t = float(student.ppf((1 + LEVEL) / 2, self.freedom))
-        allowed = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
+        max_fall = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
         g = self._coefficients(combination)
-        farthest = abs(edge - value)
+        farthest = abs(limit - value)
         distance = min(t * math.sqrt(max(float(g @ self._inverse_hessian @ g), _CLOSE**2)), farthest)
         inside, outside, start = (0.0, 0.0), (farthest, math.inf), self.theta
         for _ in range(_TRIES):
             loss, theta = self._constrained(
-                [(combination, value + math.copysign(distance, edge - value))], start
+                [(combination, value + math.copysign(distance, limit - value))], start
             )
-            root_fall = math.sqrt(2 * max(loss - self._best[0], 0.0))
-            if root_fall >= allowed:
+            root_fall = math.sqrt(2 * max(loss - self._maximum[0], 0.0))
+            if root_fall >= max_fall:
                 outside = (distance, root_fall)
             elif distance >= farthest:
                 return None
@@ -123,23 +123,23 @@ class Profile:
             if outside[0] - inside[0] < _CLOSE:
                 break
             if math.isinf(outside[1]):
-                distance = min(distance * min(max(1.05 * allowed / max(root_fall, 0.1), 1.2), 4.0), farthest)
+                distance = min(distance * min(max(1.05 * max_fall / max(root_fall, 0.1), 1.2), 4.0), farthest)
             else:
-                share = (allowed - inside[1]) / (outside[1] - inside[1])
-                distance = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
-        return value + math.copysign((inside[0] + outside[0]) / 2, edge - value)
+                fraction = (max_fall - inside[1]) / (outside[1] - inside[1])
+                distance = inside[0] + min(max(fraction, 0.1), 0.9) * (outside[0] - inside[0])
+        return value + math.copysign((inside[0] + outside[0]) / 2, limit - value)
 
     def _coefficients(self, combination: Combination) -> Floats:
-        out = np.zeros(len(self._index))
+        coefficients = np.zeros(len(self._index))
         for name, weight in combination.items():
-            out[self._index[name]] = weight
-        return out
+            coefficients[self._index[name]] = weight
+        return coefficients
 
     def _constrained(self, fixed: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
         """Return the smallest loss with linear combinations fixed at the given values, and its θ."""
-        rows = np.array([self._coefficients(combination) for combination, _ in fixed])
-        nearest = start + np.linalg.pinv(rows) @ (np.array([value for _, value in fixed]) - rows @ start)
-        return self._minimum(nearest, np.linalg.svd(rows)[2][len(fixed) :].T)
+        g = np.array([self._coefficients(combination) for combination, _ in fixed])
+        nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in fixed]) - g @ start)
+        return self._minimise(nearest, np.linalg.svd(g)[2][len(fixed) :].T)
 
     @cached_property
     def _inverse_hessian(self) -> Floats:
@@ -152,26 +152,26 @@ class Profile:
         eigenvalues, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
         return np.asarray((vectors / np.maximum(eigenvalues, _LEAST_CURVATURE)) @ vectors.T)
 
-    def _minimum(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
+    def _minimise(self, start: Floats, directions: Floats | None = None) -> tuple[float, Floats]:
         """Return the smallest loss in the given directions from a start, and its θ.
 
         A parameter beyond its bounds is clipped, and its distance from the bounds increases the loss.
         """
         from scipy.optimize import minimize
 
-        free = np.eye(start.size) if directions is None else directions
+        basis = np.eye(start.size) if directions is None else directions
 
         def penalised(z: Floats) -> tuple[float, Floats]:
-            theta = start + free @ z
+            theta = start + basis @ z
             clipped = np.clip(theta, self._low, self._high)
-            beyond = theta - clipped
+            excess = theta - clipped
             value, slope = self._loss(clipped)
-            gradient = np.where(beyond == 0, slope, 2 * _PENALTY * beyond)
-            return value + _PENALTY * float(beyond @ beyond), free.T @ gradient
+            gradient = np.where(excess == 0, slope, 2 * _PENALTY * excess)
+            return value + _PENALTY * float(excess @ excess), basis.T @ gradient
 
         options: dict[str, Any] = {"maxiter": 400, "gtol": 1e-4}
         if directions is not None:
-            inverse = np.linalg.inv(free.T @ np.linalg.inv(self._inverse_hessian) @ free)
+            inverse = np.linalg.inv(basis.T @ np.linalg.inv(self._inverse_hessian) @ basis)
             options["hess_inv0"] = (inverse + inverse.T) / 2
-        optimum = minimize(penalised, np.zeros(free.shape[1]), jac=True, method="BFGS", options=options)
-        return float(optimum.fun), np.clip(start + free @ optimum.x, self._low, self._high)
+        optimum = minimize(penalised, np.zeros(basis.shape[1]), jac=True, method="BFGS", options=options)
+        return float(optimum.fun), np.clip(start + basis @ optimum.x, self._low, self._high)

@@ -33,7 +33,7 @@ from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import (
-    OF_THE_MACHINE,
+    MACHINE_ATTRIBUTES,
     Configuration,
     Floats,
     configurations_of,
@@ -44,11 +44,11 @@ from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Runs, Source, plain
 
-_Side = dict[BatchShape, Configuration]  # the configurations of one recipe, by (B_p, n)
-_WIDE = 10.0  # times the measured rewards: an interval that is wider says nothing about a reward
+_ByShape = dict[BatchShape, Configuration]  # the configurations of one recipe, by (B_p, n)
+_WIDEST_INTERVAL = 10.0  # times the measured rewards: an interval that is wider says nothing about a reward
 _FAR = 10.0  # multiple of the measured compute beyond which isolaw states no reward
 _LOGARITHMS = ("C_mid",)  # quantities that are averaged and subtracted in log (geometric means and ratios)
-_GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
+_BY_GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
 
 
 class TwoRecipes(NamedTuple):
@@ -72,8 +72,8 @@ class Contrast:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
-        places = [{"problems_per_batch": b, "rollouts_per_problem": n} for b, n in self.configurations]
-        return {"configurations": places, **{name: encoded(row._asdict()) for name, row in self.rows.items()}}
+        shapes = [{"problems_per_batch": b, "rollouts_per_problem": n} for b, n in self.configurations]
+        return {"configurations": shapes, **{name: encoded(row._asdict()) for name, row in self.rows.items()}}
 
 
 @dataclass(frozen=True)
@@ -164,45 +164,45 @@ def compare(
 
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
     flags = flags_of_simulated(Simulated.among([first.simulated, second.simulated]))
-    sides = [
-        _side(runs, metric, eval_set, name, flags) for runs, name in zip((first, second), names, strict=True)
+    recipes = [
+        _by_shape(*source, metric, eval_set, flags) for source in zip((first, second), names, strict=True)
     ]
-    keys = _common(sides, names, flags)
-    mine = [[side[key] for key in keys] for side in sides]
-    paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*mine, strict=True))
+    shapes = _common_shapes(recipes, names, flags)
+    matched = [[recipe[shape] for shape in shapes] for recipe in recipes]
+    paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*matched, strict=True))
     # If the recipes are paired, one random seed gives runs of the same seed the same weights in both recipes.
     with one_blas_thread():
         (samples_a, unit_a), (samples_b, unit_b) = (
             resample(configurations, "hill", draws, seed if paired else 2 * seed + i)
-            for i, configurations in enumerate(mine)
+            for i, configurations in enumerate(matched)
         )
     pairs = []
-    for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
+    for a, b, sample_a, sample_b in zip(*matched, samples_a, samples_b, strict=True):
         end = min(a.measured[1], b.measured[1])
         scale = bounds(metric, [a, b]), unit_of(metric, [a, b])
-        first_of, second_of = (
+        estimates_a, estimates_b = (
             foresee(c, sample, end, compute, seed, *scale) for c, sample in ((a, sample_a), (b, sample_b))
         )
-        pairs.append((first_of, second_of))
+        pairs.append((estimates_a, estimates_b))
     contrasts = [
-        Contrast([key], _known({name: _row(name, a[name], b[name]) for name in a}))
-        for key, (a, b) in zip(keys, pairs, strict=True)
+        Contrast([shape], _without_wide({name: _two_recipes(name, a[name], b[name]) for name in a}))
+        for shape, (a, b) in zip(shapes, pairs, strict=True)
     ]
-    unknown = [key for key, (a, b) in zip(keys, pairs, strict=True) if _gravest(a["A"], b["A"]) != "ok"]
-    if unknown:
-        flags.append(Flag(Code.STILL_RISING, f"the ceiling is not determined at {_listed(unknown)}"))
-    flags += _flags(mine, names, (unit_a, unit_b), paired)
-    facts = _facts(first, second)
+    rising = [shape for shape, (a, b) in zip(shapes, pairs, strict=True) if _gravest(a["A"], b["A"]) != "ok"]
+    if rising:
+        flags.append(Flag(Code.STILL_RISING, f"the ceiling is not determined at {_shape_list(rising)}"))
+    flags += _flags(matched, names, (unit_a, unit_b), paired)
+    facts = _differing_attributes(first, second)
     if "problem_set" in facts:
         text = "the problem sets differ, so ceilings may differ because of the problems or the recipe"
         flags.append(Flag(Code.OTHER_PROBLEMS, text))
     return RecipeComparison(
-        names, facts, metric, eval_set, compute, contrasts, Contrast(keys, _mean(pairs)), paired,
+        names, facts, metric, eval_set, compute, contrasts, Contrast(shapes, _mean_rows(pairs)), paired,
         (unit_a, unit_b), flags,
     )  # fmt: skip
 
 
-def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
+def _by_shape(runs: Runs, name: str, metric: str, eval_set: str, flags: list[Flag]) -> _ByShape:
     """Return the configurations of one recipe, and add flags about its runs."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
@@ -217,25 +217,25 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) 
     return {c.key: c for c in configurations}
 
 
-def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
-    keys = sorted(set(sides[0]) & set(sides[1]))
-    alone = [
-        f"only {name} has {_listed(only)}"
-        for name, side in zip(names, sides, strict=True)
-        if (only := sorted(set(side) - set(keys)))
+def _common_shapes(recipes: list[_ByShape], names: tuple[str, str], flags: list[Flag]) -> list[BatchShape]:
+    shapes = sorted(set(recipes[0]) & set(recipes[1]))
+    unmatched = [
+        f"only {name} has {_shape_list(own_shapes)}"
+        for name, recipe in zip(names, recipes, strict=True)
+        if (own_shapes := sorted(set(recipe) - set(shapes)))
     ]
-    if not keys:
+    if not shapes:
         raise Refused(
             f"the recipes share no (B_p, n) with 5 checkpoints "
-            f"({'; '.join(alone + [flag.text for flag in flags])}). "
+            f"({'; '.join(unmatched + [flag.text for flag in flags])}). "
             "Run one configuration with both recipes"
         )
-    flags += [Flag(Code.NOT_COMPARED, f"not compared: {text}") for text in alone]
-    return keys
+    flags += [Flag(Code.NOT_COMPARED, f"not compared: {text}") for text in unmatched]
+    return shapes
 
 
-def _listed(keys: list[BatchShape]) -> str:
-    return ", ".join(f"(B_p = {b}, n = {n})" for b, n in keys)
+def _shape_list(shapes: list[BatchShape]) -> str:
+    return ", ".join(f"(B_p = {b}, n = {n})" for b, n in shapes)
 
 
 def foresee(
@@ -252,58 +252,58 @@ def foresee(
     ``sample`` (1 + D, P) contains the deviations of the draws from the mean of the runs. ``end`` is the
     largest common compute.
     """
-    at, reward = c.checkpoints, c.mean + sample
-    whole = pooled(at, reward, c.runs_at[None], seed, bounds, unit)
-    hill = whole.fits["hill"]
+    compute, reward = c.checkpoints, c.mean + sample
+    curves = pooled(compute, reward, c.runs_at[None], seed, bounds, unit)
+    hill = curves.fits["hill"]
     assert isinstance(hill, Curves)
-    ceiling, known = whole.ceiling()
-    out = {"A": Foreseen(ceiling, "ok" if known else "not_identified")}
+    ceiling, is_determined = curves.ceiling()
+    estimates = {"A": Foreseen(ceiling, "ok" if is_determined else "not_identified")}
     status: Status = "not_identified" if hill.open_ended[0] else "ok"
     for name, values in hill.parameters().items():
         if name in ("B", "C_mid"):
-            out[name] = Foreseen(np.log(values) if name in _LOGARITHMS else values, status)
-    nothing = Foreseen(np.full(len(reward), np.nan), "refused")
-    out |= {"end": nothing, "predicted": nothing, "error": nothing}
-    if np.any(at <= end):
-        last = at[at <= end][-1]
-        out["end"] = Foreseen(reward[:, at == last][:, 0], "ok")
-        half = at <= last / 2
-        if enough_points(half.astype(np.float64)):
-            early = pooled(at[half], reward[:, half], c.runs_at[None, half], seed, bounds, unit)(last)
-            out["predicted"] = Foreseen(early, "ok")
-            out["error"] = Foreseen(early - out["end"].draws, "ok")
+            estimates[name] = Foreseen(np.log(values) if name in _LOGARITHMS else values, status)
+    refused = Foreseen(np.full(len(reward), np.nan), "refused")
+    estimates |= {"end": refused, "predicted": refused, "error": refused}
+    if np.any(compute <= end):
+        last_compute = compute[compute <= end][-1]
+        estimates["end"] = Foreseen(reward[:, compute == last_compute][:, 0], "ok")
+        early = compute <= last_compute / 2
+        if enough_points(early.astype(np.float64)):
+            early_fit = pooled(compute[early], reward[:, early], c.runs_at[None, early], seed, bounds, unit)
+            estimates["predicted"] = Foreseen(early_fit(last_compute), "ok")
+            estimates["error"] = Foreseen(estimates["predicted"].draws - estimates["end"].draws, "ok")
     if budget is not None:
-        stated = at[0] <= budget <= _FAR * at[-1]
-        out["reward"] = Foreseen(whole(budget), "ok" if stated else "not_identified")
-    return out
+        is_near_runs = compute[0] <= budget <= _FAR * compute[-1]
+        estimates["reward"] = Foreseen(curves(budget), "ok" if is_near_runs else "not_identified")
+    return estimates
 
 
-def _row(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
+def _two_recipes(name: str, first: Foreseen, second: Foreseen) -> TwoRecipes:
     difference = Foreseen(second.draws - first.draws, _gravest(first, second))
-    quantities = [_stated(e) for e in (first, second, difference)]
+    quantities = [_quantity_of(estimate) for estimate in (first, second, difference)]
     return TwoRecipes(*(q.through(math.exp) for q in quantities) if name in _LOGARITHMS else quantities)
 
 
-def _known(rows: dict[str, TwoRecipes]) -> dict[str, TwoRecipes]:
+def _without_wide(rows: dict[str, TwoRecipes]) -> dict[str, TwoRecipes]:
     """Return the rows, in which rewards with intervals far wider than the measured rewards are unknown.
 
     The curves of a metric without bounds, such as a score, can leave its ceiling open by orders of magnitude.
     """
-    measured = [abs(q.value) for q in rows["end"] if q.value is not None]
-    widest = _WIDE * max(measured, default=0.0) or math.inf
+    end_rewards = [abs(quantity.value) for quantity in rows["end"] if quantity.value is not None]
+    widest_interval = _WIDEST_INTERVAL * max(end_rewards, default=0.0) or math.inf
 
-    def stated(q: Quantity) -> Quantity:
-        low, high = q.interval or (0.0, 0.0)
-        wide = low is not None and high is not None and high - low > widest
-        return replace(q, interval=None, status="not_identified") if wide else q
+    def without_wide_interval(quantity: Quantity) -> Quantity:
+        low, high = quantity.interval or (0.0, 0.0)
+        is_wide = low is not None and high is not None and high - low > widest_interval
+        return replace(quantity, interval=None, status="not_identified") if is_wide else quantity
 
     return {
-        name: TwoRecipes(*map(stated, row)) if name in ("A", "reward", "predicted") else row
+        name: TwoRecipes(*map(without_wide_interval, row)) if name in ("A", "reward", "predicted") else row
         for name, row in rows.items()
     }
 
 
-def _stated(estimate: Foreseen) -> Quantity:
+def _quantity_of(estimate: Foreseen) -> Quantity:
     """Return the quantity, without an interval if every draw is at the same bound of the reward."""
     quantity = estimated(*estimate)
     if quantity.interval is not None and quantity.interval[0] == quantity.interval[1]:
@@ -312,59 +312,59 @@ def _stated(estimate: Foreseen) -> Quantity:
 
 
 def _gravest(*estimates: Foreseen) -> Status:
-    return max((e.status for e in estimates), key=_GRAVITY.index)
+    return max((estimate.status for estimate in estimates), key=_BY_GRAVITY.index)
 
 
-def _mean(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
+def _mean_rows(pairs: list[tuple[dict[str, Foreseen], dict[str, Foreseen]]]) -> dict[str, TwoRecipes]:
     """Average each quantity over the configurations in which it is determined for both recipes.
 
     If there is none, the average is over all configurations.
     """
     rows = {}
     for name in pairs[0][0]:
-        used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
-        used = used or [(a[name], b[name]) for a, b in pairs]
+        determined = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
+        determined = determined or [(a[name], b[name]) for a, b in pairs]
         means = [
-            Foreseen(np.mean([e.draws for e in group], axis=0), _gravest(*group))
-            for group in zip(*used, strict=True)
+            Foreseen(np.mean([estimate.draws for estimate in group], axis=0), _gravest(*group))
+            for group in zip(*determined, strict=True)
         ]
-        rows[name] = _row(name, *means)
-    return _known(rows)
+        rows[name] = _two_recipes(name, *means)
+    return _without_wide(rows)
 
 
 def _flags(
-    sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
+    recipes: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
 ) -> list[Flag]:
     """Return flags for the variation that the intervals leave out."""
-    out = []
-    for side, name, unit in zip(sides, names, units, strict=True):
+    flags = []
+    for configurations, name, unit in zip(recipes, names, units, strict=True):
         if unit == "block":
             text = f"{name}: one seed, so its intervals leave out the variation between runs"
-            out.append(Flag(Code.ONE_SEED, text))
+            flags.append(Flag(Code.ONE_SEED, text))
         elif unit == "lack of fit":
             text = (
                 f"{name}: one seed, so isolaw estimates the variation between runs from their scatter about "
                 "a smooth function of n"
             )
-            out.append(Flag(Code.ONE_SEED, text))
-        elif single := [c.label for c in side if c.runs == 1]:
-            text = f"{name}: one seed at {'; '.join(single)}; isolaw assumes the same variation as elsewhere"
-            out.append(Flag(Code.LONE_RUNS, text))
-    seeds = [{s for c in side for s in c.seeds} for side in sides]
+            flags.append(Flag(Code.ONE_SEED, text))
+        elif lone := [c.label for c in configurations if c.runs == 1]:
+            text = f"{name}: one seed at {'; '.join(lone)}; isolaw assumes the same variation as elsewhere"
+            flags.append(Flag(Code.LONE_RUNS, text))
+    seeds = [{s for c in configurations for s in c.seeds} for configurations in recipes]
     if not paired and "block" not in units and seeds[0] & seeds[1]:
-        out.append(Flag(Code.UNPAIRED, "the recipes share only some seeds, so isolaw does not pair the runs"))
-    return out
+        flags += [Flag(Code.UNPAIRED, "the recipes share only some seeds, so isolaw does not pair the runs")]
+    return flags
 
 
-def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
+def _differing_attributes(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
     """Return both values of each attribute in which the recipes differ."""
     attributes = [
         {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
-    skipped = ("problems_per_batch", "rollouts_per_problem", "seed", *OF_THE_MACHINE)
+    ignored = ("problems_per_batch", "rollouts_per_problem", "seed", *MACHINE_ATTRIBUTES)
     values = {
         name: (attributes[0].get(name), attributes[1].get(name))
         for name in attributes[0] | attributes[1]
-        if name not in skipped
+        if name not in ignored
     }
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

@@ -93,28 +93,28 @@ def retune(
             f"all runs have {name} = {plain(values[0])}; a sweep with grid.{name} = […] has several"
         )
     points = measured_points(runs, metric, eval_set).join(table[[name]], on="run_id")
-    rows, chosen, final = [], [], dict.fromkeys(values, -np.inf)
+    tables, chosen_rows, best_rewards = [], [], dict.fromkeys(values, -np.inf)
     for (b, n), group in points.groupby(_CONFIGURATION):
         label = f"B_p = {b}, n = {n}"
-        rewards = _shared(group, name, label)
-        last = rewards.groupby(level=name).mean().iloc[:, -1].fillna(-np.inf)
-        for value, reward in last.items():
-            final[value] = max(final[value], float(reward))
-        tuned = _tuned(rewards, name).stack().rename("value")
-        rows_of_group = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(
-            tuned, on=["seed", "step"], how="inner"
+        rewards = _shared_rewards(group, name, label)
+        end_rewards = rewards.groupby(level=name).mean().iloc[:, -1].fillna(-np.inf)
+        for value, reward in end_rewards.items():
+            best_rewards[value] = max(best_rewards[value], float(reward))
+        tuned_rewards = _tuned_rewards(rewards, name).stack().rename("value")
+        checkpoints = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(
+            tuned_rewards, on=["seed", "step"], how="inner"
         )
-        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in rows_of_group["seed"]]
-        rows.append(rows_of_group.assign(run_id=ids, eval_set=eval_set, metric=metric))
-        at_end = group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0]
-        best = last.idxmax()
-        edge = best in (last.index[0], last.index[-1])
-        chosen.append([b, n, int(at_end), plain(best), edge])
-    whole = pd.concat(rows, ignore_index=True)
-    common = _common_attributes(runs, name)
-    tuned_runs = Runs(whole, dict.fromkeys(whole["run_id"].unique(), common), runs.source, runs.notes)
-    table = pd.DataFrame(chosen, columns=[*_CONFIGURATION, "compute", name, "edge"])
-    return Retuned(tuned_runs, table, plain(max(final, key=lambda v: final[v])))
+        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in checkpoints["seed"]]
+        tables.append(checkpoints.assign(run_id=ids, eval_set=eval_set, metric=metric))
+        end_compute = group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0]
+        best = end_rewards.idxmax()
+        is_edge = best in (end_rewards.index[0], end_rewards.index[-1])
+        chosen_rows.append([b, n, int(end_compute), plain(best), is_edge])
+    tuned = pd.concat(tables, ignore_index=True)
+    attributes = _common_attributes(runs, name)
+    tuned_runs = Runs(tuned, dict.fromkeys(tuned["run_id"].unique(), attributes), runs.source, runs.notes)
+    table = pd.DataFrame(chosen_rows, columns=[*_CONFIGURATION, "compute", name, "edge"])
+    return Retuned(tuned_runs, table, plain(max(best_rewards, key=lambda v: best_rewards[v])))
 
 
 @dataclass(frozen=True)
@@ -155,22 +155,22 @@ def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLa
     `retune` and `isolaw.fit`.
     """
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-    others = {key: value for key, value in keywords["where"].items() if key != name}
-    tuned = retune(runs, metric, eval_set, name, others)
+    other_filters = {key: value for key, value in keywords["where"].items() if key != name}
+    tuned = retune(runs, metric, eval_set, name, other_filters)
     value = keywords["where"].get(name, tuned.best)
-    one = fit(runs, **{**keywords, "where": {**others, name: value}})
-    return RetunedLaws(name, value, one, fit(tuned.runs, **{**keywords, "where": others}), tuned)
+    fixed_law = fit(runs, **{**keywords, "where": {**other_filters, name: value}})
+    return RetunedLaws(name, value, fixed_law, fit(tuned.runs, **{**keywords, "where": other_filters}), tuned)
 
 
-def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
+def _shared_rewards(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     """Return the rewards of one configuration, with rows (value, seed) and one column per step.
 
     A reward is NaN unless all seeds have a reward at the same value and step. A value at which a run diverged
     thus cannot be chosen after that step.
     """
     if group.duplicated([name, "seed", "step"]).any():
-        way = option("where", "NAME", Placeholder("value"))
-        raise DataError(f"runs with {label} differ in more than {name}; choose among them with " + way)
+        example = option("where", "NAME", Placeholder("value"))
+        raise DataError(f"runs with {label} differ in more than {name}; choose among them with " + example)
     seeds = group["seed"].nunique()
     if seeds < 2:
         raise Refused(
@@ -178,27 +178,27 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
             "judges it on the others. Add a seed"
         )
     rewards = group.pivot(index=[name, "seed"], columns="step", values="value")
-    complete = rewards.notna().groupby(level=name).transform("sum") == seeds
-    shared = rewards.where(complete).dropna(axis="columns", how="all")
+    is_complete = rewards.notna().groupby(level=name).transform("sum") == seeds
+    shared = rewards.where(is_complete).dropna(axis="columns", how="all")
     if shared.empty:
         raise Refused(f"{label}: the seeds share no checkpoint at the same {name}")
     return shared
 
 
-def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
+def _tuned_rewards(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the reward of each seed (rows) at each step (columns), at the value that other seeds choose."""
     seeds = rewards.index.get_level_values("seed")
-    out = {}
+    reward_of_seed = {}
     for seed in seeds.unique():
-        others = rewards[seeds != seed].groupby(level=name).mean().fillna(-np.inf)
-        of_seed = rewards[seeds == seed].droplevel("seed").loc[others.index]
-        best = others.to_numpy().argmax(axis=0)
-        out[seed] = of_seed.to_numpy()[best, np.arange(best.size)]
-    return pd.DataFrame(out, index=rewards.columns).T.rename_axis(index="seed")
+        other_seeds = rewards[seeds != seed].groupby(level=name).mean().fillna(-np.inf)
+        this_seed = rewards[seeds == seed].droplevel("seed").loc[other_seeds.index]
+        best_row = other_seeds.to_numpy().argmax(axis=0)
+        reward_of_seed[seed] = this_seed.to_numpy()[best_row, np.arange(best_row.size)]
+    return pd.DataFrame(reward_of_seed, index=rewards.columns).T.rename_axis(index="seed")
 
 
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:
     """Return the attributes that have the same value in all runs, except the axis ``name``."""
-    every = list(runs.attributes.values())
-    first = every[0] if every else {}
-    return {k: v for k, v in first.items() if k != name and all(a.get(k) == v for a in every)}
+    attributes = list(runs.attributes.values())
+    first_run = attributes[0] if attributes else {}
+    return {k: v for k, v in first_run.items() if k != name and all(a.get(k) == v for a in attributes)}

@@ -146,58 +146,59 @@ def compare_shapes(
     ((0, 3), True, (400000.0, 400000.0))
     """
     if (compute is None) == (target is None):
-        given = "none" if compute is None else "both"
-        raise InputError(f"compare: found {given}; expected either compute or target")
+        found = "none" if compute is None else "both"
+        raise InputError(f"compare: found {found}; expected either compute or target")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {shown(target)}; expected a reward")
     a, b = shape_of(a), shape_of(b)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
-    selection = collapses.steady(select(runs, metric, eval_set, "nothing", where, few=True))
+    selection = collapses.without_collapses(select(runs, metric, eval_set, "nothing", where, allow_few=True))
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
-    steady = selection.configurations
-    check_near((a, b), steady)
-    unit = unit_of(metric, steady)
-    drawn = DrawnShapes(estimate(steady, draws, seed, bounds(metric, steady), unit), (a, b), steady)
-    runs_of = {c.key: c.runs for c in steady}
-    counts = runs_of.pop(a, 0), runs_of.pop(b, 0)
+    configurations = selection.configurations
+    check_near((a, b), configurations)
+    unit = unit_of(metric, configurations)
+    surface = estimate(configurations, draws, seed, bounds(metric, configurations), unit)
+    pair = DrawnShapes(surface, (a, b), configurations)
+    run_counts = {c.key: c.runs for c in configurations}
+    counts = run_counts.pop(a, 0), run_counts.pop(b, 0)
     common: dict[str, Any] = {
-        "shapes": (a, b), "runs": counts, "others": sum(runs_of.values()),
-        "metric": metric, "eval_set": eval_set, "tolerance": TOLERANCE * unit,
+        "shapes": (a, b), "runs": counts, "others": sum(run_counts.values()),
+        "metric": metric, "eval_set": eval_set, "tolerance": TOLERANCE * unit, "flags": flags,
     }  # fmt: skip
     if target is not None:
         asked = f"{metric} = {target:g}"
-        return ShapeComparison(**common, asked=asked, flags=flags, **_to_target(drawn, target, cost, flags))
+        return ShapeComparison(**common, asked=asked, **_target_fields(pair, target, cost, flags))
     assert compute is not None
-    budget = parse_budget(multiplied(parse_budget(compute), reached(steady)))
+    budget = parse_budget(multiplied(parse_budget(compute), reached(configurations)))
     if isinstance(budget, str):
         asked, seconds = budget, seconds_of(budget, cost)
         assert cost is not None  # `seconds_of` raises otherwise
-        steps = step_seconds(drawn, cost)
-        computes = seconds / steps * np.array([b * n for b, n in (a, b)])
-        at = float(computes[0, 0]), float(computes[0, 1])
-        rewards = drawn.rewards(at, flags) if len(steps) == 1 else drawn.at(computes, flags)
+        step_times = step_seconds(pair, cost)
+        computes = seconds / step_times * np.array([b * n for b, n in (a, b)])
+        run_compute = float(computes[0, 0]), float(computes[0, 1])
+        rewards = pair.rewards(run_compute, flags) if len(step_times) == 1 else pair.at_each(computes, flags)
     else:
-        at = budget, budget
-        asked, rewards = f"C = {number(budget)}", drawn.rewards(at, flags)
-    return ShapeComparison(**common, asked=asked, flags=flags, **_of_rewards(drawn, rewards, at))
+        run_compute = budget, budget
+        asked, rewards = f"C = {number(budget)}", pair.rewards(run_compute, flags)
+    return ShapeComparison(**common, asked=asked, **_reward_fields(pair, rewards, run_compute))
 
 
-def _of_rewards(drawn: DrawnShapes, rewards: Floats, at: tuple[float, float]) -> dict[str, Any]:
+def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, float]) -> dict[str, Any]:
     """Return the fields of a `ShapeComparison` that compares rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
-    some, tolerance = len(difference) > 1, TOLERANCE * drawn.surface.unit
+    has_draws, tolerance = len(difference) > 1, TOLERANCE * pair.surface.unit
     return {
         "quantity": "reward",
-        "compute": at,
+        "compute": compute,
         "a": estimated(rewards[:, 0]),
         "b": estimated(rewards[:, 1]),
         "difference": estimated(difference),
-        "probability": float(np.mean(difference[1:] > 0)) if some else None,
-        "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if some else None,
+        "probability": float(np.mean(difference[1:] > 0)) if has_draws else None,
+        "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if has_draws else None,
         "neither": None,
-        "further": further_runs(rewards[1:], drawn.run_variance(), at, tolerance) if some else None,
+        "further": further_runs(rewards[1:], pair.run_variance(), compute, tolerance) if has_draws else None,
     }
 
 
@@ -215,62 +216,63 @@ def further_runs(
     """
     covariance, c = np.cov(rewards.T), np.array([1.0, -1.0])
     mean = abs(float(c @ rewards.mean(axis=0)))
-    seen = c @ covariance
+    c_sigma = c @ covariance
     best: FurtherRuns | None = None
     for k_a in range(_MOST_RUNS + 1):
         for k_b in range(_MOST_RUNS + 1):
-            known = np.array([k_a, k_b]) > 0
-            noise = np.diag((variance / np.maximum([k_a, k_b], 1))[known])
-            within = covariance[np.ix_(known, known)] + noise
-            left = seen @ c - seen[known] @ np.linalg.solve(within, seen[known]) if known.any() else seen @ c
-            deviation = math.sqrt(max(float(left), 0.0))
-            better, equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
-            if better or equal:
-                further = FurtherRuns(k_a, k_b, compute, "better" if better else "equal")
+            has_runs = np.array([k_a, k_b]) > 0
+            noise = np.diag((variance / np.maximum([k_a, k_b], 1))[has_runs])
+            measured = covariance[np.ix_(has_runs, has_runs)] + noise
+            known = c_sigma[has_runs]
+            explained = known @ np.linalg.solve(measured, known) if has_runs.any() else 0.0
+            deviation = math.sqrt(max(float(c_sigma @ c - explained), 0.0))
+            is_better, is_equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
+            if is_better or is_equal:
+                further = FurtherRuns(k_a, k_b, compute, "better" if is_better else "equal")
                 if best is None or further.rollouts < best.rollouts:
                     best = further
                 break  # more runs of B cost more
     return best
 
 
-def _to_target(drawn: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
+def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
     """Return the fields of a `ShapeComparison` that compares the rollouts (or hours) to a reward."""
-    most = FAR * float(np.exp(drawn.until.min()))
-    compute, rewards = drawn.curves(most)
-    needed = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
+    max_c = FAR * float(np.exp(pair.log_ends.min()))
+    compute, rewards = pair.curves(max_c)
+    amounts = np.array([[_crossing(compute, curve, target) for curve in row] for row in rewards])
     unit: Literal["rollouts", "hours"] = "rollouts"
     if cost is not None:
         unit = "hours"
-        needed *= step_seconds(drawn, cost) / np.array([b * n for b, n in drawn.shapes]) / 3600
-    draws = needed[1:]
+        amounts *= step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
+    draws = amounts[1:]
     if not len(draws):
-        draws = needed
-    reached = np.isfinite(draws)
-    if not reached.any():
-        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(most)}")
-    if np.nanmax(np.where(np.isfinite(needed[0]), needed[0], 0.0)) > np.exp(drawn.until.min()) and not cost:
+        draws = amounts
+    is_reached = np.isfinite(draws)
+    if not is_reached.any():
+        raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(max_c)}")
+    if np.where(np.isfinite(amounts[0]), amounts[0], 0.0).max() > np.exp(pair.log_ends.min()) and not cost:
         flags.append(Flag(Code.EXTRAPOLATION, f"{target:g} is only reached past the compute of the runs"))
-    neither = ~reached.any(axis=1)
+    is_unreached = ~is_reached.any(axis=1)
     return {
         "quantity": unit,
         "compute": None,
-        "a": _censored(needed[0, 0], draws[:, 0]),
-        "b": _censored(needed[0, 1], draws[:, 1]),
-        "difference": _ratio(needed[0], draws[~neither]),
-        "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(needed) > 1 else None,
+        "a": _censored(amounts[0, 0], draws[:, 0]),
+        "b": _censored(amounts[0, 1], draws[:, 1]),
+        "difference": _ratio(amounts[0], draws[~is_unreached]),
+        "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(amounts) > 1 else None,
         "equal": None,
-        "neither": float(np.mean(neither)) if len(needed) > 1 else None,
+        "neither": float(np.mean(is_unreached)) if len(amounts) > 1 else None,
         "further": None,
     }
 
 
-def _ratio(needed: Floats, draws: Floats) -> Quantity:
+def _ratio(amounts: Floats, draws: Floats) -> Quantity:
     """Return the ratio A / B of the rollouts or hours that reach a reward.
 
     In draws in which only one configuration reaches the reward, the ratio is 0 or infinite.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        value, *logs = np.log(np.vstack([needed, draws]))[:, 0] - np.log(np.vstack([needed, draws]))[:, 1]
+        value, *logs = np.log(np.vstack([amounts, draws]))[:, 0] - np.log(np.vstack([amounts, draws]))[:, 1]
     return from_draws(value if math.isfinite(value) else float(np.median(logs)), logs).through(math.exp)
 
 
@@ -279,13 +281,13 @@ def _crossing(compute: Floats, curve: Floats, target: float) -> float:
 
     The curve is interpolated linearly in log C.
     """
-    at = int(np.argmax(curve >= target))
-    if curve[at] < target:
+    index = int(np.argmax(curve >= target))
+    if curve[index] < target:
         return math.inf
-    if at == 0:
+    if index == 0:
         return float(compute[0])
-    share = (target - curve[at - 1]) / (curve[at] - curve[at - 1])
-    return float(np.exp(np.log(compute[at - 1]) * (1 - share) + np.log(compute[at]) * share))
+    fraction = (target - curve[index - 1]) / (curve[index] - curve[index - 1])
+    return float(np.exp(np.log(compute[index - 1]) * (1 - fraction) + np.log(compute[index]) * fraction))
 
 
 def _censored(value: float, draws: Floats) -> Quantity:
@@ -293,8 +295,8 @@ def _censored(value: float, draws: Floats) -> Quantity:
 
     The quantity is a lower bound if both the estimate and the median draw are infinite.
     """
-    middle = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
-    if math.isfinite(middle):
-        return from_draws(middle, draws if len(draws) > 1 else ())
+    centre = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
+    if math.isfinite(centre):
+        return from_draws(centre, draws if len(draws) > 1 else ())
     low = float(np.quantile(draws, 0.05, method="inverted_cdf"))
     return Quantity(low, (low, None), "lower_bound") if 0 < low < math.inf else REFUSED

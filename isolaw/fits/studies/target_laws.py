@@ -68,37 +68,37 @@ class LrLaw(Encoded):
     @property
     def supported(self) -> list[str]:
         """The rules that the runs do not reject, in descending order of p-value."""
-        kept = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
-        return sorted(kept, key=lambda rule: -self.p_values[rule])
+        rules = [rule for rule, p in self.p_values.items() if p >= _NOT_REJECTED]
+        return sorted(rules, key=lambda rule: -self.p_values[rule])
 
 
 def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
     """Return the critical batch of each n and target, and flag the targets without one."""
-    out: list[CriticalBatch] = []
+    batches: list[CriticalBatch] = []
     for n in np.unique(data.rollouts):
-        at = data.rollouts == n
-        if np.unique(data.problems[at]).size < _LEAST_BATCHES:
+        has_n = data.rollouts == n
+        if np.unique(data.problems[has_n]).size < _LEAST_BATCHES:
             continue
-        part = data.of(at, np.asarray(data.reached[at].any(axis=0)))
-        known = np.unique(part.problems[part.reached.any(axis=1)]).size >= _LEAST_BATCHES
-        model = TargetModel(part, "critical") if known and part.targets.size else None
+        data_of_n = data.of(has_n, np.asarray(data.reached[has_n].any(axis=0)))
+        is_enough = np.unique(data_of_n.problems[data_of_n.reached.any(axis=1)]).size >= _LEAST_BATCHES
+        model = TargetModel(data_of_n, "critical") if is_enough and data_of_n.targets.size else None
         for j, target in enumerate(data.targets):
-            count = int(data.reached[at, j].sum())
-            if model is None or not count:
-                out.append(CriticalBatch(int(n), float(target), count, REFUSED, REFUSED, REFUSED))
+            reached = int(data.reached[has_n, j].sum())
+            if model is None or not reached:
+                batches.append(CriticalBatch(int(n), float(target), reached, REFUSED, REFUSED, REFUSED))
                 continue
-            i = int(np.flatnonzero(part.targets == target)[0])
-            quantities = (model.critical_batch(i), model.least_rollouts(i), model.least_steps(i))
-            out.append(CriticalBatch(int(n), float(target), count, *quantities))
-    missing = sorted({batch.target for batch in out if batch.problems_per_batch is REFUSED})
-    if missing:
-        listed = ", ".join(f"{level:g}" for level in missing)
-        text = f"too few B_p reach {listed} for a critical batch: choose a lower target, or run longer"
+            index = int(np.flatnonzero(data_of_n.targets == target)[0])
+            quantities = (model.critical_batch(index), model.least_rollouts(index), model.least_steps(index))
+            batches.append(CriticalBatch(int(n), float(target), reached, *quantities))
+    censored = sorted({batch.target for batch in batches if batch.problems_per_batch is REFUSED})
+    if censored:
+        targets = ", ".join(f"{level:g}" for level in censored)
+        text = f"too few B_p reach {targets} for a critical batch: choose a lower target, or run longer"
         flags.append(Flag(Code.CENSORED, text))
-    return tuple(out)
+    return tuple(batches)
 
 
-def rule_of_lr(data: TargetData) -> LrLaw | None:
+def fit_lr_law(data: TargetData) -> LrLaw | None:
     """Return the law of the best lr, from the model in which N of every (B_p, n) is free.
 
     Returns None if the data do not determine the law.
@@ -111,13 +111,13 @@ def rule_of_lr(data: TargetData) -> LrLaw | None:
     exponents = [
         tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
     ]
-    if all(of_target[len(of_target) // 2].interval is None for of_target in exponents if of_target):
+    if all(quantities[len(quantities) // 2].interval is None for quantities in exponents if quantities):
         return None
     assert reached.lr is not None
     choices = []
     for b, n in sorted({(int(b), int(n)) for b, n in zip(reached.problems, reached.rollouts, strict=True)}):
-        tried = reached.lr[(reached.problems == b) & (reached.rollouts == n)]
-        span = (float(tried.min()), float(tried.max()))
-        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), span) for t in reached.targets]
+        lr = reached.lr[(reached.problems == b) & (reached.rollouts == n)]
+        tried = (float(lr.min()), float(lr.max()))
+        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), tried) for t in reached.targets]
     targets = tuple(reached.targets.tolist())
     return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))

@@ -33,7 +33,7 @@ from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.metric import read_reward
 from isolaw.fits.selection import Floats, differing, measured_points, rows_with
 from isolaw.fits.studies.profile import LEAST_FREEDOM
-from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, rule_of_lr
+from isolaw.fits.studies.target_laws import CriticalBatch, LrLaw, critical_batches, fit_lr_law
 from isolaw.fits.studies.target_model import TargetData
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Source, full_names, plain
@@ -122,34 +122,34 @@ def to_target(
     >>> [row.problems_per_batch for row in result.rows], result.rows[0].reached
     ([4, 8, 16, 32], 2)
     """
-    runs, metric, eval_set, chosen = read_reward(runs, metric, eval_set, reading)
+    runs, metric, eval_set, metric_flags = read_reward(runs, metric, eval_set, reading)
     points = measured_points(runs, metric, eval_set)
     table = rows_with(
         runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())], full_names(where or {})
     )
-    flags = [*chosen, *(Flag(Code.AS_READ, note) for note in runs.notes)]
-    table = table.assign(lr=_lr(table))
-    recipes = _recipes(table, runs.source)
-    if recipes:
-        text = f"the runs differ in {', '.join(recipes)}; isolaw fits a level for each recipe"
+    flags = [*metric_flags, *(Flag(Code.AS_READ, note) for note in runs.notes)]
+    table = table.assign(lr=_trained_lr(table))
+    recipe_columns = _recipe_columns(table, runs.source)
+    if recipe_columns:
+        text = f"the runs differ in {', '.join(recipe_columns)}; isolaw fits a level for each recipe"
         flags.append(Flag(Code.BLOCKS, text))
-    table, curves = _curves(points, table, flags)
-    levels = _checked(targets, table, curves, metric)
-    reached_at = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
-    if not (reached_at > 0).any():
+    table, curves = _run_curves(points, table, flags)
+    levels = _target_levels(targets, table, curves, metric)
+    crossed_at = np.array([[crossing(*curve, level) for level in levels] for curve in curves])
+    if not (crossed_at > 0).any():
         highest = max(float(smoothed(*curve)[1][-1]) for curve in curves)
         raise Refused(
             f"{runs.source}: no run reaches {metric} = {min(levels):g} in two evaluations (the highest: "
             f"{highest:.3g}); choose a lower target, or run longer"
         )
-    ends = np.array([curve[0][-1] for curve in curves])
-    begun = np.array([curve[0][curve[0] > 0][0] for curve in curves])
-    data = _data(levels, reached_at, (begun, ends), table, recipes)
+    run_ends = np.array([curve[0][-1] for curve in curves])
+    run_starts = np.array([curve[0][curve[0] > 0][0] for curve in curves])
+    data = _target_data(levels, crossed_at, (run_starts, run_ends), table, recipe_columns)
     critical = critical_batches(data, flags)
-    law = rule_of_lr(data)
-    rows = _rows(data, table, recipes, cost)
+    lr_rule = fit_lr_law(data)
+    rows = _target_rows(data, table, recipe_columns, cost)
     flags[:0] = flags_of_simulated(runs.select(table.index).simulated)
-    return TargetStudy(metric, eval_set, tuple(levels), rows, critical, law, tuple(flags))
+    return TargetStudy(metric, eval_set, tuple(levels), rows, critical, lr_rule, tuple(flags))
 
 
 def lr_law(runs: Source, metric: str | None, eval_set: str | None, where: Mapping[str, Any]) -> LrLaw | None:
@@ -168,14 +168,14 @@ def smoothed(compute: Floats, reward: Floats) -> tuple[Floats, Floats, Floats]:
     """
     from scipy.optimize import isotonic_regression
 
-    around = range(-_AROUND_PEAK, _AROUND_PEAK + 1)
-    last = reward.size - 1
-    median = np.median([reward[np.clip(np.arange(reward.size) + i, 0, last)] for i in around], axis=0)
-    kept = slice(0, int(median.argmax()) + _AROUND_PEAK + 1)
-    compute, reward = compute[kept], reward[kept]
+    offsets = range(-_AROUND_PEAK, _AROUND_PEAK + 1)
+    last_index = reward.size - 1
+    median = np.median([reward[np.clip(np.arange(reward.size) + i, 0, last_index)] for i in offsets], axis=0)
+    until_peak = slice(0, int(median.argmax()) + _AROUND_PEAK + 1)
+    compute, reward = compute[until_peak], reward[until_peak]
     fit = isotonic_regression(reward)
-    size = np.diff(fit.blocks)
-    return np.add.reduceat(compute, fit.blocks[:-1]) / size, fit.x[fit.blocks[:-1]], size
+    sizes = np.diff(fit.blocks)
+    return np.add.reduceat(compute, fit.blocks[:-1]) / sizes, fit.x[fit.blocks[:-1]], sizes
 
 
 def crossing(compute: Floats, reward: Floats, target: float) -> float:
@@ -189,16 +189,16 @@ def crossing(compute: Floats, reward: Floats, target: float) -> float:
     >>> crossing(c, 0.5 + c / 100, 0.4)
     0.0
     """
-    centre, level, size = smoothed(compute, reward)
-    first = int(np.searchsorted(level, target))
-    if size[first:].sum() < _LEAST_ABOVE:
+    centres, levels, sizes = smoothed(compute, reward)
+    index = int(np.searchsorted(levels, target))
+    if sizes[index:].sum() < _LEAST_ABOVE:
         return math.nan
-    if first == 0:
+    if index == 0:
         return 0.0
-    return float(np.interp(target, level[first - 1 : first + 1], centre[first - 1 : first + 1]))
+    return float(np.interp(target, levels[index - 1 : index + 1], centres[index - 1 : index + 1]))
 
 
-def _lr(table: pd.DataFrame) -> Any:
+def _trained_lr(table: pd.DataFrame) -> Any:
     """Return the lr with which each run trained.
 
     If a sweep recorded the base lr, its rule ``lr_scaling`` scales this lr to the batch.
@@ -208,11 +208,11 @@ def _lr(table: pd.DataFrame) -> Any:
     lr = pd.to_numeric(table["lr"], errors="coerce").astype(np.float64)
     if "lr_scaling" not in table.columns:
         return lr
-    shapes = zip(table["problems_per_batch"], table["rollouts_per_problem"], table["lr_scaling"], strict=True)
-    return lr * [lr_ratio(b, n, str(rule)) if isinstance(rule, str) else 1.0 for b, n, rule in shapes]
+    rows = zip(table["problems_per_batch"], table["rollouts_per_problem"], table["lr_scaling"], strict=True)
+    return lr * [lr_ratio(b, n, str(rule)) if isinstance(rule, str) else 1.0 for b, n, rule in rows]
 
 
-def _recipes(table: pd.DataFrame, source: str) -> list[str]:
+def _recipe_columns(table: pd.DataFrame, source: str) -> list[str]:
     """Return the attributes in which the runs differ, other than B_p, n, lr and seed."""
     names = differing(table.drop(columns=["lr", "lr_scaling"], errors="ignore"))
     for name in names:
@@ -224,25 +224,25 @@ def _recipes(table: pd.DataFrame, source: str) -> list[str]:
     return names
 
 
-def _curves(
+def _run_curves(
     points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag]
 ) -> tuple[pd.DataFrame, list[tuple[Floats, Floats]]]:
     """Return the runs with enough evaluations, and their curves."""
-    of_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
-    few = [run_id for run_id in table.index if len(of_run[run_id]) < _LEAST_POINTS]
-    if few:
-        text = f"{len(few)} runs have fewer than {_LEAST_POINTS} evaluations, so isolaw leaves them out"
+    points_by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
+    short = [run_id for run_id in table.index if len(points_by_run[run_id]) < _LEAST_POINTS]
+    if short:
+        text = f"{len(short)} runs have fewer than {_LEAST_POINTS} evaluations, so isolaw leaves them out"
         flags.append(Flag(Code.LEFT_OUT, text))
-    table = table.drop(index=few)
+    table = table.drop(index=short)
     if table.empty:
         raise Refused(
             f"no run has {_LEAST_POINTS} evaluations; isolaw needs them to find when a run reaches a target"
         )
-    tables = [of_run[run_id] for run_id in table.index]
+    tables = [points_by_run[run_id] for run_id in table.index]
     return table, [(p["compute"].to_numpy(np.float64), p["value"].to_numpy(np.float64)) for p in tables]
 
 
-def _checked(
+def _target_levels(
     targets: Sequence[float] | None, table: pd.DataFrame, curves: list[tuple[Floats, Floats]], metric: str
 ) -> list[float]:
     """Return the targets in ascending order; raise unless each exceeds the reward at which runs begin."""
@@ -253,81 +253,83 @@ def _checked(
         top = float(tops.groupby(shapes).max().median())
         if not top > start:
             raise Refused(f"{metric} does not rise from {start:.3g}, so there is no target to reach")
-        return [float(f"{start + share * (top - start):.3g}") for share in _SHARES]
-    out = sorted({float(target) for target in targets})
-    wrong = [f"{level:g}" for level in out if not (math.isfinite(level) and level > start)]
-    if wrong or not out:
+        return [float(f"{start + fraction * (top - start):.3g}") for fraction in _SHARES]
+    levels = sorted({float(target) for target in targets})
+    invalid = [f"{level:g}" for level in levels if not (math.isfinite(level) and level > start)]
+    if invalid or not levels:
         raise InputError(
-            f"targets: found {', '.join(wrong) or 'nothing'}; expected rewards above {start:.3g}, where "
+            f"targets: found {', '.join(invalid) or 'nothing'}; expected rewards above {start:.3g}, where "
             f"the runs begin ({metric})"
         )
-    return out
+    return levels
 
 
-def _data(
+def _target_data(
     targets: list[float],
-    reached_at: Floats,
+    crossed_at: Floats,
     ends: tuple[Floats, Floats],
     table: pd.DataFrame,
-    recipes: list[str],
+    recipe_columns: list[str],
 ) -> TargetData:
-    reached, before = reached_at > 0, reached_at == 0
-    block = np.zeros(len(table), dtype=np.int64)
-    if recipes:  # the recipe of most runs first
-        names = table[recipes].astype(str).agg(" ".join, axis=1)
-        block = names.map({name: i for i, name in enumerate(names.value_counts().index)}).to_numpy()
+    is_reached, starts_above = crossed_at > 0, crossed_at == 0
+    bounds = np.where(starts_above, *(end[:, None] for end in ends))
+    recipe_index = np.zeros(len(table), dtype=np.int64)
+    if recipe_columns:  # the recipe of most runs first
+        names = table[recipe_columns].astype(str).agg(" ".join, axis=1)
+        recipe_index = names.map({name: i for i, name in enumerate(names.value_counts().index)}).to_numpy()
     lr = table["lr"].to_numpy(np.float64)
     return TargetData(
         np.array(targets),
-        np.log(np.where(reached, reached_at, np.maximum(np.where(before, *(e[:, None] for e in ends)), 1.0))),
-        reached,
+        np.log(np.where(is_reached, crossed_at, np.maximum(bounds, 1.0))),
+        is_reached,
         table["problems_per_batch"].to_numpy(np.float64),
         table["rollouts_per_problem"].to_numpy(np.float64),
         None if np.isnan(lr).any() else lr,
-        block,
-        before,
+        recipe_index,
+        starts_above,
     )
 
 
-def _rows(
+def _target_rows(
     data: TargetData,
     table: pd.DataFrame,
-    recipes: list[str],
+    recipe_columns: list[str],
     cost: Cost | None,
 ) -> tuple[TargetRow, ...]:
     """Return a row for each configuration and target, with the runs of a configuration pooled."""
-    keys = ["problems_per_batch", "rollouts_per_problem", "lr", *recipes]
-    number = table[keys].fillna(-1.0).astype(str).groupby(keys, sort=False).ngroup().to_numpy()
-    widths = [_repeats(data.log_rollouts[:, j], data.reached[:, j], number) for j in range(len(data.targets))]
-    out = []
-    for group in range(number.max() + 1):
-        at = number == group
-        first = table[at].iloc[0]
-        b, n = int(first["problems_per_batch"]), int(first["rollouts_per_problem"])
-        lr = None if math.isnan(first["lr"]) else float(first["lr"])
+    columns = ["problems_per_batch", "rollouts_per_problem", "lr", *recipe_columns]
+    group_of = table[columns].fillna(-1.0).astype(str).groupby(columns, sort=False).ngroup().to_numpy()
+    outcomes = zip(data.log_rollouts.T, data.reached.T, strict=True)
+    log_widths = [_log_half_width(log_rollouts, reached, group_of) for log_rollouts, reached in outcomes]
+    rows = []
+    for group in range(group_of.max() + 1):
+        in_group = group_of == group
+        first_run = table[in_group].iloc[0]
+        b, n = int(first_run["problems_per_batch"]), int(first_run["rollouts_per_problem"])
+        lr = None if math.isnan(first_run["lr"]) else float(first_run["lr"])
         for j, target in enumerate(data.targets):
-            reached = data.reached[at, j]
-            value = math.exp(data.log_rollouts[at, j].mean())
-            rollouts = Quantity(value, None, "ok" if reached.all() else "lower_bound")
-            own_width = widths[j]
-            if own_width is not None and reached.all():
-                width = math.exp(own_width / math.sqrt(at.sum()))
-                rollouts = Quantity(value, (value / width, value * width))
+            is_reached = data.reached[in_group, j]
+            value = math.exp(data.log_rollouts[in_group, j].mean())
+            rollouts = Quantity(value, None, "ok" if is_reached.all() else "lower_bound")
+            log_width = log_widths[j]
+            if log_width is not None and is_reached.all():
+                factor = math.exp(log_width / math.sqrt(in_group.sum()))
+                rollouts = Quantity(value, (value / factor, value * factor))
             steps = rollouts / (b * n)
             seconds = cost and cost.seconds(b, n, max(round(value / (b * n)), 1))
             spent = Spent(seconds, cost) if cost and seconds else None
-            recipe = {name: plain(first[name]) for name in recipes}
-            counts = (float(target), int(at.sum()), int(reached.sum()))
-            out.append(TargetRow(b, n, lr, recipe, *counts, rollouts, steps, spent))
-    return tuple(sorted(out, key=lambda row: (row.target, row.key, row.lr or 0.0, str(row.recipe))))
+            recipe = {name: plain(first_run[name]) for name in recipe_columns}
+            counts = (float(target), int(in_group.sum()), int(is_reached.sum()))
+            rows.append(TargetRow(b, n, lr, recipe, *counts, rollouts, steps, spent))
+    return tuple(sorted(rows, key=lambda row: (row.target, row.key, row.lr or 0.0, str(row.recipe))))
 
 
-def _repeats(log_rollouts: Floats, reached: Any, number: Any) -> float | None:
+def _log_half_width(log_rollouts: Floats, is_reached: Any, group_index: Any) -> float | None:
     """Return half the width of the 95 % interval of one run's log N, from repeated configurations.
 
     Returns None if there are too few repeated runs.
     """
-    groups = pd.Series(log_rollouts[reached]).groupby(number[reached])
+    groups = pd.Series(log_rollouts[is_reached]).groupby(group_index[is_reached])
     freedom = int((groups.size() - 1).sum())
     if freedom < LEAST_FREEDOM:
         return None

@@ -23,14 +23,14 @@ from isolaw.fits.surface.model import Kernels, Places, StructuralModel, model_of
 
 _STARTS = ((-1.0, 0.0), (0.7, 0.0), (-0.5, -1.0), (-0.5, 1.0))  # τ and c, in deviations of the prior
 _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the prior
-_SOON, _LONG = 20, 80  # optimiser steps from each start, and from the best result
+_FIRST_STEPS, _LAST_STEPS = 20, 80  # optimiser steps from each start, and from the best result
 _WIDEST = 1.5  # limit on the spread of an undetermined θ, in standard deviations of the prior
 _STEP = 0.02  # of the numerical second derivatives
 _DIGITS = 5  # of the mode, in standard deviations of the prior
 _CANDIDATES, _ROUNDS, _TAIL = 128, 4, 6  # draws of θ in a round, rounds, and degrees of freedom of proposals
 _ENOUGH, FEW = 30.0, 5.0  # effective draws of θ below which weights are flattened, and a law gets a flag
 _THETA = 32  # θ that are kept
-_PREDICTED = 2000  # fewest draws of a prediction; 400 draws do not determine the second digit of a loss
+_LEAST_DRAWS = 2000  # of a prediction; 400 draws do not determine the second digit of a loss
 _LEAST_VARIANCE = 1e-10
 
 
@@ -45,7 +45,7 @@ class Surface:
     seed: int  # seed of the draws
     effective: float  # effective number of draws of θ, before weights were flattened; 0 without draws
     unit: float = 1.0  # unit of the reward (`isolaw.fits.metric`)
-    _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
+    _solutions: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def places(self) -> Floats:
@@ -62,62 +62,63 @@ class Surface:
 
         A surface without draws is returned unchanged.
         """
-        size = self.of_draw.size
-        if not size:
+        draws = self.of_draw.size
+        if not draws:
             return self
-        out = replace(self, of_draw=np.tile(self.of_draw, -(-_PREDICTED // size)))
-        object.__setattr__(out, "_known", self._known)  # the same θ and observations
-        return out
+        surface = replace(self, of_draw=np.tile(self.of_draw, -(-_LEAST_DRAWS // draws)))
+        object.__setattr__(surface, "_solutions", self._solutions)  # the same θ and observations
+        return surface
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of the rewards at Q points.
 
         Returns an array of shape (1 + D, Q): the mean in row 0, then D draws.
         """
-        at, draws = self.model.at(log2_n, log2_b, np.log(compute)), self.of_draw.size
+        places, draws = self.model.locate(log2_n, log2_b, np.log(compute)), self.of_draw.size
         if not draws:
             return self.means(log2_n, log2_b, compute)[None]
-        among, used = self.model.among(at), np.unique(self.of_draw)
+        kernels, used = self.model.self_kernels(places), np.unique(self.of_draw)
         z = np.random.default_rng(self.seed).standard_normal((draws, log2_n.size))
-        out = np.zeros((1 + draws, log2_n.size))
+        totals = np.zeros((1 + draws, log2_n.size))
         with one_blas_thread():
-            given = each(lambda h: self._given(int(h), at, among), used, max(log2_n.size, self.model.y.size))
-            for h, (mean, root) in zip(used, given, strict=True):
-                rows = np.flatnonzero(self.of_draw == h)
-                out[1 + rows] = mean + z[rows] @ root.T
-                out[0] += mean * (rows.size / draws)
-        return self.model.link.rewards(self.model.centre + self.model.scale * out)
+            size = max(log2_n.size, self.model.y.size)
+            posteriors = each(lambda h: self._posterior_at(int(h), places, kernels), used, size)
+            for h, (mean, root) in zip(used, posteriors, strict=True):
+                of_theta = np.flatnonzero(self.of_draw == h)
+                totals[1 + of_theta] = mean + z[of_theta] @ root.T
+                totals[0] += mean * (of_theta.size / draws)
+        return self.model.link.rewards(self.model.centre + self.model.scale * totals)
 
     def means(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return the mean rewards at Q points (Q,), row 0 of `rewards`, in much less time."""
-        at = self.model.at(log2_n, log2_b, np.log(compute))
+        places = self.model.locate(log2_n, log2_b, np.log(compute))
         used, counts = np.unique(self.of_draw, return_counts=True) if self.of_draw.size else ([0], [1])
         with one_blas_thread():
-            of_theta = [self.model.posterior_mean(self.theta[h], at, self._solved(int(h))[1]) for h in used]
-        mean = np.average(of_theta, axis=0, weights=counts)
+            means = [self.model.posterior_mean(self.theta[h], places, self._solve(int(h))[1]) for h in used]
+        mean = np.average(means, axis=0, weights=counts)
         return self.model.link.rewards(self.model.centre + self.model.scale * mean)
 
-    def _solved(self, h: int) -> tuple[Floats, Floats]:
+    def _solve(self, h: int) -> tuple[Floats, Floats]:
         """Return the root of the observations' covariance K given θ_h, and K⁻¹ y."""
-        if h not in self._known:
-            covariance, left = self.model.observed(self.theta[h])
+        if h not in self._solutions:
+            covariance, residual = self.model.data_covariance(self.theta[h])
             covariance[np.diag_indices_from(covariance)] += 1e-9 * covariance.max()
             root = np.linalg.cholesky(covariance)
-            self._known[h] = np.asarray(root), np.asarray(cho_solve((root, True), left))
-        return self._known[h]
+            self._solutions[h] = np.asarray(root), np.asarray(cho_solve((root, True), residual))
+        return self._solutions[h]
 
-    def _given(self, h: int, at: Places, among: Kernels) -> tuple[Floats, Floats]:
+    def _posterior_at(self, h: int, places: Places, own_kernels: Kernels) -> tuple[Floats, Floats]:
         """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
-        root, alpha = self._solved(h)
-        mean, across, covariance = self.model.predicted(self.theta[h], at, among)
-        half = solve_triangular(root, across.T, lower=True, check_finite=False)
+        root, alpha = self._solve(h)
+        mean, cross, covariance = self.model.prior_at(self.theta[h], places, own_kernels)
+        half = solve_triangular(root, cross.T, lower=True, check_finite=False)
         covariance -= half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
         try:
-            return mean + across @ alpha, np.asarray(np.linalg.cholesky(covariance))
+            return mean + cross @ alpha, np.asarray(np.linalg.cholesky(covariance))
         except np.linalg.LinAlgError:
-            value, vector = np.linalg.eigh(covariance)
-            return mean + across @ alpha, vector * np.sqrt(np.maximum(value, 0.0))
+            eigenvalues, eigenvectors = np.linalg.eigh(covariance)
+            return mean + cross @ alpha, eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
 
 def estimate(
@@ -137,11 +138,11 @@ def estimate(
         mode = _mode(model)
         if not draws:
             return Surface(model, mode, mode[None], np.empty(0, dtype=np.int64), seed, 0.0, unit)
-        theta, weights, effective = _posterior(model, mode, seed)
-    kept = (np.arange(_THETA) + 0.5) / _THETA
-    which = np.minimum(np.searchsorted(np.cumsum(weights), kept), len(theta) - 1)
-    used, of_kept = np.unique(which, return_inverse=True)
-    return Surface(model, mode, theta[used], of_kept[np.arange(draws) % _THETA], seed, effective, unit)
+        theta, weights, effective = _sample_posterior(model, mode, seed)
+    quantiles = (np.arange(_THETA) + 0.5) / _THETA
+    indices = np.minimum(np.searchsorted(np.cumsum(weights), quantiles), len(theta) - 1)
+    used, theta_index = np.unique(indices, return_inverse=True)
+    return Surface(model, mode, theta[used], theta_index[np.arange(draws) % _THETA], seed, effective, unit)
 
 
 def _mode(model: StructuralModel) -> Floats:
@@ -161,8 +162,8 @@ def _mode(model: StructuralModel) -> Floats:
 
     starts = np.zeros((len(_STARTS), centre.size))
     starts[:, [model.names.index("tau"), model.names.index("critical")]] = _STARTS
-    optima = each(lambda z: search(z, _SOON), starts, model.y.size)
-    z = search(min(optima, key=lambda optimum: optimum[0])[1], _LONG)[1]
+    optima = each(lambda z: search(z, _FIRST_STEPS), starts, model.y.size)
+    z = search(min(optima, key=lambda optimum: optimum[0])[1], _LAST_STEPS)[1]
     # A Newton step removes what remains of the search's path, which differs between processors.
     root = _root(model, z)
     polished = z - root @ root @ loss(z)[1]
@@ -176,15 +177,15 @@ def _root(model: StructuralModel, z: Floats) -> Floats:
     The symmetric root is the same on every processor, unlike eigenvectors' signs and order.
     """
     centre, unit = model.prior.T
-    beside = z + _STEP * np.concatenate([np.eye(z.size), -np.eye(z.size)])
-    around = each(lambda z: model.loss_and_slope(centre + unit * z), beside, model.y.size)
-    slopes = np.array([slope * unit for _, slope in around])
+    neighbours = z + _STEP * np.concatenate([np.eye(z.size), -np.eye(z.size)])
+    evaluations = each(lambda z: model.loss_and_slope(centre + unit * z), neighbours, model.y.size)
+    slopes = np.array([slope * unit for _, slope in evaluations])
     hessian = (slopes[: z.size] - slopes[z.size :]) / (2 * _STEP)
-    value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
-    return np.asarray((vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T)
+    eigenvalues, eigenvectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    return np.asarray((eigenvectors / np.sqrt(np.maximum(eigenvalues, _WIDEST**-2))) @ eigenvectors.T)
 
 
-def _posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[Floats, Floats, float]:
+def _sample_posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[Floats, Floats, float]:
     """Draw θ and return the draws (H, P), their weights (H,), and their effective number.
 
     The effective number is 1 / Σ w² (Kish). The weights are capped at √H times their mean, and flattened,
@@ -194,35 +195,35 @@ def _posterior(model: StructuralModel, mode: Floats, seed: int) -> tuple[Floats,
     mean, size = (mode - centre) / unit, mode.size
     root = _root(model, mean)
     rng = np.random.default_rng(seed)
-    drawn, logs = np.empty((0, size)), np.empty(0)
+    draws, logs = np.empty((0, size)), np.empty(0)
     weights, effective = np.empty(0), 0.0
     for _ in range(_ROUNDS):
-        half = rng.standard_normal((_CANDIDATES // 2, size))
-        half *= np.sqrt(_TAIL / rng.chisquare(_TAIL, len(half)))[:, None]
-        e = np.concatenate([half, -half])
-        z = mean + e @ root.T
-        density = -0.5 * (_TAIL + size) * np.log1p(np.sum(e**2, axis=1) / _TAIL)
+        half_noise = rng.standard_normal((_CANDIDATES // 2, size))
+        half_noise *= np.sqrt(_TAIL / rng.chisquare(_TAIL, len(half_noise)))[:, None]
+        noise = np.concatenate([half_noise, -half_noise])
+        z = mean + noise @ root.T
+        density = -0.5 * (_TAIL + size) * np.log1p(np.sum(noise**2, axis=1) / _TAIL)
         density += lgamma((_TAIL + size) / 2) - float(np.linalg.slogdet(root)[1])
         logs = np.append(logs, -np.array(each(model.loss, centre + unit * z, model.y.size)) - density)
-        drawn = np.vstack([drawn, z])
-        weights = _capped(logs)
+        draws = np.vstack([draws, z])
+        weights = _capped_weights(logs)
         effective = 1 / float(weights @ weights)
         if effective > 2 * _ENOUGH:
             break
-        mean = weights @ drawn
-        away = drawn - mean
-        share = effective / (effective + size)  # few draws hardly determine a covariance
-        spread = share * (away.T * weights) @ away + (1 - share) * root @ root.T
-        root = np.asarray(np.linalg.cholesky(spread))
+        mean = weights @ draws
+        deviations = draws - mean
+        fraction = effective / (effective + size)  # few draws hardly determine a covariance
+        covariance = fraction * (deviations.T * weights) @ deviations + (1 - fraction) * root @ root.T
+        root = np.asarray(np.linalg.cholesky(covariance))
     for power in np.linspace(0.9, 0.1, 9) if effective < _ENOUGH else ():
-        weights = _capped(power * logs)
+        weights = _capped_weights(power * logs)
         if weights @ weights <= 1 / _ENOUGH:
             break
-    return centre + unit * drawn, weights, effective
+    return centre + unit * draws, weights, effective
 
 
-def _capped(logs: Floats) -> Floats:
+def _capped_weights(log_weights: Floats) -> Floats:
     """Return normalised weights from their logarithms, each at most √H times their mean (Ionides 2008)."""
-    weights = np.exp(logs - logs.max())
+    weights = np.exp(log_weights - log_weights.max())
     weights = np.minimum(weights, weights.mean() * np.sqrt(weights.size))
     return np.asarray(weights / weights.sum())

@@ -68,9 +68,9 @@ _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a ru
 _BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
 _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
-_FAR = 40.0  # largest |log x|
+_MOST_LOG_X = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
-_ADDED = ("common", "seed", "run", "drift", "noise")
+_UNIT_TERMS = ("common", "seed", "run", "drift", "noise")
 
 
 def _matern(distance: Floats) -> Floats:
@@ -98,8 +98,8 @@ class Link:
     @classmethod
     def of(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
         """Return the link of rewards of this unit. It bends less if all rewards are near a bound."""
-        near = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
-        return cls(*bounds, _BEND * unit if near <= 0 else min(_BEND * unit, near / 10))
+        distance = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
+        return cls(*bounds, _BEND * unit if distance <= 0 else min(_BEND * unit, distance / 10))
 
     def rewards(self, z: Floats) -> Floats:
         """Return g(z)."""
@@ -171,192 +171,192 @@ class StructuralModel:
 
     def __init__(self, observations: Observations, start: Start, link: Link) -> None:
         self.observations, self.start, self.link = observations, start, link
-        o = observations
-        z, slope = link.inverse(o.reward)
-        self.plane = varies_in_batch(o.log2_n, o.log2_b)
-        self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
-        trend = link.inverse(o.trend)[0]
+        data = observations
+        z, slope = link.inverse(data.reward)
+        self.is_plane = varies_in_batch(data.log2_n, data.log2_b)
+        self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in data.places.T)
+        trend = link.inverse(data.trend)[0]
         # The rise so far, but not less than half of the differences between all observations.
         self.scale = max(float(np.ptp(trend)), float(np.ptp(z)) / 2, _LEAST_SCALE * link.bend)
         self.centre = float(trend.max())
         self.y = (z - self.centre) / self.scale
         self.slope = slope / self.scale
-        self.first, self.end = float(o.t.min()), float(o.t.max())
+        self.begin, self.end = float(data.t.min()), float(data.t.max())
         self.mean, self.deviation = self._linear(trend[0])
-        absent = set() if np.ptp(o.log2_b) else {"across"}
-        if o.seed_variance == 0:
-            absent.add("seed")
-        freedom = max(np.unique(o.run_seed).size - 1, 1)  # the standard error of a log standard deviation:
+        unused = set() if np.ptp(data.log2_b) else {"across"}
+        if data.seed_variance == 0:
+            unused.add("seed")
+        freedom = max(np.unique(data.run_seed).size - 1, 1)  # the standard error of a log standard deviation:
         priors = PRIORS | {"seed": (0.0, float(np.sqrt(polygamma(1, freedom / 2)) / 2))}
-        self.names = [name for name in priors if name not in absent]
+        self.names = [name for name in priors if name not in unused]
         self.prior = np.array([priors[name] for name in self.names])
-        self.points = self._points(o.log2_n, o.log2_b, o.t)
+        self.points = self._points(data.log2_n, data.log2_b, data.t)
         self.kernels = self._kernels(self.points, self.points)
 
-    def _linear(self, first: float) -> tuple[Floats, Floats]:
+    def _linear(self, first_trend: float) -> tuple[Floats, Floats]:
         """Return the prior mean and standard deviation of R0, A0 to A2 (to A5 on a plane), and s0."""
-        at, error = first, _START
+        start, error = first_trend, _START
         if self.start.reward is not None and self.start.error is not None:
-            at = float(self.link.inverse(np.array([self.start.reward]))[0][0])
+            start = float(self.link.inverse(np.array([self.start.reward]))[0][0])
             error = max(self.start.error / self.scale, _STEP_0)
-        rows = [((at - self.centre) / self.scale, error), *CEILINGS]
-        if self.plane:
-            rows += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
-        mean, deviation = np.array([*rows, SLOPES[0]]).T
+        moments = [((start - self.centre) / self.scale, error), *CEILINGS]
+        if self.is_plane:
+            moments += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
+        mean, deviation = np.array([*moments, SLOPES[0]]).T
         return mean, deviation
 
     def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
         u, v = log2_n - self.middle[0], log2_b - self.middle[1]
-        terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.plane else [])]
+        terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.is_plane else [])]
         return _Points(u, v, t, np.maximum(t - self.end, 0.0), np.stack(terms, axis=1))
 
     def _kernels(self, a: _Points, b: _Points) -> Kernels:
         du = np.abs(a.u[:, None] - b.u)
-        dv = np.abs(a.v[:, None] - b.v) if self.plane else np.zeros_like(du)
-        near = np.exp(-np.hypot(du, dv) / _ALIKE)
-        walked = np.minimum(*(np.maximum(t - self.first, 0.0) for t in (a.t[:, None], b.t)))
-        slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * near
-        return Kernels(walked, _matern(du / _SMOOTH) * _matern(dv / _SMOOTH), walked * near, slopes)
+        dv = np.abs(a.v[:, None] - b.v) if self.is_plane else np.zeros_like(du)
+        closeness = np.exp(-np.hypot(du, dv) / _ALIKE)
+        walk = np.minimum(*(np.maximum(t - self.begin, 0.0) for t in (a.t[:, None], b.t)))
+        slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * closeness
+        return Kernels(walk, _matern(du / _SMOOTH) * _matern(dv / _SMOOTH), walk * closeness, slopes)
 
-    def named(self, theta: Floats) -> dict[str, float]:
-        """Return θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
+    def by_name(self, theta: Floats) -> dict[str, float]:
+        """Return p: θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
         centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
         return centres | dict(zip(self.names, theta.tolist(), strict=True))
 
-    def _log_x(self, p: dict[str, float], a: _Points) -> tuple[Floats, Floats, Floats, Floats]:
+    def _log_x(self, p: dict[str, float], points: _Points) -> tuple[Floats, Floats, Floats, Floats]:
         """Return log x at Q points, and b, ũ and log(1 + 2^(ũ − c)), of which it consists.
 
         τ is relative to the middle of the grid.
         """
-        across, c, b = a.u + p["across"] * a.v, p["critical"], np.exp(p["b"] + p["b_u"] * a.u)
-        past = np.logaddexp(0, _LN2 * (across - c)) - np.logaddexp(0, -_LN2 * c)
-        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * across + (1 - p["kappa"]) * past
-        return b * (a.t - log_tau), b, across, past
+        batch, c, b = points.u + p["across"] * points.v, p["critical"], np.exp(p["b"] + p["b_u"] * points.u)
+        excess = np.logaddexp(0, _LN2 * (batch - c)) - np.logaddexp(0, -_LN2 * c)
+        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * batch + (1 - p["kappa"]) * excess
+        return b * (points.t - log_tau), b, batch, excess
 
-    def _learnt(self, p: dict[str, float], a: _Points) -> Floats:
+    def _learnt(self, p: dict[str, float], points: _Points) -> Floats:
         """Return F at Q points."""
-        x, w = np.exp(np.clip(self._log_x(p, a)[0], -_FAR, _FAR)), np.exp(p["w"])
+        x, w = np.exp(np.clip(self._log_x(p, points)[0], -_MOST_LOG_X, _MOST_LOG_X)), np.exp(p["w"])
         return np.asarray(-np.expm1(-np.log1p(w * x) / w))
 
-    def _learnt_slopes(self, p: dict[str, float], a: _Points) -> dict[str, Floats]:
+    def _learnt_slopes(self, p: dict[str, float], points: _Points) -> dict[str, Floats]:
         """Return the derivatives of F at Q points with respect to its parameters."""
-        log_x, b, across, past = self._log_x(p, a)
+        log_x, b, batch, excess = self._log_x(p, points)
         c = p["critical"]
-        beyond = expit(_LN2 * (across - c))  # τ grows with the batch beyond c
+        above_critical = expit(_LN2 * (batch - c))  # τ grows with the batch beyond c
         slopes = {
             "tau": -b,
-            "kappa": -b * (_LN2 * across - past),
-            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - beyond),
-            "across": -b * _LN2 * a.v * (p["kappa"] + (1 - p["kappa"]) * beyond),
+            "kappa": -b * (_LN2 * batch - excess),
+            "critical": -b * (1 - p["kappa"]) * _LN2 * (expit(-_LN2 * c) - above_critical),
+            "across": -b * _LN2 * points.v * (p["kappa"] + (1 - p["kappa"]) * above_critical),
             "b": log_x,
-            "b_u": log_x * a.u,
+            "b_u": log_x * points.u,
         }
-        x, w = np.exp(np.clip(log_x, -_FAR, _FAR)), np.exp(p["w"])
-        left = np.exp(-np.log1p(w * x) / w)  # 1 − F
-        of_log_x = np.where(np.abs(log_x) < _FAR, left * x / (1 + w * x), 0.0)
-        out = {name: of_log_x * slope for name, slope in slopes.items()}
-        return out | {"w": left * (x / (1 + w * x) - np.log1p(w * x) / w)}
+        x, w = np.exp(np.clip(log_x, -_MOST_LOG_X, _MOST_LOG_X)), np.exp(p["w"])
+        unlearnt = np.exp(-np.log1p(w * x) / w)  # 1 − F
+        log_x_slope = np.where(np.abs(log_x) < _MOST_LOG_X, unlearnt * x / (1 + w * x), 0.0)
+        learnt_slopes = {name: log_x_slope * slope for name, slope in slopes.items()}
+        return learnt_slopes | {"w": unlearnt * (x / (1 + w * x) - np.log1p(w * x) / w)}
 
     @staticmethod
-    def _design(learnt: Floats, a: _Points) -> Floats:
+    def _design(learnt: Floats, points: _Points) -> Floats:
         """Return the coefficients of R0, the A and s0 in the reward, of shape (Q, 5 or 8)."""
-        return np.column_stack([1 - learnt, learnt[:, None] * a.terms, a.past])
+        return np.column_stack([1 - learnt, learnt[:, None] * points.terms, points.past])
 
     def _variance(self, p: dict[str, float]) -> Floats:
         """Return the prior variances of R0, the A and s0, of shape (5,) or (8,)."""
-        out = self.deviation**2
-        out[2:-1] *= np.exp(2 * p["ceilings"])
-        return out
+        variance = self.deviation**2
+        variance[2:-1] *= np.exp(2 * p["ceilings"])
+        return variance
 
     @staticmethod
-    def _across(p: dict[str, float], k: Kernels, learnt: Floats, others: Floats) -> Floats:
+    def _discrepancy(p: dict[str, float], kernels: Kernels, learnt: Floats, other_learnt: Floats) -> Floats:
         """Return the covariance of F (δ1 + δ2), given F at both sets of points."""
-        out = np.exp(2 * p["smooth"]) * k.smooth
-        out += np.exp(2 * p["walk"]) * k.walk
-        out *= others
-        out *= learnt[:, None]
-        return np.asarray(out)
+        covariance = np.exp(2 * p["smooth"]) * kernels.smooth
+        covariance += np.exp(2 * p["walk"]) * kernels.walk
+        covariance *= other_learnt
+        covariance *= learnt[:, None]
+        return np.asarray(covariance)
 
     @cached_property
-    def _added(self) -> Floats:
+    def _unit_covariances(self) -> Floats:
         """Return the covariances of δ0 and of each kind of noise per unit of their sizes, (5, O, O)."""
-        o = self.observations
-        apart, scaled = np.abs(o.t[:, None] - o.t), self.slope[:, None] * self.slope
-        shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
-        of_runs = scaled * self.scale**2 * (o.combined @ o.combined.T)
-        looks = (o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)) @ o.combined.T
+        data = self.observations
+        distance, unit_scale = np.abs(data.t[:, None] - data.t), self.slope[:, None] * self.slope
+        by_seed = data.combined @ np.eye(data.run_seed.max() + 1)[data.run_seed]
+        run_covariance = unit_scale * self.scale**2 * (data.combined @ data.combined.T)
+        noise_covariance = (data.combined / np.maximum(data.counts[:, data.bin].T, 1.0)) @ data.combined.T
         return np.array([
             self.kernels.common,
-            o.seed_variance * scaled * (1 + _matern(apart / _SEED)) / 2 * (shared @ shared.T),
-            of_runs,
-            of_runs * np.exp(-apart / _DRIFT),
-            scaled * self.scale**2 * looks * (o.bin[:, None] == o.bin),
+            data.seed_variance * unit_scale * (1 + _matern(distance / _SEED)) / 2 * (by_seed @ by_seed.T),
+            run_covariance,
+            run_covariance * np.exp(-distance / _DRIFT),
+            unit_scale * self.scale**2 * noise_covariance * (data.bin[:, None] == data.bin),
         ])  # fmt: skip
 
-    def observed(self, theta: Floats) -> tuple[Floats, Floats]:
+    def data_covariance(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return the covariance of the observations given θ, and their distance from the prior mean.
 
         Both are in units of ``scale``, of shape (O, O) and (O,).
         """
-        p, k = self.named(theta), self.kernels
+        p, kernels = self.by_name(theta), self.kernels
         learnt = self._learnt(p, self.points)
         design = self._design(learnt, self.points)
-        out = np.tensordot([np.exp(2 * p[name]) for name in _ADDED], self._added, 1)
-        out += k.slopes
-        out += (design * self._variance(p)) @ design.T
-        out += self._across(p, k, learnt, learnt)
-        np.einsum("oo->o", out)[:] += _JITTER
-        return out, self.y - design @ self.mean
+        covariance = np.tensordot([np.exp(2 * p[name]) for name in _UNIT_TERMS], self._unit_covariances, 1)
+        covariance += kernels.slopes
+        covariance += (design * self._variance(p)) @ design.T
+        covariance += self._discrepancy(p, kernels, learnt, learnt)
+        np.einsum("oo->o", covariance)[:] += _JITTER
+        return covariance, self.y - design @ self.mean
 
-    def at(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
-        """Return Q points as `predicted` takes them, with all that does not depend on θ."""
+    def locate(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
+        """Return Q points as `prior_at` takes them, with all that does not depend on θ."""
         points = self._points(log2_n, log2_b, t)
         return points, self._kernels(points, self.points)
 
-    def among(self, places: Places) -> Kernels:
+    def self_kernels(self, places: Places) -> Kernels:
         """Return the parts of the covariance of Q points with each other."""
         return self._kernels(places[0], places[0])
 
     def posterior_mean(self, theta: Floats, places: Places, alpha: Floats) -> Floats:
         """Return the mean of z (Q,) given θ and the observations, in units of ``scale``.
 
-        ``alpha`` is K⁻¹ times the observations' distance from the prior mean (see `observed`).
+        ``alpha`` is K⁻¹ times the observations' distance from the prior mean (see `data_covariance`).
         """
-        p, (at, k) = self.named(theta), places
-        learnt, of_data = self._learnt(p, at), self._learnt(p, self.points)
-        linear = self.mean + self._variance(p) * (self._design(of_data, self.points).T @ alpha)
+        p, (points, k) = self.by_name(theta), places
+        learnt, data_learnt = self._learnt(p, points), self._learnt(p, self.points)
+        linear = self.mean + self._variance(p) * (self._design(data_learnt, self.points).T @ alpha)
         common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
-        along = smooth * (k.smooth @ (of_data * alpha)) + walk * (k.walk @ (of_data * alpha))
-        alone = common * (k.common @ alpha) + k.slopes @ alpha
-        return np.asarray(self._design(learnt, at) @ linear + alone + learnt * along)
+        shape_terms = smooth * (k.smooth @ (data_learnt * alpha)) + walk * (k.walk @ (data_learnt * alpha))
+        other_terms = common * (k.common @ alpha) + k.slopes @ alpha
+        return np.asarray(self._design(learnt, points) @ linear + other_terms + learnt * shape_terms)
 
-    def predicted(self, theta: Floats, places: Places, among: Kernels) -> tuple[Floats, Floats, Floats]:
+    def prior_at(self, theta: Floats, places: Places, own_kernels: Kernels) -> tuple[Floats, Floats, Floats]:
         """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
-        p, (at, with_data) = self.named(theta), places
-        learnt = self._learnt(p, at)
-        design = self._design(learnt, at)
-        out = []
-        for other, k in ((self.points, with_data), (at, among)):
-            share = learnt if other is at else self._learnt(p, other)
-            covariance = np.exp(2 * p["common"]) * k.common
-            covariance += k.slopes
-            covariance += (design * self._variance(p)) @ self._design(share, other).T
-            covariance += self._across(p, k, learnt, share)
-            out.append(covariance)
-        return design @ self.mean, out[0], out[1]
+        p, (points, data_kernels) = self.by_name(theta), places
+        learnt = self._learnt(p, points)
+        design = self._design(learnt, points)
+        covariances = []
+        for other_points, kernels in ((self.points, data_kernels), (points, own_kernels)):
+            other_learnt = learnt if other_points is points else self._learnt(p, other_points)
+            covariance = np.exp(2 * p["common"]) * kernels.common
+            covariance += kernels.slopes
+            covariance += (design * self._variance(p)) @ self._design(other_learnt, other_points).T
+            covariance += self._discrepancy(p, kernels, learnt, other_learnt)
+            covariances.append(covariance)
+        return design @ self.mean, covariances[0], covariances[1]
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
-        covariance, left = self.observed(theta)
+        covariance, residual = self.data_covariance(theta)
         root, failed = dpotrf(covariance.T, lower=True, clean=False, overwrite_a=True)
         if failed:
             return 1e10
-        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
-        value = 0.5 * left @ dpotrs(root, left, lower=True)[0] + np.log(np.diag(root)).sum()
-        return float(value + 0.5 * away @ away + self._of_residuals(self.named(theta))[0])
+        offset = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        value = 0.5 * residual @ dpotrs(root, residual, lower=True)[0] + np.log(np.diag(root)).sum()
+        return float(value + 0.5 * offset @ offset + self._residual_loss(self.by_name(theta))[0])
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log posterior of θ, equal to `loss`, and its gradient (P,).
@@ -364,34 +364,34 @@ class StructuralModel:
         With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
         rule needs ∂/∂F once, and the derivatives of F itself.
         """
-        covariance, left = self.observed(theta)
+        covariance, residual = self.data_covariance(theta)
         root, failed = dpotrf(covariance.T, lower=True, overwrite_a=True)
         if failed:
             return 1e10, np.zeros_like(theta)
-        alpha = dpotrs(root, left, lower=True)[0]
-        value = 0.5 * left @ alpha + np.log(np.diag(root)).sum()
+        alpha = dpotrs(root, residual, lower=True)[0]
+        value = 0.5 * residual @ alpha + np.log(np.diag(root)).sum()
         inverse = dpotri(root, lower=True, overwrite_c=True)[0]
-        inward = inverse + inverse.T  # W, as the upper triangle of the inverse is 0
-        np.einsum("oo->o", inward)[:] /= 2
-        inward -= alpha[:, None] * alpha
-        p, a, k = self.named(theta), self.points, self.kernels
-        learnt, variance = self._learnt(p, a), self._variance(p)
-        design = self._design(learnt, a)
-        by_design = inward @ design
-        slope = dict(zip(_ADDED, np.tensordot(self._added, inward, 2), strict=True))
+        weights = inverse + inverse.T  # W, as the upper triangle of the inverse is 0
+        np.einsum("oo->o", weights)[:] /= 2
+        weights -= alpha[:, None] * alpha
+        p, points, kernels = self.by_name(theta), self.points, self.kernels
+        learnt, variance = self._learnt(p, points), self._variance(p)
+        design = self._design(learnt, points)
+        by_design = weights @ design
+        slope = dict(zip(_UNIT_TERMS, np.tensordot(self._unit_covariances, weights, 2), strict=True))
         slope["ceilings"] = np.vdot(by_design[:, 2:-1], design[:, 2:-1] * variance[2:-1])
-        change = np.column_stack([-np.ones_like(learnt), a.terms, np.zeros_like(learnt)])
-        of_share = np.sum(by_design * change * variance, axis=1) - alpha * (change @ self.mean)
-        for name, kernel in (("smooth", k.smooth), ("walk", k.walk)):
-            along = np.einsum("ij,ij,j->i", inward, kernel, learnt)
-            slope[name] = learnt @ along
-            of_share += np.exp(2 * p[name]) * along
-        slope |= {name: np.exp(2 * p[name]) * slope[name] for name in (*_ADDED, "smooth", "walk")}
-        slope |= {name: of_share @ part for name, part in self._learnt_slopes(p, a).items()}
-        of_residuals, more = self._of_residuals(p)
-        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
-        total = np.array([slope[name] + more.get(name, 0.0) for name in self.names])
-        return float(value + of_residuals + 0.5 * away @ away), total + away / self.prior[:, 1]
+        d_design = np.column_stack([-np.ones_like(learnt), points.terms, np.zeros_like(learnt)])
+        learnt_slope = np.sum(by_design * d_design * variance, axis=1) - alpha * (d_design @ self.mean)
+        for name, kernel in (("smooth", kernels.smooth), ("walk", kernels.walk)):
+            by_learnt = np.einsum("ij,ij,j->i", weights, kernel, learnt)
+            slope[name] = learnt @ by_learnt
+            learnt_slope += np.exp(2 * p[name]) * by_learnt
+        slope |= {name: np.exp(2 * p[name]) * slope[name] for name in (*_UNIT_TERMS, "smooth", "walk")}
+        slope |= {name: learnt_slope @ change for name, change in self._learnt_slopes(p, points).items()}
+        residual_loss, residual_slope = self._residual_loss(p)
+        offset = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        total = np.array([slope[name] + residual_slope.get(name, 0.0) for name in self.names])
+        return float(value + residual_loss + 0.5 * offset @ offset), total + offset / self.prior[:, 1]
 
     @cached_property
     def _patterns(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
@@ -401,21 +401,21 @@ class StructuralModel:
         (G, K), infinite where there are none, the correlation of drift between bins (K, K), and the sums of
         squares of residuals over ``scale`` (G, K, K).
         """
-        o = self.observations
-        known = ~np.isnan(o.residuals)
-        counts, group = np.unique(np.where(known, o.counts, 0.0), axis=0, return_inverse=True)
+        data = self.observations
+        is_measured = ~np.isnan(data.residuals)
+        counts, group = np.unique(np.where(is_measured, data.counts, 0.0), axis=0, return_inverse=True)
         group = group.ravel()  # NumPy 2.0 returns a column
-        slope = np.zeros((len(o.places), o.counts.shape[1]))
-        slope[o.place, o.bin] = self.slope
-        left = np.where(known, o.residuals, 0.0) * slope[o.run_place]
-        squares = np.array([left[group == g].T @ left[group == g] for g in range(len(counts))])
-        size = np.bincount(o.bin, minlength=counts.shape[1])
-        at = np.bincount(o.bin, o.t, counts.shape[1]) / np.maximum(size, 1)
-        drift = np.exp(-np.abs(at[:, None] - at) / _DRIFT)
-        looks = np.where(counts > 0, counts, np.inf)
-        return np.bincount(group).astype(np.float64), (counts > 0).astype(np.float64), looks, drift, squares
+        slope = np.zeros((len(data.places), data.counts.shape[1]))
+        slope[data.place, data.bin] = self.slope
+        residuals = np.where(is_measured, data.residuals, 0.0) * slope[data.run_place]
+        squares = np.array([residuals[group == g].T @ residuals[group == g] for g in range(len(counts))])
+        bin_sizes = np.bincount(data.bin, minlength=counts.shape[1])
+        mean_t = np.bincount(data.bin, data.t, counts.shape[1]) / np.maximum(bin_sizes, 1)
+        drift = np.exp(-np.abs(mean_t[:, None] - mean_t) / _DRIFT)
+        per_bin = np.where(counts > 0, counts, np.inf)
+        return np.bincount(group).astype(np.float64), (counts > 0).astype(np.float64), per_bin, drift, squares
 
-    def _of_residuals(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
+    def _residual_loss(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the negative log likelihood of the runs' residuals and its derivatives.
 
         Residuals have fewer degrees of freedom than entries, which makes them smaller than the runs' effects.
@@ -424,28 +424,28 @@ class StructuralModel:
         nu = self.observations.freedom
         if not nu:
             return 0.0, {}
-        runs, known, looks, alike, squares = self._patterns
+        sizes, has_checkpoints, per_bin, drift_correlation, squares = self._patterns
         run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
         # In bins without checkpoints, the covariance is the unit matrix, which adds nothing.
-        both = known[:, :, None] * known[:, None]
-        covariance = (run + drift * alike) * both
-        np.einsum("gkk->gk", covariance)[:] += np.where(known, noise / looks + _JITTER, 1.0)
+        both_known = has_checkpoints[:, :, None] * has_checkpoints[:, None]
+        covariance = (run + drift * drift_correlation) * both_known
+        np.einsum("gkk->gk", covariance)[:] += np.where(has_checkpoints, noise / per_bin + _JITTER, 1.0)
         root = np.linalg.cholesky(covariance)
-        half = np.linalg.inv(root)
-        inverse = half.transpose(0, 2, 1) @ half
-        value = nu * runs @ np.log(np.einsum("gkk->gk", root)).sum(axis=1) + 0.5 * np.vdot(inverse, squares)
-        inward = (nu * runs[:, None, None] * inverse - inverse @ squares @ inverse) * both
+        inverse_root = np.linalg.inv(root)
+        inverse = inverse_root.transpose(0, 2, 1) @ inverse_root
+        value = nu * sizes @ np.log(np.einsum("gkk->gk", root)).sum(axis=1) + 0.5 * np.vdot(inverse, squares)
+        weights = (nu * sizes[:, None, None] * inverse - inverse @ squares @ inverse) * both_known
         return float(value), {
-            "run": run * inward.sum(),
-            "drift": drift * np.vdot(inward.sum(axis=0), alike),
-            "noise": noise * np.vdot(np.einsum("gkk->gk", inward), 1 / looks),
+            "run": run * weights.sum(),
+            "drift": drift * np.vdot(weights.sum(axis=0), drift_correlation),
+            "noise": noise * np.vdot(np.einsum("gkk->gk", weights), 1 / per_bin),
         }
 
     def run_variance(self, theta: Floats) -> float:
         """Return the variance of a run's reward about the mean over runs of all seeds, given θ."""
-        p, o = self.named(theta), self.observations
-        of_run = sum(np.exp(2 * p[name]) for name in ("run", "drift", "noise")) * self.scale**2
-        return float(of_run + np.exp(2 * p["seed"]) * o.seed_variance)
+        p, data = self.by_name(theta), self.observations
+        variance = sum(np.exp(2 * p[name]) for name in ("run", "drift", "noise")) * self.scale**2
+        return float(variance + np.exp(2 * p["seed"]) * data.seed_variance)
 
 
 def model_of(

@@ -31,8 +31,8 @@ from isolaw.fits.selection import Configuration, Floats
 Ints = NDArray[np.int64]
 BinPart = tuple[Ints, Ints, Floats, Floats]  # one bin's runs, their configurations, X and P
 
-BINS, _FEWEST = 14, 2
-_MOST = 300  # approximate limit on the number of observations, as time grows with their cube
+BINS, _LEAST_BINS = 14, 2
+_MOST_OBSERVATIONS = 300  # approximate limit on the number of observations, as time grows with their cube
 _KAPPA = (0.05, 1000.0)  # limits of κ
 _FIRST_KAPPA = 10.0
 
@@ -70,12 +70,12 @@ class Observations:
     @cached_property
     def combined(self) -> Floats:
         """P as one matrix of shape (O, R): the weight of each run in each observation."""
-        out = np.zeros((self.t.size, self.run_place.size))
+        weights = np.zeros((self.t.size, self.run_place.size))
         for k in np.unique(self.bin):
-            rows_of_bin = np.flatnonzero(self.bin == k)
-            rows, _, _, weights = _combine(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
-            out[np.ix_(rows_of_bin, rows)] = weights
-        return out
+            of_bin = np.flatnonzero(self.bin == k)
+            runs, _, _, shares = _combine_bin(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
+            weights[np.ix_(of_bin, runs)] = shares
+        return weights
 
     def to_dict(self) -> dict[str, Any]:
         """Return the observations as JSON-able data, without the residuals, which only the fit needs."""
@@ -85,9 +85,9 @@ class Observations:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Observations:
         """Return the observations that `to_dict` encoded."""
-        whole = ("run_place", "run_seed", "place", "bin")
+        integers = ("run_place", "run_seed", "place", "bin")
         values: dict[str, Any] = {
-            name: np.asarray(v, dtype=np.int64 if name in whole else np.float64) if isinstance(v, list) else v
+            name: np.asarray(v, np.int64 if name in integers else np.float64) if isinstance(v, list) else v
             for name, v in data.items()
         }
         return cls(**values, residuals=np.empty((0, 0)), freedom=0.0)
@@ -95,68 +95,68 @@ class Observations:
 
 def observe(configurations: Sequence[Configuration]) -> Observations:
     """Return the observations of the configurations, without their checkpoints at step 0."""
-    seeds = sorted({s for c in configurations for s in c.seeds})
+    seeds = sorted({seed for c in configurations for seed in c.seeds})
     run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
-    run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
-    t, reward, counts = _binned(configurations, run_place)
+    run_seed = np.array([seeds.index(seed) for c in configurations for seed in c.seeds])
+    t, reward, counts = _bin_runs(configurations, run_place)
     kappa = _FIRST_KAPPA
-    for last in (False, True):
-        parts = [_combine(counts[:, k], run_place, run_seed, kappa) for k in range(counts.shape[1])]
-        estimates = [weights @ reward[rows, k] for k, (rows, _, _, weights) in enumerate(parts)]
-        residuals, effects, freedom = _left(parts, estimates, reward, run_seed, kappa)
-        total = int(np.sum(~np.isnan(residuals)))
-        if freedom < 1e-6 * total:
-            variance, freedom = 0.0, 0.0
+    for is_last in (False, True):
+        bin_parts = [_combine_bin(counts[:, k], run_place, run_seed, kappa) for k in range(counts.shape[1])]
+        estimates = [weights @ reward[runs, k] for k, (runs, _, _, weights) in enumerate(bin_parts)]
+        residuals, effects, freedom = _residuals(bin_parts, estimates, reward, run_seed, kappa)
+        residual_count = int(np.sum(~np.isnan(residuals)))
+        if freedom < 1e-6 * residual_count:
+            seed_variance, freedom = 0.0, 0.0
             break
-        within = float(np.nansum(residuals**2)) / freedom
-        present = np.sum(~np.isnan(effects), axis=0) > 1
-        between = np.nanvar(effects[:, present], axis=0, ddof=1) if present.any() else np.zeros(1)
-        variance = float(between.mean()) if len(seeds) > 1 else 0.0
-        if not last and len(seeds) > 1:
-            kappa = float(np.clip(variance / max(within, 1e-300), *_KAPPA))
-    place = np.concatenate([here for _, here, _, _ in parts])
-    bins = np.repeat(np.arange(len(parts)), [here.size for _, here, _, _ in parts])
-    first = np.concatenate(
-        [rows[design.argmax(axis=0)] if rows.size else rows for rows, _, design, _ in parts]
+        run_variance = float(np.nansum(residuals**2)) / freedom
+        is_shared = np.sum(~np.isnan(effects), axis=0) > 1
+        seed_variances = np.nanvar(effects[:, is_shared], axis=0, ddof=1) if is_shared.any() else np.zeros(1)
+        seed_variance = float(seed_variances.mean()) if len(seeds) > 1 else 0.0
+        if not is_last and len(seeds) > 1:
+            kappa = float(np.clip(seed_variance / max(run_variance, 1e-300), *_KAPPA))
+    place = np.concatenate([bin_places for _, bin_places, _, _ in bin_parts])
+    bins = np.repeat(np.arange(len(bin_parts)), [bin_places.size for _, bin_places, _, _ in bin_parts])
+    first_runs = np.concatenate(
+        [runs[design.argmax(axis=0)] if runs.size else runs for runs, _, design, _ in bin_parts]
     )
     y = np.concatenate(estimates)
-    at = t[first, bins]
+    bin_t = t[first_runs, bins]
     places = np.array([c.place for c in configurations])
     return Observations(
-        places, run_place, run_seed, counts, place, bins, at, y, kappa, variance, _trend(place, bins, y),
-        residuals, freedom / max(total, 1),
+        places, run_place, run_seed, counts, place, bins, bin_t, y, kappa, seed_variance,
+        _trend(place, bins, y), residuals, freedom / max(residual_count, 1),
     )  # fmt: skip
 
 
-def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
+def _bin_runs(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
     """Return the mean t, the mean reward and the number of checkpoints of each run in each bin.
 
     Each array has shape (R, K). Means are NaN where a run has no checkpoints.
     """
-    edges = _edges(configurations, max(min(BINS, _MOST // len(configurations)), _FEWEST))
-    size = edges.size + 1
-    counts, t, reward = (np.zeros((run_place.size, size)) for _ in range(3))
-    row = 0
+    edges = _edges(configurations, max(min(BINS, _MOST_OBSERVATIONS // len(configurations)), _LEAST_BINS))
+    bin_count = edges.size + 1
+    counts, t, reward = (np.zeros((run_place.size, bin_count)) for _ in range(3))
+    run_index = 0
     for c in configurations:
         for run in range(c.runs):
             rows = (c.run == run) & (c.compute > 0)
             log_c = np.log(c.compute[rows])
-            k = np.searchsorted(edges, log_c)
-            counts[row] = np.bincount(k, minlength=size)
-            t[row] = np.bincount(k, log_c, minlength=size)
-            reward[row] = np.bincount(k, c.reward[rows], minlength=size)
-            row += 1
-    there = counts > 0
-    t, reward = (np.where(there, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
+            bins = np.searchsorted(edges, log_c)
+            counts[run_index] = np.bincount(bins, minlength=bin_count)
+            t[run_index] = np.bincount(bins, log_c, minlength=bin_count)
+            reward[run_index] = np.bincount(bins, c.reward[rows], minlength=bin_count)
+            run_index += 1
+    has_checkpoints = counts > 0
+    t, reward = (np.where(has_checkpoints, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
     for place in range(len(configurations)):  # move a configuration's runs to one t, along its own slope
         rows = np.flatnonzero(run_place == place)
-        known = np.flatnonzero(there[rows].any(axis=0))
-        at = np.ix_(rows, known)
-        total = counts[at].sum(axis=0)
-        mean_t, mean = (np.nansum(v[at] * counts[at], axis=0) / total for v in (t, reward))
-        slope = np.gradient(mean, mean_t) if known.size > 1 else np.zeros(1)
-        reward[at] -= slope * (t[at] - mean_t)
-        t[at] = np.where(there[at], mean_t, np.nan)
+        used_bins = np.flatnonzero(has_checkpoints[rows].any(axis=0))
+        block = np.ix_(rows, used_bins)
+        totals = counts[block].sum(axis=0)
+        mean_t, mean_reward = (np.nansum(v[block] * counts[block], axis=0) / totals for v in (t, reward))
+        slope = np.gradient(mean_reward, mean_t) if used_bins.size > 1 else np.zeros(1)
+        reward[block] -= slope * (t[block] - mean_t)
+        t[block] = np.where(has_checkpoints[block], mean_t, np.nan)
     return t, reward, counts
 
 
@@ -165,46 +165,46 @@ def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
 
     Bin widths give equal weight to the range of log C and to the change of rewards over all configurations.
     """
-    after = [np.log(c.checkpoints[c.checkpoints > 0]) for c in configurations]
-    low, high = min(t.min() for t in after), max(t.max() for t in after)
-    fine = np.linspace(low, high, 4 * size + 1)
-    change = np.zeros(fine.size - 1)
-    for c, t in zip(configurations, after, strict=True):
-        k = np.clip(np.searchsorted(fine, t) - 1, 0, change.size - 1)
-        looks = np.bincount(k, minlength=change.size)
-        known = np.flatnonzero(looks)
-        mean = np.bincount(k, c.mean[c.checkpoints > 0], minlength=change.size)[known] / looks[known]
-        at = (fine[known] + fine[known + 1]) / 2
-        change += np.gradient(np.interp(fine, at, mean))[:-1] if known.size > 1 else 0.0
-    moved = np.append(0.0, np.cumsum(np.abs(change)))
-    share = np.linspace(0, 1, fine.size)
-    if moved[-1] > 0:
-        share = (share + moved / moved[-1]) / 2
-    return np.interp(np.arange(1, size) / size, share, fine)
+    log_compute = [np.log(c.checkpoints[c.checkpoints > 0]) for c in configurations]
+    low, high = min(t.min() for t in log_compute), max(t.max() for t in log_compute)
+    fine_edges = np.linspace(low, high, 4 * size + 1)
+    change = np.zeros(fine_edges.size - 1)
+    for c, t in zip(configurations, log_compute, strict=True):
+        fine_bins = np.clip(np.searchsorted(fine_edges, t) - 1, 0, change.size - 1)
+        counts = np.bincount(fine_bins, minlength=change.size)
+        used = np.flatnonzero(counts)
+        mean = np.bincount(fine_bins, c.mean[c.checkpoints > 0], minlength=change.size)[used] / counts[used]
+        centres = (fine_edges[used] + fine_edges[used + 1]) / 2
+        change += np.gradient(np.interp(fine_edges, centres, mean))[:-1] if used.size > 1 else 0.0
+    total_change = np.append(0.0, np.cumsum(np.abs(change)))
+    position = np.linspace(0, 1, fine_edges.size)
+    if total_change[-1] > 0:
+        position = (position + total_change / total_change[-1]) / 2
+    return np.interp(np.arange(1, size) / size, position, fine_edges)
 
 
-def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> BinPart:
+def _combine_bin(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> BinPart:
     """Return one bin's runs, their configurations, the design X and the weights P."""
-    rows = np.flatnonzero(counts > 0)
-    here, column = np.unique(run_place[rows], return_inverse=True)
-    design = np.eye(here.size)[column]
-    seed, shrunk = _of_seeds(run_seed[rows], kappa)
+    runs = np.flatnonzero(counts > 0)
+    places, place_index = np.unique(run_place[runs], return_inverse=True)
+    design = np.eye(places.size)[place_index]
+    seeds, shrinkage = _seed_matrix(run_seed[runs], kappa)
     # V⁻¹ = I − Z diag(κ / (1 + κ n_s)) Zᵀ, with n_s the number of runs of each seed.
-    weighted = design.T - (design.T @ seed * shrunk) @ seed.T
-    return rows, here, design, np.asarray(np.linalg.solve(weighted @ design, weighted))
+    weighted = design.T - (design.T @ seeds * shrinkage) @ seeds.T
+    return runs, places, design, np.asarray(np.linalg.solve(weighted @ design, weighted))
 
 
-def _of_seeds(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
+def _seed_matrix(run_seed: Ints, kappa: float) -> tuple[Floats, Floats]:
     """Return the matrix Z, of shape (R, S), and the factor κ / (1 + κ n_s) of each seed.
 
     The factor times the sum of a seed's residuals is the seed's effect.
     """
-    seed = np.eye(run_seed.max() + 1)[run_seed] if run_seed.size else np.zeros((0, 1))
-    return seed, kappa / (1 + kappa * seed.sum(axis=0))
+    seeds = np.eye(run_seed.max() + 1)[run_seed] if run_seed.size else np.zeros((0, 1))
+    return seeds, kappa / (1 + kappa * seeds.sum(axis=0))
 
 
-def _left(
-    parts: list[BinPart], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
+def _residuals(
+    bin_parts: list[BinPart], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
 ) -> tuple[Floats, Floats, float]:
     """Return the residuals, the seed effects and the degrees of freedom.
 
@@ -213,17 +213,17 @@ def _left(
     residuals = np.full(reward.shape, np.nan)
     effects = np.full((run_seed.max() + 1, reward.shape[1]), np.nan)
     freedom = 0.0
-    for k, ((rows, _, design, weights), estimate) in enumerate(zip(parts, estimates, strict=True)):
-        if not rows.size:
+    for k, ((runs, _, design, weights), estimate) in enumerate(zip(bin_parts, estimates, strict=True)):
+        if not runs.size:
             continue
-        seed, shrunk = _of_seeds(run_seed[rows], kappa)
-        left = reward[rows, k] - design @ estimate
-        effect = shrunk * (seed.T @ left)
-        effects[: effect.size, k] = np.where(seed.any(axis=0), effect, np.nan)
-        residuals[rows, k] = left - seed @ effect
+        seeds, shrinkage = _seed_matrix(run_seed[runs], kappa)
+        bin_residuals = reward[runs, k] - design @ estimate
+        effect = shrinkage * (seeds.T @ bin_residuals)
+        effects[: effect.size, k] = np.where(seeds.any(axis=0), effect, np.nan)
+        residuals[runs, k] = bin_residuals - seeds @ effect
         # The trace of X P, and the degrees of freedom that the seed effects use.
-        taken = shrunk * (seed.sum(axis=0) - np.einsum("sc,cs->s", seed.T @ design, weights @ seed))
-        freedom += rows.size - estimate.size - float(taken.sum())
+        used = shrinkage * (seeds.sum(axis=0) - np.einsum("sc,cs->s", seeds.T @ design, weights @ seeds))
+        freedom += runs.size - estimate.size - float(used.sum())
     return residuals, effects, freedom
 
 
@@ -233,10 +233,10 @@ def _trend(place: Ints, bins: Ints, y: Floats) -> Floats:
     It accumulates increments between neighbouring bins. Each increment is a mean over the configurations
     present in both bins, so the trend does not jump where configurations begin or end.
     """
-    known = np.unique(bins)
-    level = [float(y[bins == known[0]].mean())]
-    for before, after in pairwise(known):
-        old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (before, after))
-        both = sorted(set(old) & set(new))
-        level.append(level[-1] + (float(np.mean([new[c] - old[c] for c in both])) if both else 0.0))
-    return np.array(level)
+    used_bins = np.unique(bins)
+    levels = [float(y[bins == used_bins[0]].mean())]
+    for earlier, later in pairwise(used_bins):
+        old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (earlier, later))
+        shared = sorted(set(old) & set(new))
+        levels.append(levels[-1] + (float(np.mean([new[c] - old[c] for c in shared])) if shared else 0.0))
+    return np.array(levels)

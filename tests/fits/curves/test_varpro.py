@@ -183,12 +183,12 @@ def test_the_gradient_is_that_of_the_projected_sum_of_squares(case: Case) -> Non
             return float(held.fit(p.y, p.weights).sse[0])
 
         s, d = basis(case.family, case.x, shape[None])[0], np.empty((shape.size, case.x.size))
-        kernel._slopes(solver.CODES[case.family], case.x, log_x, shape, s, d)
+        kernel._shape_slopes(solver.CODES[case.family], case.x, log_x, shape, s, d)
         steps = 1e-5 * np.eye(shape.size)
         numeric = [(case.s(case.x, shape + h) - case.s(case.x, shape - h)) / 2e-5 for h in steps]
         np.testing.assert_allclose(d, numeric, rtol=1e-6, atol=1e-8)
         kernel._project(d, s, p.weights, case.low is None)
-        base, slope, _ = kernel._line(s, p.y, p.weights, case.low or 0.0, case.low is None)
+        base, slope, _ = kernel._fit_line(s, p.y, p.weights, case.low or 0.0, case.low is None)
         gradient = 2 * slope * d @ (p.weights * (base + slope * s - p.y))
         np.testing.assert_allclose(gradient, [(sse(shape + h) - sse(shape - h)) / 2e-5 for h in steps], 1e-5)
 

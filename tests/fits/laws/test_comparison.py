@@ -17,14 +17,14 @@ import isolaw
 from isolaw.fits.document.schema import Comparison
 from isolaw.fits.frontier import TOLERANCE, NStarPath, ridge_path
 from isolaw.fits.laws.comparison import (
-    Fitted,
-    compared,
-    falls,
+    FittedLaw,
+    better_shares_of,
+    choose_law,
+    compare_laws,
+    falling_share,
     fit_laws,
-    levels_off,
+    levelling_share,
     losses,
-    preferred,
-    share_better,
 )
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.selection import Configuration, Floats
@@ -69,7 +69,7 @@ def drawn(
 
 def comparison(ridge: Floats, runs: int = 3, **options: Any) -> Comparison:
     cut, path = drawn(ridge, **options)
-    return compared(fit_laws(cut, path, X), path, configurations(runs))
+    return compare_laws(fit_laws(cut, path, X), path, configurations(runs))
 
 
 @pytest.mark.parametrize("name", ["constant", "power", "logistic", "non-monotone"])
@@ -101,9 +101,9 @@ def test_rounding_prefers_nothing() -> None:
     noise = 1e-16 * np.random.default_rng(0).standard_normal(cut.reward.shape)
     same = replace(cut, reward=0.3 + noise)
     laws = fit_laws(same, path, X)
-    assert all(not law.mean.any() and not law.most.any() for law in laws.values())
-    assert {share for by in share_better(laws).values() for share in by.values()} == {0.0}
-    assert preferred(laws) == "constant"
+    assert all(not law.mean_loss.any() and not law.max_loss.any() for law in laws.values())
+    assert {share for by in better_shares_of(laws).values() for share in by.values()} == {0.0}
+    assert choose_law(laws) == "constant"
 
 
 @pytest.mark.parametrize("name", ["power", "linear", "logistic"])
@@ -133,7 +133,7 @@ def test_without_draws_nothing_is_claimed() -> None:
 
 def test_over_a_plane_no_law_is_compared() -> None:
     _, path = drawn(TRUE["power"])
-    found = compared({}, path, configurations())
+    found = compare_laws({}, path, configurations())
     assert (found.laws, found.preferred, found.verdict) == ({}, None, None)
     assert found.falls == 0
 
@@ -141,7 +141,7 @@ def test_over_a_plane_no_law_is_compared() -> None:
 def test_intervals_hold_what_was_drawn() -> None:
     cut, path = drawn(TRUE["power"], draws=400)
     laws = fit_laws(cut, path, X)
-    entry = compared(laws, path, configurations()).laws["power"]
+    entry = compare_laws(laws, path, configurations()).laws["power"]
     assert entry.interval is not None
     for (low, high), theta, draws in zip(entry.interval, entry.theta, laws["power"].theta[1:].T, strict=True):
         assert low < theta < high
@@ -177,17 +177,17 @@ def test_nothing_is_gained(rng: int, n: float) -> None:
 
 
 def test_shares_of_draws() -> None:
-    def law(mean: list[float]) -> Fitted:
-        return Fitted(np.zeros((5, 1)), np.array([0.0, *mean]), np.zeros(5))
+    def law(mean: list[float]) -> FittedLaw:
+        return FittedLaw(np.zeros((5, 1)), np.array([0.0, *mean]), np.zeros(5))
 
-    better = share_better({"a": law([1, 2, 3, 4]), "b": law([2, 2, 1, 5])})
+    better = better_shares_of({"a": law([1, 2, 3, 4]), "b": law([2, 2, 1, 5])})
     assert better == {"a": {"b": 0.5}, "b": {"a": 0.25}}  # row 0 is no draw; equals are not better
 
 
-def fitted(**mean: Any) -> dict[str, Fitted]:
+def fitted(**mean: Any) -> dict[str, FittedLaw]:
     """Laws that lose this in 100 draws."""
     rows = {name.replace("_", "-"): np.broadcast_to(item, 101) for name, item in mean.items()}
-    return {name: Fitted(np.zeros((101, 1)), rows[name], rows[name]) for name in LAWS if name in rows}
+    return {name: FittedLaw(np.zeros((101, 1)), rows[name], rows[name]) for name in LAWS if name in rows}
 
 
 SOME = np.where(np.arange(101) <= 90, 1.0, 0.0)  # of the draws
@@ -195,16 +195,16 @@ SOME = np.where(np.arange(101) <= 90, 1.0, 0.0)  # of the draws
 
 def test_the_simplest_that_beats_every_simpler_one() -> None:
     all_lose = fitted(constant=0.02, power=0.01, logistic=0.01)
-    assert preferred(all_lose) == "power"  # a logistic that is no better is not needed
-    assert preferred(fitted(constant=0.02, power=0.01, logistic=0.005)) == "logistic"
-    assert preferred(fitted(constant=0.004, power=0.0039)) == "power"
-    assert preferred(fitted(constant=0.004, power=0.004)) == "constant"
-    assert preferred(fitted(constant=0.02, power=0.02)) is None  # nobody is better, and all lose
-    assert preferred(fitted(constant=0.02, power=0.02 - 0.01 * SOME)) is None  # in 90 % of draws only
-    assert preferred(fitted(constant=0.004 + 0.01 * SOME, power=0.02)) is None
+    assert choose_law(all_lose) == "power"  # a logistic that is no better is not needed
+    assert choose_law(fitted(constant=0.02, power=0.01, logistic=0.005)) == "logistic"
+    assert choose_law(fitted(constant=0.004, power=0.0039)) == "power"
+    assert choose_law(fitted(constant=0.004, power=0.004)) == "constant"
+    assert choose_law(fitted(constant=0.02, power=0.02)) is None  # nobody is better, and all lose
+    assert choose_law(fitted(constant=0.02, power=0.02 - 0.01 * SOME)) is None  # in 90 % of draws only
+    assert choose_law(fitted(constant=0.004 + 0.01 * SOME, power=0.02)) is None
     bent = fitted(constant=0.02, power=0.01, non_monotone=0.01 - 0.005 * SOME)
-    assert preferred(bent) == "power"
-    assert preferred(fitted(constant=0.02, power=0.01, non_monotone=0.005)) == "non-monotone"
+    assert choose_law(bent) == "power"
+    assert choose_law(fitted(constant=0.02, power=0.01, non_monotone=0.005)) == "non-monotone"
 
 
 # What n* does
@@ -223,26 +223,26 @@ LEVEL = np.minimum(4 + 6 * SHARE, 7.0)
 
 
 def test_a_fall_ends_half_a_doubling_lower() -> None:
-    assert falls(path_of(np.tile(DOWN, (10, 1)))) == 1
-    assert falls(path_of(np.tile(UP, (10, 1)))) == 0
-    assert falls(path_of(np.tile(UP[::-1], (10, 1)))) == 1
-    assert falls(path_of(np.tile(LEVEL, (10, 1)))) == 0
-    assert falls(path_of(np.tile(7 - 0.3 * SHARE, (10, 1)))) == 0
-    assert falls(path_of(np.stack([DOWN] * 7 + [LEVEL] * 3))) == 0.7
+    assert falling_share(path_of(np.tile(DOWN, (10, 1)))) == 1
+    assert falling_share(path_of(np.tile(UP, (10, 1)))) == 0
+    assert falling_share(path_of(np.tile(UP[::-1], (10, 1)))) == 1
+    assert falling_share(path_of(np.tile(LEVEL, (10, 1)))) == 0
+    assert falling_share(path_of(np.tile(7 - 0.3 * SHARE, (10, 1)))) == 0
+    assert falling_share(path_of(np.stack([DOWN] * 7 + [LEVEL] * 3))) == 0.7
 
 
 def test_levelling_off_is_a_rise_that_slows() -> None:
-    assert levels_off(path_of(np.tile(LEVEL, (10, 1)))) == 1
-    assert levels_off(path_of(np.tile(UP, (10, 1)))) == 0
-    assert levels_off(path_of(np.full((10, 30), 6.0))) == 0  # without a rise nothing levels off
-    assert levels_off(path_of(np.stack([LEVEL] * 8 + [UP] * 2))) == 0.8
+    assert levelling_share(path_of(np.tile(LEVEL, (10, 1)))) == 1
+    assert levelling_share(path_of(np.tile(UP, (10, 1)))) == 0
+    assert levelling_share(path_of(np.full((10, 30), 6.0))) == 0  # without a rise nothing levels off
+    assert levelling_share(path_of(np.stack([LEVEL] * 8 + [UP] * 2))) == 0.8
 
 
 def test_draws_that_wander_fall_in_half_the_draws_at_most() -> None:
     """Where n* is the highest in the mean, it is as often higher in a draw: noise alone is no fall."""
     wander = np.random.default_rng(0).standard_normal((400, 30)).cumsum(axis=1) * 0.2 + 6
-    assert falls(path_of(wander)) < 0.5
-    assert levels_off(path_of(wander)) < 0.5
+    assert falling_share(path_of(wander)) < 0.5
+    assert levelling_share(path_of(wander)) < 0.5
 
 
 def test_a_fall_is_a_comparison_that_is_not_monotone() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.fits.frontier import TOLERANCE, Frontier
-from isolaw.fits.laws.comparison import _falls, _nearest_level
-from isolaw.fits.laws.comparison import rules as rules_with
+from isolaw.fits.laws.comparison import _falls_after_rise, _nearest_level
+from isolaw.fits.laws.comparison import compare_rules as rules_with
 
-rules = partial(rules_with, seeds=3)
+compare_rules = partial(rules_with, seeds=3)
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
 
 levels_of = st.lists(st.sampled_from([2**i for i in range(1, 12)]), min_size=1, max_size=8, unique=True).map(
@@ -62,7 +62,7 @@ TURNS = np.array([0.2 + 0 * X, 0.5 - 0.1 * X, 0.4 + 0.1 * X, 0.2 + 0 * X])
 
 
 def test_regret_by_hand() -> None:
-    out = rules(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0))
+    out = compare_rules(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0))
     assert (out.logistic.mean_loss, out.logistic.max_loss) == pytest.approx((0.0, 0.0), abs=1e-12)
     losses = {n: (TURNS.max(axis=0) - TURNS[i]) for i, n in enumerate([8, 16, 32, 64])}
     assert losses[16].mean() == pytest.approx(losses[32].mean())
@@ -74,16 +74,16 @@ def test_regret_by_hand() -> None:
 
 
 def test_a_law_that_is_no_better_loses() -> None:
-    out = rules(frontier(TURNS), np.full(X.size, 6.0))
+    out = compare_rules(frontier(TURNS), np.full(X.size, 6.0))
     assert out.logistic.mean_loss > out.constant.mean_loss
     assert out.verdict == "no law"
-    assert rules(frontier(TURNS), None).verdict == "no law"
-    assert rules(frontier(TURNS), None).logistic is None
+    assert compare_rules(frontier(TURNS), None).verdict == "no law"
+    assert compare_rules(frontier(TURNS), None).logistic is None
 
 
 def test_a_constant_within_tolerance_wins() -> None:
     nearly = 0.5 + (TURNS - 0.5) * 0.04
-    out = rules(frontier(nearly), np.where(X < 0.5, 4.0, 5.0))
+    out = compare_rules(frontier(nearly), np.where(X < 0.5, 4.0, 5.0))
     assert out.constant.max_loss <= TOLERANCE
     assert out.verdict == "constant"
 
@@ -92,9 +92,9 @@ def test_only_what_was_measured_throughout_is_a_constant() -> None:
     nearly_best = TURNS.copy()
     nearly_best[0] = TURNS.max(axis=0) - 0.006
     law = np.where(X < 0.5, 4.0, 5.0)
-    assert rules(frontier(nearly_best), law).constant.n == 8
+    assert compare_rules(frontier(nearly_best), law).constant.n == 8
     nearly_best[0, 30:] = -np.inf
-    out = rules(frontier(nearly_best), law)
+    out = compare_rules(frontier(nearly_best), law)
     assert out.constant.n in (16, 32)
     assert out.logistic.max_loss == pytest.approx(0.0, abs=1e-12)
 
@@ -102,7 +102,7 @@ def test_only_what_was_measured_throughout_is_a_constant() -> None:
 def test_nothing_is_compared_where_neighbours_are_missing() -> None:
     lonely = np.full((3, 10), -np.inf)
     lonely[1] = 0.5
-    assert rules(frontier(lonely), np.full(10, 4.0)).verdict == "no law"
+    assert compare_rules(frontier(lonely), np.full(10, 4.0)).verdict == "no law"
 
 
 def test_two_seeds_have_no_verdict() -> None:
@@ -112,10 +112,10 @@ def test_two_seeds_have_no_verdict() -> None:
 
 
 def test_falling_is_noticed_beyond_tolerance_only() -> None:
-    assert not _falls(frontier(TURNS))
+    assert not _falls_after_rise(frontier(TURNS))
     down = TURNS[[0, 2, 1, 3]]
-    assert _falls(frontier(down))
-    assert not _falls(frontier(0.5 + (down - 0.5) * 0.04))
-    out = rules(frontier(down), np.full(X.size, 4.5))
+    assert _falls_after_rise(frontier(down))
+    assert not _falls_after_rise(frontier(0.5 + (down - 0.5) * 0.04))
+    out = compare_rules(frontier(down), np.full(X.size, 4.5))
     assert not out.monotone
     assert out.verdict == "no law"

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 def somewhere(surface: Surface) -> tuple[Floats, Floats, Floats]:
     """n and B_p between and beyond those measured, before the first checkpoint, and past the last."""
-    u, v, log_c = np.array([3.3, 5.0, 6.6, 8.0]), np.array([5.0, 4.5, 6.0, 5.0]), surface.model.first
+    u, v, log_c = np.array([3.3, 5.0, 6.6, 8.0]), np.array([5.0, 4.5, 6.0, 5.0]), surface.model.begin
     end = surface.model.end - log_c
     return u, v, np.exp(log_c + np.array([-1.0, 0.4 * end, end, end + 1.5]))
 
@@ -40,9 +40,9 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) ->
     runs = measured(SETTINGS[hold], hold=hold, noise=0.02, checkpoints=12)
     surface = unfitted(runs, draws=20_000, rng=1)
     u, v, compute = somewhere(surface)
-    places = surface.model.at(u, v, np.log(compute))
-    mean, across, among = surface.model.predicted(surface.mode, places, surface.model.among(places))
-    covariance, left = surface.model.observed(surface.mode)
+    places = surface.model.locate(u, v, np.log(compute))
+    mean, across, among = surface.model.prior_at(surface.mode, places, surface.model.self_kernels(places))
+    covariance, left = surface.model.data_covariance(surface.mode)
     inverse = np.linalg.inv(covariance)
     expected = mean + across @ inverse @ left
     spread = np.sqrt(np.diag(among - across @ inverse @ across.T))
@@ -149,7 +149,7 @@ def test_draws_of_the_parameters_are_those_of_a_long_chain(measured: Measured) -
 
     model = unfitted(measured(SIX[::2], noise=0.01, seeds=1, checkpoints=15)).model
     mode = module._mode(model)
-    theta, weights, effective = module._posterior(model, mode, 0)
+    theta, weights, effective = module._sample_posterior(model, mode, 0)
     assert effective > module.FEW
     size = mode.size
     start = mode + 0.1 * model.prior[:, 1] * np.random.default_rng(1).standard_normal((3 * size, size))

@@ -51,7 +51,7 @@ def learnt(model: StructuralModel, compute: Any, **of_theta: float) -> Any:
     """F in the middle of the grid."""
     size = np.size(compute)
     middle = (np.full(size, model.middle[0]), np.full(size, model.middle[1]), np.log(compute))
-    p = model.named(model.prior[:, 0]) | of_theta
+    p = model.by_name(model.prior[:, 0]) | of_theta
     return model._learnt(p, model._points(*middle))
 
 
@@ -68,7 +68,7 @@ def test_its_curves_are_an_exponential_and_hills(model: StructuralModel) -> None
 def test_past_the_critical_batch_a_doubling_of_n_costs_a_doubling_of_compute(measured: Measured) -> None:
     """The same share is learnt at 2 C (arXiv 1812.06162); far below it, at 2^κ C."""
     model = model_of(measured(GRIDS["B_p"], checkpoints=8), (0.0, 1.0), 1.0)
-    p = model.named(model.prior[:, 0]) | {"critical": 0.0, "kappa": 0.25, "b_u": 0.0}
+    p = model.by_name(model.prior[:, 0]) | {"critical": 0.0, "kappa": 0.25, "b_u": 0.0}
     for at, factor in ((20.0, 2.0), (-20.0, 2**0.25)):
         u = np.array([model.middle[0] + at, model.middle[0] + at + 1])
         t = np.array([model.end, model.end + np.log(factor)]) + np.log(2) * (at if at > 0 else at / 4)

@@ -265,5 +265,5 @@ def test_round_trip(design: Any) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(o, name))
     assert again.run_place.dtype == o.run_place.dtype
     models = [StructuralModel(value, Start(0.3, 0.01), Link(0.0, 1.0, 0.01)) for value in (o, again)]
-    (one, *_), (other, *_) = (model.observed(model.prior[:, 0] + 0.1) for model in models)
+    (one, *_), (other, *_) = (model.data_covariance(model.prior[:, 0] + 0.1) for model in models)
     np.testing.assert_array_equal(one, other)

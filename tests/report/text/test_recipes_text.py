@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from isolaw.evidence import REFUSED, Quantity
-from isolaw.fits.studies.recipes import Contrast, RecipeComparison, TwoRecipes, _known, sign_of_difference
+from isolaw.fits.studies.recipes import (
+    Contrast,
+    RecipeComparison,
+    TwoRecipes,
+    _without_wide,
+    sign_of_difference,
+)
 from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.report.text.comparisons import recipes
 
@@ -131,7 +137,7 @@ def test_a_ceiling_whose_interval_is_far_wider_than_the_rewards_is_unknown() -> 
     open_ended = TwoRecipes(*ceilings)
     end = TwoRecipes(Quantity(0.1), Quantity(0.11), Quantity(0.01, (-0.01, 0.03)))
     rows = {"A": open_ended, "C_mid": row(1.1), "end": end, "predicted": row(0.01), "error": row(0.0)}
-    mean = Contrast([(32, 8)], _known(rows))
+    mean = Contrast([(32, 8)], _without_wide(rows))
     made = RecipeComparison(NAMES, {}, "score", "validation", None, [mean], mean, True, ("run", "run"), [])
     said = recipes(made)
     assert "16.2" not in str(said)
