@@ -72,9 +72,9 @@ class FoundLog:
 
 def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:
     """Return the logs that are not ready, grouped by reason: status, missing values and message."""
-    alike: dict[tuple[LogStatus, tuple[str, ...], str], list[FoundLog]] = {}
+    logs_of_problem: dict[tuple[LogStatus, tuple[str, ...], str], list[FoundLog]] = {}
     for log in candidates:
         if log.status is not LogStatus.READY:
-            alike.setdefault((log.status, tuple(log.needs), log.message), []).append(log)
-    order = list(LogStatus)
-    return sorted(alike.values(), key=lambda logs: order.index(logs[0].status))
+            logs_of_problem.setdefault((log.status, tuple(log.needs), log.message), []).append(log)
+    statuses = list(LogStatus)
+    return sorted(logs_of_problem.values(), key=lambda logs: statuses.index(logs[0].status))

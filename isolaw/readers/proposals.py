@@ -149,11 +149,11 @@ def draft(
     filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
     """
     logs = [_as_table(log, how) for log in logs]
-    given, missing = how.tables(), _needs(logs)
+    given, missing = how.toml_tables(), _needs(logs)
     of_tables = [line for log in logs if log.offered for line in lines_of(log.message)]
     columns = [text for parts in of_tables if (text := "".join(parts)).startswith("  columns: ")][:1]
     proposal = proposed(logs, sources, math.inf)
-    wanted = proposal.tables() if proposal else {}
+    wanted = proposal.toml_tables() if proposal else {}
     if not (how.but(files=[]).tables() or wanted):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     head = [

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError
-from isolaw.readers.how_to_read import Assignment, HowToRead, applying
+from isolaw.readers.how_to_read import Assignment, HowToRead, settings_of
 from isolaw.readers.survey import survey, with_values
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.tables import read_frame
@@ -84,7 +84,7 @@ def read(
         rules = [rule for rule in how.rules if isinstance(rule, Assignment)]
         if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
             raise InputError(f"{unused[0]}: no run matches {unused[0].glob!r}; found a {SOURCE}")
-        given = applying([how.but(name_pattern=[])], SOURCE, [])
+        given = settings_of([how.but(name_pattern=[])], SOURCE, [])
         parts += [read_frame(frame, with_values(how, given)) for frame in frames]
     if paths or not parts:
         reading = survey(paths, how)

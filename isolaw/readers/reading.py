@@ -139,7 +139,7 @@ class Reading:
         if how is None:
             texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
         elif how.options():
-            texts[-1] = Wording(texts[-1], "  Add " + how.spelled)
+            texts[-1] = Wording(texts[-1], "  Add " + how.spelling)
         if len(problems) == 1:
             return texts[0]
         head = f"none of {len(self.candidates)} logs can be fitted"

@@ -276,7 +276,7 @@ def check_said(
         return []  # `Runs` reports this
     numbers[_BATCH] = numbers[_B] * numbers[_N]
     trains = any(map(is_measured_by_trainer, map(str, frame.columns)))
-    overridden = {name: name for name in _SAY if name in how.values and name in frame}
+    overridden = {name: name for name in _SAY if name in how.row_values and name in frame}
     said = {column: name for column in unused for name, called in _SAY.items() if plain(column) in called}
     trusted = [name for name in _SAY if how.columns.get(name, SYMBOL[name]) != SYMBOL[name]]
     for column in [*overridden, *unused]:
@@ -287,7 +287,7 @@ def check_said(
             if wrong.any():
                 at, what = rows.index[wrong][0], SYMBOL[name]
                 ours, theirs = (values[wrong].iloc[0] for values in (numbers[name], there))
-                given = "is set to" if name in how.values else "is"
+                given = "is set to" if name in how.row_values else "is"
                 raise DataError(
                     f"{source}: {what} {given} {ours:g}, but the column {column} says {theirs:g} in "
                     f"{table.index.name} {at}; correct the wrong value, or use the column: "
@@ -311,7 +311,7 @@ def check_said(
                 + "; if it counts something else: "
                 + option("columns", "C", f"{_B}*{_N}*step")
             )
-    return _steps_of_rollouts(table) if "step" in {*how.names, *frame.columns} else []
+    return _steps_of_rollouts(table) if "step" in {*how.column_names, *frame.columns} else []
 
 
 def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
@@ -327,16 +327,16 @@ def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowTo
     columns = list(map(str, frame.columns))
 
     def stating(name: str, count: int) -> HowToRead:
-        return how.but(set={**how.set, "": {**how.values, name: count}})
+        return how.but(set={**how.set, "": {**how.row_values, name: count}})
 
-    known, notes = {*how.names, *columns} & {*SPLIT}, list[str]()
+    known, notes = {*how.column_names, *columns} & {*SPLIT}, list[str]()
     rewards = [name for name in columns if is_reward(name) and not name.startswith(LENGTH[:4])]
     of = how.metric or (rewards[0] if len(rewards) == 1 else "")
     lengths = frame[LENGTH.format(of)].dropna().unique().tolist() if LENGTH.format(of) in columns else []
     if len(lengths) == 1:
         length, n, where = (
             int(lengths[0]),
-            how.values.get(_N),
+            how.row_values.get(_N),
             f"the lists {of} have {lengths[0]:,.0f} values",
         )
         if n is not None and length % n and n != 1:
@@ -349,7 +349,7 @@ def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowTo
     if step not in columns or len(known) > 1 or _BATCH in known or "compute" in how.columns:
         return how, notes
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
-    for column in (c for c in columns if c not in how.texts and c not in guess(columns).values()):
+    for column in (c for c in columns if c not in how.expressions and c not in guess(columns).values()):
         if counts(column) != "rollouts" or plain(column) in _MAYBE_N or words_of(column) & HELD_OUT:
             continue
         count = _count_of(column, steps, pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64))

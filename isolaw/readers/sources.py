@@ -131,7 +131,7 @@ class Search:
             head = limits.start(path, HEAD)
             place = _classified(path, head, self.containers)
             wanted: object = place.container or place.ours or place.no_history
-            if self.how.maps:
+            if self.how.names_columns:
                 there = columns_of(path, head)
                 wanted = there and not columns_needed(self.how, there)
             elif not wanted:
@@ -179,7 +179,7 @@ class Search:
         kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
         if total <= _FEW:
             kinds = self.no_logs
-        if total and self.how.maps:
+        if total and self.how.names_columns:
             return f"isolaw reads only tables that have the named columns, not {listed(kinds, 6)}"
         text = f"{total:,} of the files found {'is no log' if total == 1 else 'are not logs'}"
         return f"{text} ({listed(kinds, 6)}); isolaw reads a configuration with its log" if total else ""
@@ -195,7 +195,7 @@ def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Sea
     out = Search()
     without: list[str] = []
     for source, out.how in zip(sources, ways or [HowToRead()] * len(sources), strict=True):
-        out.containers = [] if out.how.maps else list(candidates(out.how.format))
+        out.containers = [] if out.how.names_columns else list(candidates(out.how.format))
         before, passed = len(out.places), out.passed.total()
         out.tables, out.incomplete = [], []
         for path in _expanded(source, out.notes):
@@ -208,7 +208,7 @@ def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Sea
         if len(out.places) == before:
             files = out.passed.total() - passed
             columns = ", ".join(sorted(columns_needed(out.how)))
-            expected = f"a table with the columns {columns}" if out.how.maps else expected_formats()
+            expected = f"a table with the columns {columns}" if out.how.names_columns else expected_formats()
             without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"searched); expected {expected}"

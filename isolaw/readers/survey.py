@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
 from isolaw.readers import frameworks, limits
-from isolaw.readers.assemble import assemble, one_identity
+from isolaw.readers.assemble import assemble, indistinct_runs
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
@@ -49,8 +49,8 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     for source in sources:
         check_path("source", source)
     how, paths = how or HowToRead(), [local(source) for source in sources]
-    beside, links = next_to(paths)
-    files = [file.under(how) for file in beside]
+    beside, links = load_reading_files(paths)
+    files = [file.overridden_by(how) for file in beside]
     there = search(paths, [_searched(path, how, files) for path in paths])
     collector = _Collector(how, files, len(there.places) > 1)
     for place in there.places:
@@ -63,7 +63,7 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
         raise DataError(Wording(first, *(f"  {text}" for text in others)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {read}")
-    reading.read_as = [file.note(how) for file in beside]
+    reading.read_as = [file.used_note(how) for file in beside]
     fetched = [
         f"{name}: isolaw read it from {path}"
         for name, path in zip(sources, paths, strict=True)
@@ -89,7 +89,7 @@ def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) ->
         if not (file.files and Path(source).is_dir()):  # else other files are no such tables
             columns = file
         how = file
-    if columns.maps and how.format != "auto":
+    if columns.names_columns and how.format != "auto":
         where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
             f"{key}: found {how.format!r} next to the columns{where}; expected only one of them, since "
@@ -138,7 +138,7 @@ class _Collector:
                 if self._keeps(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
+            nothing = len(error.needs) >= _OF_A_TABLE and not how.names_columns
             more = [_NO_LOG.format(expected_formats())] if nothing else []
             text = Wording(str(error).removeprefix(f"{path}: "), *more)
             needs, name = list(error.needs), path if not self.several else _name(place.path)
@@ -166,24 +166,24 @@ class _Collector:
 
     def _heed(self, run: str, sources: list[str]) -> None:
         """Count the settings of a run that is left out as used, so that they are not reported as unused."""
-        self.used |= {one.rule for way in self.ways for one in way.assigned(run, sources)}
+        self.used |= {one.rule for way in self.ways for one in way.settings_for(run, sources)}
 
     def _add_table(self, place: Place, how: HowToRead) -> None:
         """Read a table or a sweep."""
         path, name = place.path, _name(place.path)
         if place.sweep:
-            if how.maps:
+            if how.names_columns:
                 raise DataError(f"{path}: a sweep's directory needs no columns")
             self._add_runs(SweepStore(path).collect(), place, {})
             return
         ways = () if place.ours else [way for way in self.ways if way.covers([str(path)])]
-        given = applying(ways, name, [str(path)])
+        given = settings_of(ways, name, [str(path)])
         self.used |= {assignment.rule for assignment in given.values()}
         how = with_values(how, given)
         try:
             part = read_table(path, how, ways, self.used, name if self.several else "")
         except DataError as error:
-            if how.maps or place.ours or isinstance(error, TableNeeds):
+            if how.names_columns or place.ours or isinstance(error, TableNeeds):
                 raise
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(part, place, given)
@@ -192,7 +192,7 @@ class _Collector:
         """Add what a configuration says, without the log of a run."""
         name, path = _name(place.path), str(place.path)
         framework = frameworks.named(place.framework)
-        given = applying(self.ways, name, [path])
+        given = settings_of(self.ways, name, [path])
         self.used |= {one.rule for one in given.values()}
         resolved = resolve([RawLog(path, "", name, dict(place.config), place.path.name)], framework, given)
         message = "it is a configuration without a log"
@@ -236,7 +236,7 @@ class _Collector:
                 groups.setdefault((*known, *run.metrics), []).append(run)
         for group in (members for members in groups.values() if len(members) > 1):
             if len({run.sources[0] for run in group}) > 1 or all(run.run in self.trainings for run in group):
-                text = one_identity(group[0].facts, [run.run for run in group])
+                text = indistinct_runs(group[0].facts, [run.run for run in group])
                 for run in group:
                     run.leave_out(LogStatus.NEEDS, text, ["seed"])
 
@@ -258,7 +258,7 @@ class _Collector:
         self._ask_for_seeds()
         runs, used = assemble(self.logs, self.ways)
         self.used |= used
-        candidates = [run.candidate() for run in runs]
+        candidates = [run.found_log() for run in runs]
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:

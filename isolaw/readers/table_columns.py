@@ -18,7 +18,7 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, nearest, shown, unknown
 from isolaw.metrics import is_reward
-from isolaw.readers.how_to_read import HowToRead, Rule, applying
+from isolaw.readers.how_to_read import HowToRead, Rule, settings_of
 from isolaw.readers.measures import likely_reward, maybe_shape, named_percent, of_training, says_its_set
 from isolaw.readers.name_patterns import offer
 from isolaw.readers.names import ALIASES, DEFAULTS, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
@@ -60,13 +60,14 @@ def lacking(text: str, names: Collection[str]) -> list[str]:
 def columns_needed(how: HowToRead, columns: Collection[str] = ()) -> list[str]:
     """Return the columns that a table with these columns lacks to be read with ``how``."""
     texts = [*how.columns.items(), *((name, metric.column) for name, metric in how.metrics.items())]
-    missing = (lacking(text, {*columns, *how.names} - ({name} - {*columns})) for name, text in texts)
+    missing = (lacking(text, {*columns, *how.column_names} - ({name} - {*columns})) for name, text in texts)
     return list(dict.fromkeys(each for names in missing for each in names))
 
 
 def columns_used(how: HowToRead, columns: Collection[str]) -> set[str]:
     """Return the names of columns that ``how`` uses, including in arithmetic."""
-    return {each for text in how.texts for each in (text, *(() if text in columns else _WORD.findall(text)))}
+    arithmetic = [text for text in how.expressions if text not in columns]
+    return {*how.expressions, *(word for text in arithmetic for word in _WORD.findall(text))}
 
 
 def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -76,10 +77,10 @@ def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
     for name, text in how.columns.items():
         if name not in arithmetic:
             out[name] = frame[text]
-    for name, value in how.values.items():
+    for name, value in how.row_values.items():
         out[name] = value
     for name, text in arithmetic.items():
-        if name not in how.values:
+        if name not in how.row_values:
             if lacking(text, out.columns) == [text]:
                 missing = unknown("column", text, frame.columns)
                 raise DataError(f"{source}: " + option("columns", name, text) + f": {missing}")
@@ -171,7 +172,7 @@ def from_names(
     out = pd.DataFrame(index=frame.index)
     for column in names_of(frame, [str(each) for each in frame.columns]):
         known = {
-            name: {of: a for of, a in applying(ways, str(name), []).items() if a.pattern or a.glob}
+            name: {of: a for of, a in settings_of(ways, str(name), []).items() if a.pattern or a.glob}
             for name in frame[column].unique()
         }
         used |= {a.rule for values in known.values() for a in values.values()}
@@ -216,7 +217,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
     """Raise `TableNeeds` if B_p, n, compute or the reward is missing, `DataError` if a named column is."""
     columns = list(map(str, frame.columns))
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
-    there = {*columns, *how.names}
+    there = {*columns, *how.column_names}
     lines = []
     texts = [(name, text, _named(name), columns) for name, text in how.columns.items()]
     texts += [(name, reward.column, f"metric {name!r}", numeric) for name, reward in how.metrics.items()]
@@ -225,9 +226,11 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
         if missing == [text]:
             lines.append(f"{called}: {_absent(text, numeric if name in _NUMBERS else fitting)}")
         else:
-            lines += [f"{called}: {text!r}: {_absent(each, [*numeric, *how.names])}" for each in missing]
+            lines += [
+                f"{called}: {text!r}: {_absent(each, [*numeric, *how.column_names])}" for each in missing
+            ]
     wrong = bool(lines)
-    free = [name for name in columns if name not in how.texts]
+    free = [name for name in columns if name not in how.expressions]
     measures = how.metric if how.metric in columns else likely_reward(frame, free)
     if measures:  # a column that is empty where the reward is measured has no value for a run
         rows = frame[frame[measures].notna()]
@@ -267,7 +270,7 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
                 "curve. Export the runs' histories"
             )
         needs[name] = "columns", close or _COLUMN
-    named = {"metric", "value"} <= there or "value" in how.names or value_alone(frame, how)
+    named = {"metric", "value"} <= there or "value" in how.column_names or value_alone(frame, how)
     name = how.metric or "avg@4"
     if not (how.metrics or named or name in there):
         used = {*how.columns.values(), *(by[1] for by in needs.values() if by)}
@@ -299,8 +302,8 @@ def _in_names(frame: pd.DataFrame, unknown: list[str], source: str) -> tuple[str
 
 def value_alone(frame: pd.DataFrame, how: HowToRead) -> bool:
     """Return whether a column ``value`` contains the rewards, since no other column appears to."""
-    columns = [name for name in map(str, frame.columns) if name not in how.texts]
-    if how.metrics or "value" not in columns or "metric" in {*columns, *how.names}:
+    columns = [name for name in map(str, frame.columns) if name not in how.expressions]
+    if how.metrics or "value" not in columns or "metric" in {*columns, *how.column_names}:
         return False
     wanted = {how.metric or "avg@4", "avg@4"}
     return not wanted & {*columns} and not likely_reward(frame, [c for c in columns if c != "value"])

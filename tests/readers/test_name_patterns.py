@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import InputError
-from isolaw.readers.how_to_read import HowToRead, applying
+from isolaw.readers.how_to_read import HowToRead, settings_of
 from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
 from isolaw.readers.names import WHOLE, settable
 
@@ -53,10 +53,10 @@ def test_zero_rollouts_are_refused_as_in_any_setting() -> None:
 
 def test_a_setting_with_a_glob_is_stronger_and_one_without_weaker() -> None:
     ways = [HowToRead.of(set=["*-n8*:n=9", "n=7", "seed=3"], name_pattern="*-n{n}-*")]
-    assert applying(ways, RUNS[0], [])["rollouts_per_problem"].value == 128
-    assert applying(ways, RUNS[2], [])["rollouts_per_problem"].value == 9
-    assert applying(ways, "x", [])["rollouts_per_problem"].value == 7
-    assert applying(ways, RUNS[0], [])["seed"].value == 3
+    assert settings_of(ways, RUNS[0], [])["rollouts_per_problem"].value == 128
+    assert settings_of(ways, RUNS[2], [])["rollouts_per_problem"].value == 9
+    assert settings_of(ways, "x", [])["rollouts_per_problem"].value == 7
+    assert settings_of(ways, RUNS[0], [])["seed"].value == 3
 
 
 def test_what_is_offered_reads_the_names() -> None:
