@@ -24,12 +24,12 @@ from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
-from isolaw.readers.measures import in_percent, is_supervised
+from isolaw.readers.measures import is_supervised, runs_in_percent
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, only, option, resolve
 from isolaw.readers.stitch import RunCurves, stitch
-from isolaw.readers.trainings import ROUNDED, of_logs
+from isolaw.readers.trainings import ROUNDED, split_by_training
 from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
@@ -125,7 +125,7 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
     ``group_by``. The last of the ``option_sets`` takes precedence.
     """
-    logs_of_run, runs = _group_by_run(list(of_logs(logs)), option_sets)
+    logs_of_run, runs = _group_by_run(list(split_by_training(logs)), option_sets)
     logs.clear()
     used_rules: set[Rule] = set()
     for name in list(logs_of_run):
@@ -342,7 +342,7 @@ def _to_fractions(runs: Sequence[_LoggedRun], percent_of_run: Mapping[str, bool]
         curve_of_run = {run_id: run.curves.of[target] for run_id, run in run_of_id.items()}
         name = f"{target[1]} on {target[0]}"
         values_of_run = {run_id: curve.value for run_id, curve in curve_of_run.items()}
-        percent_ids, problem_of_run = in_percent(target[1], values_of_run, percent_of_run)
+        percent_ids, problem_of_run = runs_in_percent(target[1], values_of_run, percent_of_run)
         for run_id, text in problem_of_run.items():
             text = f"{name} {text}; set percent=true or percent=false"
             run_of_id[run_id].leave_out(LogStatus.NEEDS, text, ["percent"])

@@ -32,8 +32,8 @@ from isolaw.metrics import is_reward
 from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import of_list
-from isolaw.readers.trainings import by_training, mixed
+from isolaw.readers.records import summary_of_list
+from isolaw.readers.trainings import mixing_problem, name_trainings
 
 _FEWEST = 3  # lines required to recognise a console
 _LONGEST = 5_000  # bytes of a line
@@ -121,7 +121,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     ):  # otherwise the word is the name of the logger or the run
         frame["phase"] = ["validation" if line_of.held_out else "train" for line_of in rows]
         keys.append("phase")
-    frame = by_training(frame, "step", str(path.with_suffix("")))
+    frame = name_trainings(frame, "step", str(path.with_suffix("")))
     keys += ["run"] if "trainings" in frame.attrs else []
     lines_of_text = frame[~frame["bar"]]
     frame = frame.drop(columns="bar")
@@ -129,7 +129,7 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     for curve in apart:
         for column in frame.columns.drop(keys):
             known = curve[["step", column]].dropna().to_numpy(np.float64)
-            if problem := mixed(column, known[:, 0], known[:, 1]):
+            if problem := mixing_problem(column, known[:, 0], known[:, 1]):
                 raise DataError(f"{path}: {problem}")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
@@ -206,7 +206,7 @@ def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line
                 values[f"{key}#{again + 1}" if again else key] = float(value) / scale
         for name, items in _LIST.findall(text, counter.end()):
             if is_reward(name):
-                values |= of_list(name, [item.strip(" '\"") for item in items.split(",")])
+                values |= summary_of_list(name, [item.strip(" '\"") for item in items.split(",")])
         if values:
             yield _Line(
                 number,

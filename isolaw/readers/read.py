@@ -74,27 +74,28 @@ def read(
         metric=metric, columns=columns, set=set, format=format, group_by=group_by, only=only,
         name_pattern=name_pattern,
     )  # fmt: skip
-    paths = [s if isinstance(s, str) else Path(s) for s in sources if isinstance(s, str | os.PathLike)]
-    parts = [source for source in sources if isinstance(source, Runs)]
+    files = [source for source in sources if isinstance(source, str | os.PathLike)]
+    paths = [file if isinstance(file, str) else Path(file) for file in files]
+    all_runs = [source for source in sources if isinstance(source, Runs)]
     frames = [source for source in sources if not isinstance(source, str | os.PathLike | Runs)]
     if frames:
-        of_files = ("group_by", "only", "name_pattern", *(["format"] if format != "auto" else []))
-        if not paths and (name := next((name for name in of_files if getattr(how, name)), None)):
+        file_options = ("group_by", "only", "name_pattern", *(["format"] if format != "auto" else []))
+        if not paths and (name := next((name for name in file_options if getattr(how, name)), None)):
             raise InputError(f"{name} applies to files; found a {SOURCE}")
         rules = [rule for rule in how.rules if isinstance(rule, Assignment)]
         if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
             raise InputError(f"{unused[0]}: no run matches {unused[0].glob!r}; found a {SOURCE}")
-        given = settings_of([how.but(name_pattern=[])], SOURCE, [])
-        parts += [read_frame(frame, with_values(how, given)) for frame in frames]
-    if paths or not parts:
+        settings = settings_of([how.but(name_pattern=[])], SOURCE, [])
+        all_runs += [read_frame(frame, with_values(how, settings)) for frame in frames]
+    if paths or not all_runs:
         reading = survey(paths, how)
-        part = reading.runs
-        part.notes = (*reading.read_as, *part.notes)
-        parts.append(part)
-        for text in reading.warnings:
-            warnings.warn(text, stacklevel=2)
-    runs = Runs.concat(parts)
-    runs.left_out = tuple(log for part in parts for log in part.left_out)
+        read_runs = reading.runs
+        read_runs.notes = (*reading.read_as, *read_runs.notes)
+        all_runs.append(read_runs)
+        for warning in reading.warnings:
+            warnings.warn(warning, stacklevel=2)
+    runs = Runs.concat(all_runs)
+    runs.left_out = tuple(log for read_runs in all_runs for log in read_runs.left_out)
     return runs
 
 

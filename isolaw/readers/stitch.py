@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.trainings import ROUNDED, count, mixed, repeats
+from isolaw.readers.trainings import ROUNDED, count, mixing_problem, repeat_notes
 
 Floats = NDArray[np.float64]
 
@@ -99,7 +99,7 @@ def stitch(
                 if at > max(last, out.diverged.get(place, -1)):
                     out.diverged[place] = int(at)
     differing_steps = np.unique(np.concatenate(other)).size
-    out.notes += repeats(differing_steps, np.unique(np.concatenate(again)).size - differing_steps)
+    out.notes += repeat_notes(differing_steps, np.unique(np.concatenate(again)).size - differing_steps)
     if thinned:
         out.notes.append(
             f"{count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"
@@ -215,7 +215,7 @@ def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Flo
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric; isolaw uses the first")
         keep = numbered & sound & ~known
-        out.mixed = out.mixed or mixed(key, own_step[keep], own_value[keep])
+        out.mixed = out.mixed or mixing_problem(key, own_step[keep], own_value[keep])
         points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])
         used = used or key
     return points

@@ -19,40 +19,39 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
-from isolaw.readers import frameworks
+from isolaw.readers import frameworks, trainings
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.measures import (
     HELD_OUT,
-    in_percent,
     is_measured_by_trainer,
-    of_rows,
-    of_training,
+    is_of_training,
+    names_its_set,
     only_accuracy,
-    says_its_set,
+    phases_of_rows,
+    runs_in_percent,
     words_of,
 )
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
 from isolaw.readers.records import (
     check_compute,
-    check_said,
+    check_unmapped,
     ends_in_nan,
-    of_training_rows,
     split_batch,
+    use_training_shapes,
     with_counts,
 )
 from isolaw.readers.table_columns import (
     TableNeeds,
     apply,
     check_complete,
+    columns_from_names,
     columns_used,
-    from_names,
+    has_only_value,
     melt,
-    value_alone,
 )
 from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
-from isolaw.readers.trainings import PART, by_training, is_measured, join, names_of, naming, once
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
 
@@ -78,7 +77,7 @@ def read_table(
     value_columns: list[str] = []
     if option_sets:
         used_rules = set() if used_rules is None else used_rules
-        name_values = from_names(frame, option_sets, used_rules, how.columns, str(path))
+        name_values = columns_from_names(frame, option_sets, used_rules, how.columns, str(path))
         value_columns = [column for column in name_values.columns if column not in frame.columns]
         frame[name_values.columns] = name_values
         how = how.but(columns={**{name: name for name in name_values.columns}, **how.columns})
@@ -102,7 +101,7 @@ def read_frame(table: Any, how: HowToRead) -> Runs:
         return _runs_of(frame, SOURCE, how)
     except TableNeeds as error:
         incomplete = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
-        options = proposed([incomplete], most=math.inf) or HowToRead()
+        options = proposed([incomplete], limit=math.inf) or HowToRead()
         raise DataError(Wording(str(error), "  Add " + options.spelling)) from None
 
 
@@ -112,7 +111,7 @@ def _name_trainings(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFr
     has_names = {"run_id", "rollout"} & {*how.columns} or frame.attrs.get("trainings")
     if step_column not in frame.columns or has_names:
         return frame
-    return by_training(frame, step_column, name, how.expressions)
+    return trainings.name_trainings(frame, step_column, name, how.expressions)
 
 
 def _has_our_columns(frame: pd.DataFrame, how: HowToRead) -> bool:
@@ -140,7 +139,7 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     attributes = [name for name in how.column_names if name not in {*COLUMNS, reward, SPLIT[2]}]
     used_columns = columns_used(how, frame.columns)
     table = apply(how, frame, source)
-    only_value = value_alone(frame, how)
+    only_value = has_only_value(frame, how)
     is_long = "value" in how.column_names or {"metric", "value"} <= set(table)
     is_wide = not (how.metrics or only_value or is_long)
     with_unit = set[str]()
@@ -157,7 +156,7 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     unmapped = [str(column) for column in frame.columns if column not in {*used_columns, *COLUMNS}]
     phase_column = ""
     if "eval_set" not in table and not (is_wide and words_of(reward) & HELD_OUT):
-        phase_column, eval_sets = of_rows(table, [column for column in unmapped if column != reward], source)
+        phase_column, eval_sets = phases_of_rows(table, [c for c in unmapped if c != reward], source)
         if phase_column:
             table["eval_set"] = eval_sets
             notes.append(f"column {phase_column} marks the rows of training and of validation")
@@ -171,10 +170,10 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
             table[column] = value
     identity = [*IDENTITY, *attributes]
     unused = [name for name in frame.columns if name not in {*used_columns, *COLUMNS, metric, phase_column}]
-    name_columns = ["run_id"] if "run_id" in table else names_of(table, unused)
+    name_columns = ["run_id"] if "run_id" in table else trainings.names_of(table, unused)
     run_keys = [*(column for column in identity if column not in SPLIT), *name_columns]
-    notes += of_training_rows(table, run_keys, source)
-    names, setting_columns = ([], {}) if "run_id" in table else naming(table, IDENTITY, unused)
+    notes += use_training_shapes(table, run_keys, source)
+    names, setting_columns = ([], {}) if "run_id" in table else trainings.run_columns(table, IDENTITY, unused)
     is_empty = table[identity].isna()
     if is_empty.any(axis=None):
         column = next(column for column in identity if is_empty[column].any())
@@ -184,9 +183,9 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     # The trainings in one file can differ in anything, so their seeds are asked for.
     has_seeds = "seed" in known_columns or "trainings" in frame.attrs
     attribute_columns = {name: name for name in attributes}
-    table[PART] = 0
+    table[trainings.PART] = 0
     if names:
-        notes += join(table, identity, names, list(setting_columns.values()), has_seeds)
+        notes += trainings.join_parts(table, identity, names, list(setting_columns.values()), has_seeds)
         attribute_columns |= setting_columns
         unused = [column for column in unused if column not in {*names, *setting_columns.values()}]
     elif "run_id" in table:
@@ -195,9 +194,9 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         varying = [column for column in identity if not name or table[column].nunique() > 1]
         table["run_id"] = _run_ids(table, varying, name)
     if falls := frame.attrs.get("falls"):
-        table[PART] = np.searchsorted(falls, table.index, side="right")
+        table[trainings.PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
-    notes += check_said(table, frame, how, unused, source)
+    notes += check_unmapped(table, frame, how, unused, source)
     of_reward = {reward: reward} if is_wide else {}
     columns = {name: entry.column for name, entry in how.metrics.items()} or of_reward
     if columns:
@@ -218,7 +217,7 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     table, unit_notes = _to_fractions(table, with_unit, source)
     notes += unit_notes
     notes += check_compute(table, source) if {"step", "compute"} <= known_columns else []
-    table, repeat_notes = once(table)
+    table, repeat_notes = trainings.without_repeats(table)
     notes += repeat_notes
     notes += _check_unused(table, unused, source)
     attributes_of_run = {
@@ -242,13 +241,13 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, unmapped: list[str]) ->
             measured_rows = frame.loc[table.index[table["value"].notna()]]
             has_values = measured_rows.notna().any()
             row_columns = [c for c in unmapped if not is_measured_by_trainer(c) or has_values[c]]
-        in_training = of_training(name, [column for column in row_columns if column != name])
+        in_training = is_of_training(name, [column for column in row_columns if column != name])
         set_of_metric[name] = "train" if in_training else "validation"
         is_unclear = (is_reward(name) and not is_accuracy(name)) or any(
             is_measured_by_trainer(column) or counts(column)
             for column in [*unmapped, *({"n_samples"} & {*frame})]
         )
-        if name in frame and not says_its_set(name) and (in_training or is_unclear):
+        if name in frame and not names_its_set(name) and (in_training or is_unclear):
             trainer_column = next(filter(is_measured_by_trainer, row_columns), "")
             reason = f"is next to {trainer_column}" if trainer_column and in_training else "has no prefix"
             if in_training and frameworks.of_training(name):
@@ -286,7 +285,7 @@ def _metric_name_column(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, 
         return {}, ""
     unmapped = [str(column) for column in frame.columns if column not in {*how.expressions, *COLUMNS}]
     run, step = (how.columns.get(name, name) for name in ("run_id", "step"))
-    run_columns = [run] if "run_id" in known_columns else names_of(frame, unmapped)
+    run_columns = [run] if "run_id" in known_columns else trainings.names_of(frame, unmapped)
     for column in unmapped:
         if not _names_rewards(frame[column]):
             continue
@@ -313,7 +312,7 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
             both_rows = " and ".join(f"{table.index.name} {row_index}" for row_index in group.index[:2])
             step = group["step"].iloc[0]
             where = f"{source}: repeated (run, step): {both_rows} are both step {step} of one run"
-            labels = [c for c in differing if not is_measured(c) and _distinguishes_runs(table, c)]
+            labels = [c for c in differing if not trainings.is_measured(c) and _distinguishes_runs(table, c)]
             if not labels:
                 raise DataError(
                     f"{where}, and no column distinguishes them. Keep the rows of one run or process. If "
@@ -387,7 +386,7 @@ def _to_fractions(table: pd.DataFrame, with_unit: set[str], source: str) -> tupl
             str(run_id): curve.to_numpy()
             for run_id, curve in values[of_metric].groupby(table["run_id"][of_metric], sort=False)
         }
-        percent_runs, problems = in_percent(name, values_of_run, {})
+        percent_runs, problems = runs_in_percent(name, values_of_run, {})
         if problems:
             raise DataError(
                 f"{source}: {name} {next(iter(problems.values()))}; use one unit, or declare it under "

@@ -37,7 +37,7 @@ from isolaw.readers.raw_log import (
     progress,
     unprefixed,
 )
-from isolaw.readers.trainings import trainings
+from isolaw.readers.trainings import training_starts
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
 _COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)")
@@ -167,7 +167,7 @@ class _Reader:
             past = self._counted.setdefault(name, [])
             if past and now < past[-1]:
                 again = again or bool(
-                    trainings([*past, now], {name: (range(len(past) + 1), range(len(past) + 1))})
+                    training_starts([*past, now], {name: (range(len(past) + 1), range(len(past) + 1))})
                 )
             past.append(now)
         return again
