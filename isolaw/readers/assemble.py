@@ -27,7 +27,7 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
 from isolaw.readers.measures import is_supervised, runs_in_percent
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import Resolved, only, option, resolve
+from isolaw.readers.resolve import Resolved, glob_for, resolve, set_option
 from isolaw.readers.stitch import RunCurves, stitch
 from isolaw.readers.trainings import ROUNDED, split_by_training
 from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
@@ -298,7 +298,7 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Word
     text = (
         f"no known framework uses its names: {_short_list(keys)}. "
         f"Known: {', '.join(framework.name for framework in frameworks.known())}. If it is one of these, add "
-        + option("", "framework", Placeholder("name"))
+        + set_option("", "framework", Placeholder("name"))
     )
     if container != "jsonl":  # other containers do not contain tables
         return text
@@ -514,7 +514,7 @@ def indistinct_runs(facts: Mapping[str, Fact], runs: Sequence[str]) -> Wording:
     return (
         f"{len(runs)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If the runs are "
         "repetitions, set their seeds. If they differ in a value that no log records, set that value: "
-        + option(only(runs[-1], runs), Placeholder("name"), Placeholder("value"))
+        + set_option(glob_for(runs[-1], runs), Placeholder("name"), Placeholder("value"))
     )
 
 

@@ -15,7 +15,7 @@ from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
 from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
 from isolaw.readers.names import ASSUMED
-from isolaw.readers.resolve import ALGORITHMS, only
+from isolaw.readers.resolve import ALGORITHMS, glob_for
 from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
 
@@ -65,7 +65,7 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
             settings.setdefault("", {})[need] = value
         else:
             folder = _folder_glob(lacking, logs) if need != "n" else None
-            for glob in [folder] if folder else [only(log.run, names) for log in lacking]:
+            for glob in [folder] if folder else [glob_for(log.run, names) for log in lacking]:
                 settings.setdefault(glob, {})[need] = value
     pattern = pattern or proposal.pop("name_pattern", "")
     if sum(map(len, settings.values())) + bool(pattern) > limit:
@@ -76,7 +76,7 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
 def _folder_glob(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> str | None:
     """Return a glob for the folder that contains these two or more runs and no others, or None."""
     folders = {PurePath(log.run).parent for log in logs}
-    glob = f"{only(str(folders.pop()))}/*"
+    glob = f"{glob_for(str(folders.pop()))}/*"
     matching = [log for log in all_logs if Assignment("", None, glob).matches(log.run, log.sources)]
     return glob if not folders and len(matching) == len(logs) > 1 else None
 
@@ -129,11 +129,11 @@ def _seed_settings(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> _S
 def _glob_for(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
     """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
     if log.container != "table" or sum(other.sources == log.sources for other in all_logs) > 1:
-        return only(log.run, [other.run for other in all_logs])
+        return glob_for(log.run, [other.run for other in all_logs])
     files = {source for other in all_logs for source in other.sources}
     stem = PurePath(log.sources[0]).stem
     is_unique = sum(PurePath(file).stem == stem for file in files) == 1
-    return only(stem if is_unique else log.sources[0])
+    return glob_for(stem if is_unique else log.sources[0])
 
 
 # Drafts

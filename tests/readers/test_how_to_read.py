@@ -25,7 +25,7 @@ from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
 from isolaw.readers.how_to_read import Assignment, HowToRead, _read_reading_file, settings_of
 from isolaw.readers.proposals import draft
-from isolaw.readers.resolve import only, option
+from isolaw.readers.resolve import glob_for, set_option
 from isolaw.readers.survey import survey
 
 Call = Callable[..., tuple[int, str, str]]
@@ -189,12 +189,12 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     globs: dict[str, int],
-    only: list[str],
+    glob_for: list[str],
     columns: dict[str, str],
     value: Any,
 ) -> None:
     settings = {"lr": value, **{glob: {"seed": seed} for glob, seed in globs.items()}}
-    how = HowToRead.of(only=only, columns=columns, set=settings)
+    how = HowToRead.of(only=glob_for, columns=columns, set=settings)
     text, missing = draft(["logs"], how, [], "again")
     assert not missing
     path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"
@@ -286,7 +286,7 @@ def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
 
 @pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])
 def test_what_is_suggested_is_accepted_and_is_for_that_run_alone(run: str) -> None:
-    flag, text = shlex.split(shown(option(only(run), "seed", 1)))
+    flag, text = shlex.split(shown(set_option(glob_for(run), "seed", 1)))
     assert flag == "--set"
     (setting,) = HowToRead.of(set=[text]).rules
     assert isinstance(setting, Assignment)
@@ -447,13 +447,14 @@ def test_a_file_that_is_a_link_out_of_its_folder_is_not_read(tmp_path: Path, nam
 @pytest.mark.parametrize("run", ["runs/a", "a:n=8", "[x] *?", 'it\'s "b"', ""])
 def test_what_python_is_told_are_keywords_of_read(run: str) -> None:
     how = HowToRead.of(
-        set=[f"{only(run)}:n=8" if run else "n=8", "B_p=32"], columns={"C": "steps*8", "seed": "trial no."},
+        set=[f"{glob_for(run)}:n=8" if run else "n=8", "B_p=32"],
+        columns={"C": "steps*8", "seed": "trial no."},
         only=["*n8*", "!*debug*"], name_pattern="s{seed}-*", group_by="file", metric="val acc",
     )  # fmt: skip
     keywords = eval(f"dict({how.spelling})")
     assert keywords.keys() <= inspect.signature(library.read).parameters.keys()
     assert HowToRead.of(**keywords).toml_tables() == how.toml_tables()
-    one = eval(f"dict({option(only(run) if run else '', 'seed', 1)})")
+    one = eval(f"dict({set_option(glob_for(run) if run else '', 'seed', 1)})")
     assert [
         (rule.name, rule.value, rule.matches(run or "any", [])) for rule in HowToRead.of(**one).rules
     ] == [("seed", 1, True)]

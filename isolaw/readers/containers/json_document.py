@@ -87,7 +87,7 @@ def _read(path: Path) -> Iterator[RawLog]:
         began = add(log, record, began, escaped=True)
     if not log.step:
         raise NoHistory(f"{path}: found no list of records; expected [{{'step': 1, 'reward': 0.5}}, …]")
-    beside, source = configs.beside(path)
+    beside, source = configs.find_config(path)
     with limits.errors_in(path):
         log.config = beside | configs.flatten(config)
     log.config_source = path.name if config else source
@@ -198,7 +198,7 @@ def _read_state(path: Path) -> Iterator[RawLog]:
             f"{path}: log_history has no record, since nothing was logged before the file was written"
         )
     state = _around(text[: match.end()], text[end : end + limits.MB])
-    config, source = configs.beside(path)
+    config, source = configs.find_config(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
     if not config and (path.parent / _PICKLE).is_file():

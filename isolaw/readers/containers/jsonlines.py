@@ -63,7 +63,7 @@ def _read(path: Path) -> Iterator[RawLog]:
             began = add(log, record, began, escaped)
     if not log.step:
         raise DataError(f"{path}: found no JSON object; expected one object on each line")
-    yield from settings.parts(*configs.beside(path))
+    yield from settings.parts(*configs.find_config(path))
 
 
 def objects(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import limits
-from isolaw.readers.configs import beside
+from isolaw.readers.configs import find_config
 from isolaw.readers.containers.printed_config import PrintedArguments, Settings
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
@@ -112,7 +112,7 @@ def _finished(reader: _Reader, path: Path) -> Iterator[RawLog]:
     """Yield the log of a training run, with its steps and its configuration, in parts where that changes."""
     log = reader.log
     reader.close()
-    config, source = beside(path)
+    config, source = find_config(path)
     printed = reader.arguments.config
     reader.steps.number(log, config | printed)
     if not log.step and reader.ended:

@@ -218,7 +218,7 @@ def _read(path: Path) -> Iterator[RawLog]:
             reader.take(line)
     reader.close()
     printed = any(reader.settings.configs)
-    yield from reader.settings.parts(*(({}, "") if printed else configs.beside(path)))
+    yield from reader.settings.parts(*(({}, "") if printed else configs.find_config(path)))
 
 
 class _Reader:

@@ -93,7 +93,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
     printed = reader.printed
-    config, source = ({}, "") if printed.config else configs.beside(path)
+    config, source = ({}, "") if printed.config else configs.find_config(path)
     if printed.torn and not config | printed.command:
         source = "the console prints one, but not as a whole dictionary"
     sources = [source, "the printed command" if printed.command else ""]

@@ -27,7 +27,7 @@ from isolaw import commands
 from isolaw.errors import DataError, NoHistory, NotInstalled
 from isolaw.files import leads_out
 from isolaw.readers import limits
-from isolaw.readers.configs import beside, flatten
+from isolaw.readers.configs import find_config, flatten
 from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
@@ -73,7 +73,7 @@ def _read(path: Path) -> Iterator[RawLog]:
                 except NotInstalled as error:
                     missing = error
         if not log.config and whole:  # otherwise the files could belong to another run
-            log.config, log.config_source = beside(folder)
+            log.config, log.config_source = find_config(folder)
         if log.series:
             yield log
             return
