@@ -77,7 +77,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no metrics."""
     readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
     since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
-    for _, line in lines(path, readers[0].log, returns=True):
+    for _, line in lines(path, readers[0].log, at_returns=True):
         reader = readers[-1]
         if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue

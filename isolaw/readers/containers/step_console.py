@@ -213,7 +213,7 @@ def _read(path: Path) -> Iterator[RawLog]:
             "torchforge, nanochat or prime-rl"
         )
     reader = _Reader(form, log)
-    for _, line in lines(path, log, returns=True):
+    for _, line in lines(path, log, at_returns=True):
         if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):
             reader.take(line)
     reader.close()

@@ -79,7 +79,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     """Read one console in one pass; raise `DataError` if it cannot be read or has no metrics of a step."""
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
-    for _, line in lines(path, log, returns=True):
+    for _, line in lines(path, log, at_returns=True):
         if (
             reader.waiting
             or b"step:" in line
