@@ -57,23 +57,24 @@ class RawLog:
     not_finite: dict[str, int] = field(default_factory=dict)  # index of a key's last NaN or infinity
     dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
-    torn: bool = False  # whether a text file ends in the middle of a line
+    is_torn: bool = False  # whether a text file ends in the middle of a line
     in_order: bool = True  # whether the records are in the order in which they were written
-    held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; by default its own
+    # Shared by the logs of one file; by default its own.
+    memory: limits.MemoryMeter = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self.held = self.held or limits.Held(self.source)
+        self.memory = self.memory or limits.MemoryMeter(self.source)
 
     @property
     def of_tracker(self) -> bool:
         """True if a tracker wrote the log, whose own steps can count records instead of updates."""
         return self.container.startswith("wandb")
 
-    def part(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
+    def new_log(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
         """Return an empty log of the same file, for the next part of a run or for another run."""
-        return RawLog(self.source, self.container, run, config or {}, config_source, held=self.held)
+        return RawLog(self.source, self.container, run, config or {}, config_source, memory=self.memory)
 
-    def pieces(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
+    def split_at(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
         """Yield the records from each of these positions to the next, as logs of the runs ``names``."""
         for name, (start, end) in zip(names, pairwise([*begins, len(self.step)]), strict=True):
             piece = replace(
@@ -93,7 +94,7 @@ class RawLog:
 
         Raises `DataError` if the numbers of the file take too much memory.
         """
-        self.held.record(len(values))
+        self.memory.record(len(values))
         index = len(self.step)
         self.step.append(step)
         self.wall_s.append(wall_s)
@@ -105,7 +106,7 @@ class RawLog:
             if not finite(float_value):
                 self.dropped["values that are not finite"] += 1
                 if len(key) <= limits.LONGEST_NAME:
-                    self.held.names += key not in self.not_finite
+                    self.memory.names += key not in self.not_finite
                     self.not_finite[key] = index
                 continue
             series = series_of.get(key)
@@ -113,12 +114,12 @@ class RawLog:
                 if len(key) > limits.LONGEST_NAME:
                     self.dropped[f"values of names longer than {limits.LONGEST_NAME:,} characters"] += 1
                     continue
-                self.held.names += 1
+                self.memory.names += 1
                 series = series_of[key] = Series()
             series.record.append(index)
             series.value.append(float_value)
 
-    def damaged(self, reason: str) -> None:
+    def count_damaged(self, reason: str) -> None:
         """Count a record that cannot be read; raise `DataError` beyond 100,000 records."""
         self.dropped[reason] += 1
         if self.dropped[reason] > limits.MOST_DAMAGED:
@@ -217,7 +218,7 @@ def lines(path: str | Path, log: RawLog, at_returns: bool = False) -> Iterator[t
         at_end = False
         while not at_end:
             chunk = file.read(_CHUNK)
-            at_end, log.torn = not chunk, bool(unfinished)
+            at_end, log.is_torn = not chunk, bool(unfinished)
             if at_returns:
                 chunk = chunk.replace(b"\r", b"\n")
             text = unfinished + (chunk or b"\n")  # the end of the file ends the last line

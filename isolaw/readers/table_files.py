@@ -22,8 +22,8 @@ from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
 from isolaw.readers.containers import wandb_csv
-from isolaw.readers.containers.json_document import lists
-from isolaw.readers.containers.jsonlines import objects, parsed
+from isolaw.readers.containers.json_document import record_lists
+from isolaw.readers.containers.jsonlines import iterate_objects, parse_record
 from isolaw.readers.containers.notebook import (
     HtmlTable,
     holds_cells,
@@ -220,7 +220,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
     columns: set[str] = set()
     log = RawLog(str(path), "jsonl", "")
     _check_size(path, content.count(b"\n"), content.count(b":"))
-    for line, record, _ in objects(path, log, _parse_line):
+    for line, record, _ in iterate_objects(path, log, _parse_line):
         with errors_in(f"{path}: line {line}"):
             rows.append(_plain_row(record))
         line_numbers.append(line)
@@ -239,7 +239,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _parse_line(line: bytes) -> dict[str, Any] | None:
-    if (record := parsed(line)) is None and line.startswith(b"{'"):  # a printed Python dictionary
+    if (record := parse_record(line)) is None and line.startswith(b"{'"):  # a printed Python dictionary
         texts, _ = parse_dictionary(line.decode("utf-8", "replace"))
         return texts and {key: scalar(text) for key, text in texts.items()}
     return record
@@ -252,7 +252,7 @@ def _is_document(text: bytes) -> bool:
     line, _, later_lines = text.partition(b"\n")
     first_record = _parse_line(line)
     if first_record is not None:
-        return not later_lines.strip() and (holds_cells(first_record) or any(lists(first_record)))
+        return not later_lines.strip() and (holds_cells(first_record) or any(record_lists(first_record)))
     try:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
@@ -268,7 +268,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     _check_size(path, 0, content.count(b":"))
     if holds_cells(document):
         return _read_notebook(path, document)
-    candidates = [(rows, _plain_row(outside)) for rows, outside in lists(document)]
+    candidates = [(rows, _plain_row(outside)) for rows, outside in record_lists(document)]
     records, outside = max(candidates, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(

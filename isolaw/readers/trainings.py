@@ -133,7 +133,7 @@ def split_by_training(logs: Sequence[RawLog]) -> Iterator[RawLog]:
             cuts = [start, *(cut for cut in starts if start < cut < end)]
             numbers = [bisect_right(starts, cut) + 1 for cut in cuts]
             names = [f"{log.run}#{number}" if number > 1 else log.run for number in numbers]
-            yield from log.pieces([cut - start for cut in cuts], names)
+            yield from log.split_at([cut - start for cut in cuts], names)
 
 
 def _record_steps(log: RawLog) -> NDArray[np.float64]:

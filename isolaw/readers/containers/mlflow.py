@@ -80,14 +80,14 @@ def _add_points(folder: Path, log: RawLog) -> None:
         with limits.opened(path) as file:
             while line := file.readline(_LONGEST_LINE):
                 if not line.endswith(b"\n"):
-                    log.damaged("torn metric lines")
+                    log.count_damaged("torn metric lines")
                     continue
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
                     case [float(time), float(value), float(step)] if math.isfinite(time + step):
                         rows.extend((len(names) - 1, step, value, time / 1000))
                     case [_, *_]:
-                        log.damaged("metric lines that are not 'time value step'")
+                        log.count_damaged("metric lines that are not 'time value step'")
     points = pd.DataFrame(np.reshape(rows, (-1, 4)), columns=["key", "step", "value", "seconds"])
     points["repeat"] = points.groupby(["key", "step"]).cumcount()
     points = points.sort_values(["repeat", "step"], kind="stable")

@@ -78,7 +78,7 @@ class PrintedConfig:
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.command: dict[str, Any] = {}
-        self.torn = False  # whether a configuration could not be read
+        self.is_torn = False  # whether a configuration could not be read
         self._kind = ""  # form of the current configuration: "dict", "yaml" or "command"
         self._worker = ""
         self._lines: list[str] = []
@@ -112,7 +112,7 @@ class PrintedConfig:
             config = _parsed(text, kind)
             if len(config) >= _FEWEST:
                 self.config = config
-        self.torn = self.torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
+        self.is_torn = self.is_torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
 
     @property
     def collecting(self) -> bool:
@@ -246,7 +246,7 @@ class Settings:
         ``config`` and ``source`` are the configuration of a file, which the ``printed`` values replace.
         """
         log, several = self._log, len(self._begins) > 1
-        parts = log.pieces(self._begins, [log.run] * len(self._begins)) if several else [log]
+        parts = log.split_at(self._begins, [log.run] * len(self._begins)) if several else [log]
         for part, values, where in zip(parts, self.configs, self._sources, strict=True):
             first = part.step[0] if several and part.step else math.nan
             where = where or f"{printed}{'' if math.isnan(first) else f' before step {first:g}'}"

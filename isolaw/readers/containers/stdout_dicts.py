@@ -84,7 +84,7 @@ def _read(path: Path) -> Iterator[RawLog]:
         parts = unprefixed(clean(line))
         counters = _counters(parts[1])
         if counters and reader.starts_again(counters):
-            reader = _Reader(reader.log.part(f"{path}#{len(readers) + 1}"))
+            reader = _Reader(reader.log.new_log(f"{path}#{len(readers) + 1}"))
             reader.starts_again(counters)
             readers.append(reader)
         elif reader.ended and "'epoch': " not in parts[1]:

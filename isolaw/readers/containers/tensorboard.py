@@ -93,7 +93,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                     if length:
                         log.dropped["records over 1 MiB (pictures, graphs)"] += 1
                     else:
-                        log.damaged("empty records")
+                        log.count_damaged("empty records")
                     file.seek(length + _CRC.size, 1)
                     continue
                 data = file.read(length)
@@ -101,13 +101,13 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 try:
                     event = Event.FromString(data)
                 except DecodeError:
-                    log.damaged("damaged records")
+                    log.count_damaged("damaged records")
                     continue
                 values = len(event.summary.value)
                 if values > _MOST_JOINED:
                     log.dropped[f"records of over {_MOST_JOINED:,} values"] += 1
                 elif values and masked_crc32c(data) != crc:
-                    log.damaged("damaged records")
+                    log.count_damaged("damaged records")
                 elif values:
                     yield event
             if frame:

@@ -89,12 +89,12 @@ def _read(path: Path) -> Iterator[RawLog]:
             or line[-1:] == b":"
         ):
             reader.take(*unprefixed(clean(line)))
-    reader.finish(torn=log.torn)
+    reader.finish(torn=log.is_torn)
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
     printed = reader.printed
     config, source = ({}, "") if printed.config else configs.find_config(path)
-    if printed.torn and not config | printed.command:
+    if printed.is_torn and not config | printed.command:
         source = "the console prints one, but not as a whole dictionary"
     sources = [source, "the printed command" if printed.command else ""]
     yield from reader.settings.parts(config | printed.command, " and ".join(filter(None, sources)))
