@@ -59,7 +59,7 @@ def _read(path: Path) -> Iterator[RawLog]:
     for line_number, record, has_escapes in iterate_objects(path, log):
         if not any(map(is_step, record)) and (file_config := _configuration(record)):
             config = config | file_config
-            settings.hold(config, f"line {line_number} of {path.name}")
+            settings.set_config(config, f"line {line_number} of {path.name}")
         else:
             start_time = add_record(log, record, start_time, has_escapes)
     if not log.step:

@@ -246,7 +246,7 @@ class _Reader:
         if math.isnan(step):
             self.steps.record(len(self.log.step), trained, values.get("epoch", ""))
             self.ended = self.ended and not trained
-        self.settings.hold(self.arguments.config)
+        self.settings.set_config(self.arguments.config)
         self.log.add(values, step)
 
     def _give_up(self) -> None:

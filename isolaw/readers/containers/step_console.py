@@ -248,7 +248,7 @@ class _Reader:
             step += (self._epoch - 1) * int(match["of"])
         if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
-        self.settings.hold(self.printed.config)
+        self.settings.set_config(self.printed.config)
         self._step = step
 
     def close(self) -> None:
