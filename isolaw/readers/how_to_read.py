@@ -28,10 +28,10 @@ find in the folder that they read, or next to the file that they read. Keywords 
 A value with a glob applies to the runs whose name or source matches, and overrides a value without a glob. If
 two values are equally specific, the later one applies.
 
->>> how = HowToRead.of(set=["n=16", "*seed1*:seed=1"], columns={"C": "samples"})
->>> how.options()
+>>> options = HowToRead.of(set=["n=16", "*seed1*:seed=1"], columns={"C": "samples"})
+>>> options.options()
 ['--column', 'compute=samples', '--set', 'n=16', '--set', '*seed1*:seed=1']
->>> how.keywords()
+>>> options.keywords()
 ['columns={"compute": "samples"}', 'set={"n": 16, "*seed1*:seed": 1}']
 """
 
@@ -151,10 +151,10 @@ class HowToRead(BaseModel):
 
         Raises `InputError` for a wrong value or a name that cannot be set.
         """
-        how = parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
-        if repeated := [name for name in how.row_values if name in how.columns]:
+        options = parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
+        if repeated := [name for name in options.row_values if name in options.columns]:
             raise InputError(f"{repeated[0]} is given twice; expected a column or a value")
-        return how
+        return options
 
     def but(self, **changes: Any) -> HowToRead:
         """Return the value with other keys, whose settings are `settable`."""
@@ -414,7 +414,7 @@ def settings_of(
     Options take precedence over the file of a folder. Within each of them, assignments with a glob come
     first, then values from the run's name, then assignments without a glob.
     """
-    settings = [setting for how in option_sets for setting in how.settings_for(run, sources)]
+    settings = [setting for options in option_sets for setting in options.settings_for(run, sources)]
     settings.sort(key=lambda setting: (not setting.file, 2 if setting.glob else 1 if setting.pattern else 0))
     return {setting.name: setting for setting in settings}
 
@@ -485,7 +485,7 @@ def load_reading_files(sources: Iterable[str | Path]) -> tuple[list[HowToRead], 
     files = sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
     links = [path for path in files if leads_out(path, path.parent)]
     loaded = [_read_reading_file(path) for path in files if path not in links]
-    return [how for how in loaded if how is not None], links
+    return [options for options in loaded if options is not None], links
 
 
 def is_reading_file(path: Path) -> bool:
@@ -509,11 +509,11 @@ def _read_reading_file(path: Path) -> HowToRead | None:
     if isinstance(name, str) and name not in formats:
         accepted = ", ".join(formats)
         issues += [Issue("format", found=name, accepted=accepted, nearest=nearest(name, formats))]
-    how = None
+    options = None
     try:
-        how = parse_section(HowToRead, data, source=str(path))
+        options = parse_section(HowToRead, data, source=str(path))
     except SpecError as error:
         issues += error.issues
     if issues:
         raise located(SpecError(issues), path)
-    return how
+    return options

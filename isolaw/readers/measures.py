@@ -254,7 +254,8 @@ def runs_in_percent(
         percent_run, fraction_run = detected_runs[0], fraction_runs[0]
         text = f"is in percent in {percent_run} (up to {np.nanmax(curves[percent_run]):g}), but at most "
         text += f"{np.nanmax(curves[fraction_run]):g} in {fraction_run}"
-        problems |= dict.fromkeys(min(fraction_runs, detected_runs, key=len), text)
+        unclear_runs = detected_runs if len(detected_runs) < len(fraction_runs) else fraction_runs
+        problems |= dict.fromkeys(unclear_runs, text)
     return [*percent_runs, *(run for run in detected_runs if run not in problems)], problems
 
 

@@ -13,7 +13,7 @@ from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
+from isolaw.readers.name_patterns import NamePattern, suggest_pattern, words_that_differ
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, glob_for
 from isolaw.readers.table_columns import TableNeeds, check_complete
@@ -39,16 +39,17 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
     incomplete = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
     names_to_find, runs = _values_in_names(incomplete), [log.run for log in incomplete]
-    pattern, found_names = offer(runs, names_to_find, sources)
+    pattern, found_names = suggest_pattern(runs, names_to_find, sources)
     if "seed" in found_names and not _separates_runs(NamePattern(pattern), incomplete):
-        pattern, found_names = offer(runs, [need for need in names_to_find if need != "seed"], sources)
+        names_to_find.remove("seed")
+        pattern, found_names = suggest_pattern(runs, names_to_find, sources)
     names = [log.run for log in logs]
     settings: _Settings = {}
     proposal: dict[str, Any] = {"columns": {}}
     for need in (need for need in _all_needs(incomplete) if need not in found_names):
         lacking = [log for log in incomplete if need in log.needs]
-        if options := {supply for log in lacking if (supply := log.offered.get(need))}:
-            ((key, value), *others) = sorted(options)
+        if supplies := {supply for log in lacking if (supply := log.offered.get(need))}:
+            ((key, value), *others) = sorted(supplies)
             if others:  # the tables differ
                 key, value = ("metric" if key == "metric" else "columns"), _COLUMN
             if key == "columns":
@@ -140,20 +141,20 @@ def _glob_for(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
 
 
 def draft(
-    sources: Sequence[str], how: HowToRead, logs: Sequence[FoundLog], command: str
+    sources: Sequence[str], options: HowToRead, logs: Sequence[FoundLog], command: str
 ) -> tuple[str, list[str]]:
     """Return the text of an ``isolaw.toml``, and the names of the values to fill in.
 
-    It says ``how``, and what is missing as comments. ``command`` is the command to run once these values are
-    filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
+    It has the ``options``, and what is missing as comments. ``command`` is the command to run once these
+    values are filled in. Raises `DataError` if ``options`` is empty and nothing is missing.
     """
-    logs = [_as_table(log, how) for log in logs]
-    tables, missing_values = how.toml_tables(), _all_needs(logs)
+    logs = [_as_table(log, options) for log in logs]
+    tables, missing_values = options.toml_tables(), _all_needs(logs)
     message_lines = [line for log in logs if log.offered for line in lines_of(log.message)]
     columns = [text for parts in message_lines if (text := "".join(parts)).startswith("  columns: ")][:1]
     proposal = proposed(logs, sources, math.inf)
     proposals = proposal.toml_tables() if proposal else {}
-    if not (how.but(files=[]).toml_tables() or proposals):
+    if not (options.but(files=[]).toml_tables() or proposals):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
     header = [
         "# How isolaw reads this. All commands find this file; options on the command line override it.",
@@ -170,11 +171,11 @@ def draft(
     return "\n\n".join(blocks) + "\n", missing_values
 
 
-def _as_table(log: FoundLog, how: HowToRead) -> FoundLog:
+def _as_table(log: FoundLog, options: HowToRead) -> FoundLog:
     """Return a log of unknown names as the table that it may be, with what it lacks."""
     if log.status is LogStatus.UNKNOWN_FORMAT and not log.facts:
         try:
-            check_complete(load(log.sources[0]), how, log.sources[0])
+            check_complete(load(log.sources[0]), options, log.sources[0])
         except TableNeeds as error:
             needs, message = list(error.needs), str(error)
             return replace(log, status=LogStatus.NEEDS, needs=needs, offered=error.needs, message=message)

@@ -70,7 +70,7 @@ def read(
     ...      set={"B_p": 512})
     <Runs: 4 runs, 4 configurations, 382 rows>
     """
-    how = HowToRead.of(
+    options = HowToRead.of(
         metric=metric, columns=columns, set=set, format=format, group_by=group_by, only=only,
         name_pattern=name_pattern,
     )  # fmt: skip
@@ -80,15 +80,15 @@ def read(
     frames = [source for source in sources if not isinstance(source, str | os.PathLike | Runs)]
     if frames:
         file_options = ("group_by", "only", "name_pattern", *(["format"] if format != "auto" else []))
-        if not paths and (name := next((name for name in file_options if getattr(how, name)), None)):
+        if not paths and (name := next((name for name in file_options if getattr(options, name)), None)):
             raise InputError(f"{name} applies to files; found a {SOURCE}")
-        rules = [rule for rule in how.rules if isinstance(rule, Assignment)]
+        rules = [rule for rule in options.rules if isinstance(rule, Assignment)]
         if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
             raise InputError(f"{unused[0]}: no run matches {unused[0].glob!r}; found a {SOURCE}")
-        settings = settings_of([how.but(name_pattern=[])], SOURCE, [])
-        all_runs += [read_frame(frame, with_values(how, settings)) for frame in frames]
+        settings = settings_of([options.but(name_pattern=[])], SOURCE, [])
+        all_runs += [read_frame(frame, with_values(options, settings)) for frame in frames]
     if paths or not all_runs:
-        reading = survey(paths, how)
+        reading = survey(paths, options)
         read_runs = reading.runs
         read_runs.notes = (*reading.read_as, *read_runs.notes)
         all_runs.append(read_runs)

@@ -268,7 +268,7 @@ def _check_one_shape(rows: pd.DataFrame, source: str) -> None:
 
 
 def check_unmapped(
-    table: pd.DataFrame, frame: pd.DataFrame, how: HowToRead, unused: Sequence[str], source: str
+    table: pd.DataFrame, frame: pd.DataFrame, options: HowToRead, unused: Sequence[str], source: str
 ) -> list[str]:
     """Raise `DataError` if an unmapped column contradicts n, B_p or B, or counts other rollouts than B_p · n.
 
@@ -282,9 +282,9 @@ def check_unmapped(
         return []  # `Runs` reports this
     numbers[_BATCH] = numbers[_B] * numbers[_N]
     has_trainer_metrics = any(map(is_measured_by_trainer, map(str, frame.columns)))
-    set_by_user = {name: name for name in _NAMES_OF if name in how.row_values and name in frame}
+    set_by_user = {name: name for name in _NAMES_OF if name in options.row_values and name in frame}
     name_of = {column: name for column in unused for name in _NAMES_OF if plain(column) in _NAMES_OF[name]}
-    mapped_names = [name for name in _NAMES_OF if how.columns.get(name, SYMBOL[name]) != SYMBOL[name]]
+    mapped_names = [name for name in _NAMES_OF if options.columns.get(name, SYMBOL[name]) != SYMBOL[name]]
     for column in [*set_by_user, *unused]:
         cells = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
         name = set_by_user.get(column) or name_of.get(column)
@@ -294,13 +294,13 @@ def check_unmapped(
             is_wrong = cells.notna() & (cells != numbers[name])
             if is_wrong.any():
                 row, symbol = rows.index[is_wrong][0], SYMBOL[name]
-                verb = "is set to" if name in how.row_values else "is"
+                verb = "is set to" if name in options.row_values else "is"
                 raise DataError(
                     f"{source}: {symbol} {verb} {numbers[name][is_wrong].iloc[0]:g}, but the column {column} "
                     f"says {cells[is_wrong].iloc[0]:g} in {table.index.name} {row}; correct the wrong value, "
                     "or use the column: " + option("columns", symbol, column)
                 )
-        if "compute" in how.columns or words_of(column) & HELD_OUT or not counts(column):
+        if "compute" in options.columns or words_of(column) & HELD_OUT or not counts(column):
             continue
         for _, run in numbers.groupby("run_id", sort=False):
             count = _count_of(column, run["step"].to_numpy(np.float64), cells[run.index].to_numpy(np.float64))
@@ -318,10 +318,10 @@ def check_unmapped(
                 + (option("columns", symbol, column) + "; if it counts something else: ")
                 + option("columns", "C", f"{_B}*{_N}*step")
             )
-    return _rollout_step_note(table) if "step" in {*how.column_names, *frame.columns} else []
+    return _rollout_step_note(table) if "step" in {*options.column_names, *frame.columns} else []
 
 
-def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
+def with_counts(frame: pd.DataFrame, options: HowToRead, source: str) -> tuple[HowToRead, list[str]]:
     """Return how to read a table that counts its rollouts, which states n or B = B_p · n; and notes.
 
     The length of a list of rewards is such a count, and so is a column that counts the rollouts of each step.
@@ -334,33 +334,33 @@ def with_counts(frame: pd.DataFrame, how: HowToRead, source: str) -> tuple[HowTo
     columns = list(map(str, frame.columns))
 
     def with_value(name: str, count: int) -> HowToRead:
-        return how.but(set={**how.set, "": {**how.row_values, name: count}})
+        return options.but(set={**options.set, "": {**options.row_values, name: count}})
 
-    sizes, notes = {*how.column_names, *columns} & {*SPLIT}, list[str]()
+    sizes, notes = {*options.column_names, *columns} & {*SPLIT}, list[str]()
     reward_columns = [name for name in columns if is_reward(name) and not name.startswith(LENGTH[:4])]
-    length_column = LENGTH.format(how.metric or (reward_columns[0] if len(reward_columns) == 1 else ""))
+    length_column = LENGTH.format(options.metric or (reward_columns[0] if len(reward_columns) == 1 else ""))
     lengths = frame[length_column].dropna().unique().tolist() if length_column in columns else []
     if len(lengths) == 1:
-        length, n = int(lengths[0]), how.row_values.get(_N)
+        length, n = int(lengths[0]), options.row_values.get(_N)
         finding = f"the lists {length_column[4:-1]} have {length:,} values"
         if n is not None and length % n and n != 1:
             raise DataError(f"{source}: {finding}, which is neither n = {n} nor a multiple of it")
         if _N not in sizes and len(sizes) < 2:
-            how, notes, sizes = with_value(_N, length), [f"{finding}, which is n"], {*sizes, _N}
+            options, notes, sizes = with_value(_N, length), [f"{finding}, which is n"], {*sizes, _N}
         elif n is not None and length != n and sizes == {_N}:
             return with_value(_BATCH, length), [f"{finding}, which is B = B_p · n"]
-    step = how.columns.get("step") or guess(columns).get("step")
-    if step not in columns or len(sizes) > 1 or _BATCH in sizes or "compute" in how.columns:
-        return how, notes
+    step = options.columns.get("step") or guess(columns).get("step")
+    if step not in columns or len(sizes) > 1 or _BATCH in sizes or "compute" in options.columns:
+        return options, notes
     steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
-    for column in (c for c in columns if c not in how.expressions and c not in guess(columns).values()):
+    for column in (c for c in columns if c not in options.expressions and c not in guess(columns).values()):
         if counts(column) != "rollouts" or plain(column) in _POSSIBLE_N or words_of(column) & HELD_OUT:
             continue
         count = _count_of(column, steps, pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64))
         if count and len(count.per_step) == 1 and (batch := int(count.per_step[0])) == count.per_step[0] > 1:
             note = f"the column {column} is {batch:,} a step, which isolaw reads as B = B_p · n"
             return with_value(_BATCH, batch), [*notes, note]
-    return how, notes
+    return options, notes
 
 
 def _rollout_step_note(table: pd.DataFrame) -> list[str]:

@@ -237,9 +237,9 @@ def _complete_sizes(result: Resolved, set_names: Sequence[str]) -> None:
         unknown_symbols = [symbol for symbol, fact in (("n", n), ("B_p", b)) if not fact]
         result.needs += ["n"] if r else unknown_symbols  # the product is known, so n determines B_p
         sizes = {_SYMBOL_OF[name]: facts[name] for name in SPLIT if name in facts}
-        known = ", ".join(f"{symbol} = {fact.value} ({fact.origin})" for symbol, fact in sizes.items())
+        known_sizes = ", ".join(f"{symbol} = {fact.value} ({fact.origin})" for symbol, fact in sizes.items())
         hints = (" (" + hint + ")" for name, hint in result.hints.items() if name not in facts)
         result.problems.append(
-            f"{' and '.join(unknown_symbols)} unknown{f' (known: {known})' if known else ''}"
+            f"{' and '.join(unknown_symbols)} unknown{f' (known: {known_sizes})' if known_sizes else ''}"
             + joined("", ["", *hints])
         )

@@ -94,7 +94,7 @@ class LogSource:
 class Search:
     """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
-    how: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
+    options: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
     containers: list[Container] = field(default_factory=list)
     sources: list[LogSource] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
@@ -133,9 +133,9 @@ class Search:
             head = limits.start(path, HEAD)
             source = _classify(path, head, self.containers)
             is_usable: object = source.container or source.is_ours or source.no_history
-            if self.how.names_columns:
+            if self.options.names_columns:
                 columns = columns_of(path, head)
-                is_usable = columns and not columns_needed(self.how, columns)
+                is_usable = columns and not columns_needed(self.options, columns)
             elif not is_usable:
                 columns = columns_of(path, head)
                 if _has_runs(columns) or (path.suffix in _TEXT_SUFFIXES and is_console(head)):
@@ -180,7 +180,7 @@ class Search:
         total = self.skipped.total()
         kinds = [f"{number:,} {suffix}" for suffix, number in self.skipped.most_common()]
         files = listed(self.skipped_paths if total <= _MAX_NAMED else kinds, 6)
-        if total and self.how.names_columns:
+        if total and self.options.names_columns:
             return f"isolaw reads only tables that have the named columns, not {files}"
         text = f"{total:,} of the files found {'is no log' if total == 1 else 'are not logs'}"
         return f"{text} ({files}); isolaw reads a configuration with its log" if total else ""
@@ -195,21 +195,22 @@ def search(sources: Sequence[str | Path], option_sets: Sequence[HowToRead] = ())
     """
     result = Search()
     misses: list[str] = []
-    for source, how in zip(sources, option_sets or [HowToRead()] * len(sources), strict=True):
-        result.how, result.containers = how, [] if how.names_columns else list(candidates(how.format))
+    for source, options in zip(sources, option_sets or [HowToRead()] * len(sources), strict=True):
+        result.options = options
+        result.containers = [] if options.names_columns else list(candidates(options.format))
         source_count, skipped_before = len(result.sources), result.skipped.total()
         result.tables, result.incomplete_tables = [], []
         for path in _expand(source, result.notes):
             if path.is_dir():
                 result.add_directory(path)
             else:
-                result.sources.append(_source_of_file(path, result.containers, how.format != "auto"))
+                result.sources.append(_source_of_file(path, result.containers, options.format != "auto"))
         if len(result.sources) == source_count and (result.tables or result.incomplete_tables):
             result.use_tables()
         if len(result.sources) == source_count:
             skipped = result.skipped.total() - skipped_before
-            columns = ", ".join(sorted(columns_needed(how)))
-            expected = f"a table with the columns {columns}" if how.names_columns else expected_formats()
+            columns = ", ".join(sorted(columns_needed(options)))
+            expected = f"a table with the columns {columns}" if options.names_columns else expected_formats()
             misses.append(
                 f"{source}: found no log and no sweep.json ({skipped:,} file{'' if skipped == 1 else 's'} "
                 f"searched); expected {expected}"

@@ -38,7 +38,7 @@ _SHOWN = 8
 _RunRows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
 
 
-def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Reading:
+def survey(sources: Sequence[str | Path], options: HowToRead | None = None) -> Reading:
     """Return every log in the sources, with its `LogStatus`.
 
     ``call`` takes precedence over ``isolaw.toml`` next to a source. Raises `DataError` for a source that does
@@ -48,22 +48,22 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
         raise InputError("found no source; expected a directory, a log or a table")
     for source in sources:
         check_path("source", source)
-    how, paths = how or HowToRead(), [local(source) for source in sources]
+    options, paths = options or HowToRead(), [local(source) for source in sources]
     reading_files, skipped_links = load_reading_files(paths)
-    files = [file.overridden_by(how) for file in reading_files]
-    result = search(paths, [_search_options(path, how, files) for path in paths])
-    collector = _Collector(how, files, len(result.sources) > 1)
+    files = [file.overridden_by(options) for file in reading_files]
+    result = search(paths, [_search_options(path, options, files) for path in paths])
+    collector = _Collector(options, files, len(result.sources) > 1)
     for log_source in result.sources:
         if not any(options.excludes(log_source.path) for options in collector.option_sets):
             collector.add(log_source)
     reading = collector.reading(" + ".join(map(str, sources)))
     searched = listed([str(log_source.path) for log_source in result.sources], _SHOWN)
-    if unused_rules := [rule for rule in how.rules if rule not in collector.used_rules]:
+    if unused_rules := [rule for rule in options.rules if rule not in collector.used_rules]:
         first, *others = (f"{rule}: {_unused_reason(rule)}; read: {searched}" for rule in unused_rules)
         raise DataError(Wording(first, *(f"  {text}" for text in others)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {searched}")
-    reading.read_as = [file.used_note(how) for file in reading_files]
+    reading.read_as = [file.used_note(options) for file in reading_files]
     fetch_notes = [
         f"{name}: isolaw read it from {path}"
         for name, path in zip(sources, paths, strict=True)
@@ -81,22 +81,22 @@ def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Readi
     return reading
 
 
-def _search_options(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
+def _search_options(source: str | Path, options: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
     """Return how to search a source: its format and, if columns are named, the columns of a table."""
-    key, columns = "format", how
+    key, columns = "format", options
     for file in [file for file in files if file.applies_to(source)][:1]:
-        if file.format != how.format:
+        if file.format != options.format:
             key = f"{file.file}: format"
         if not (file.files and Path(source).is_dir()):  # else other files are no such tables
             columns = file
-        how = file
-    if columns.names_columns and how.format != "auto":
+        options = file
+    if columns.names_columns and options.format != "auto":
         place = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {how.format!r} next to the columns{place}; expected only one of them, since "
+            f"{key}: found {options.format!r} next to the columns{place}; expected only one of them, since "
             "columns are for tables, whose format isolaw detects"
         )
-    return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
+    return options if columns is options else options.but(columns=columns.columns, metrics=columns.metrics)
 
 
 def _unused_reason(rule: Rule) -> str:
@@ -122,10 +122,10 @@ class _Collector:
     def add(self, source: LogSource) -> None:
         """Read one source. A source that cannot be read becomes a candidate that is left out."""
         path = str(source.path)
-        how = self.call
+        options = self.call
         for file in self.option_sets[:-1]:
             if file.covers([path]) and not (source.is_ours or source.is_sweep):
-                how = file  # the nearest file comes last
+                options = file  # the nearest file comes last
         try:
             if source.config:
                 self._add_configuration(source)
@@ -133,13 +133,13 @@ class _Collector:
             if source.no_history:
                 raise NoHistory(f"{path}: {source.no_history}")
             if source.container is None:
-                self._add_table(source, how)
+                self._add_table(source, options)
                 return
             for log in source.container.read(source.path):
                 if self._selects(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            nothing = len(error.needs) >= _TABLE_NEEDS and not how.names_columns
+            nothing = len(error.needs) >= _TABLE_NEEDS and not options.names_columns
             more = [_NO_LOG.format(expected_formats())] if nothing else []
             text = Wording(str(error).removeprefix(f"{path}: "), *more)
             needs, name = list(error.needs), path if not self.has_several else _run_name(source.path)
@@ -170,22 +170,22 @@ class _Collector:
         for options in self.option_sets:
             self.used_rules |= {setting.rule for setting in options.settings_for(run, sources)}
 
-    def _add_table(self, source: LogSource, how: HowToRead) -> None:
+    def _add_table(self, source: LogSource, options: HowToRead) -> None:
         """Read a table or a sweep."""
         path, name = source.path, _run_name(source.path)
         if source.is_sweep:
-            if how.names_columns:
+            if options.names_columns:
                 raise DataError(f"{path}: a sweep's directory needs no columns")
             self._add_runs(SweepStore(path).collect(), source, {})
             return
-        option_sets = [how for how in self.option_sets if how.covers([str(path)]) and not source.is_ours]
+        option_sets = [each for each in self.option_sets if each.covers([str(path)]) and not source.is_ours]
         settings = settings_of(option_sets, name, [str(path)])
         self.used_rules |= {assignment.rule for assignment in settings.values()}
-        how = with_values(how, settings)
+        options = with_values(options, settings)
         try:
-            runs = read_table(path, how, option_sets, self.used_rules, name if self.has_several else "")
+            runs = read_table(path, options, option_sets, self.used_rules, name if self.has_several else "")
         except DataError as error:
-            if how.names_columns or source.is_ours or isinstance(error, TableNeeds):
+            if options.names_columns or source.is_ours or isinstance(error, TableNeeds):
                 raise
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(runs, source, settings)
@@ -286,10 +286,10 @@ def _status(error: Exception, source: LogSource) -> LogStatus:
     return LogStatus.DAMAGED if source.container or source.is_sweep else LogStatus.UNKNOWN_FORMAT
 
 
-def with_values(how: HowToRead, settings: Mapping[str, Assignment]) -> HowToRead:
+def with_values(options: HowToRead, settings: Mapping[str, Assignment]) -> HowToRead:
     """Return how to read a table to whose rows these settings apply."""
     values = {name: setting.value for name, setting in settings.items() if name not in _NOT_FOR_TABLES}
-    return how.but(set={"": values})
+    return options.but(set={"": values})
 
 
 def _rows_of_run(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from isolaw.errors import DataError, Wording, nearest, shown, unknown
 from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
 from isolaw.readers.measures import is_of_training, likely_reward, maybe_sizes, names_its_set, names_percent
-from isolaw.readers.name_patterns import offer
+from isolaw.readers.name_patterns import suggest_pattern
 from isolaw.readers.names import ALIASES, DEFAULTS, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.trainings import names_of
@@ -57,30 +57,31 @@ def lacking(text: str, names: Collection[str]) -> list[str]:
     return [text] if missing and missing == words else missing
 
 
-def columns_needed(how: HowToRead, columns: Collection[str] = ()) -> list[str]:
-    """Return the columns that a table with these columns lacks to be read with ``how``."""
-    texts = [*how.columns.items(), *((name, metric.column) for name, metric in how.metrics.items())]
-    missing = (lacking(text, {*columns, *how.column_names} - ({name} - {*columns})) for name, text in texts)
+def columns_needed(options: HowToRead, columns: Collection[str] = ()) -> list[str]:
+    """Return the columns that a table with these columns lacks to be read with ``options``."""
+    texts = [*options.columns.items(), *((name, metric.column) for name, metric in options.metrics.items())]
+    known = {*columns, *options.column_names}
+    missing = (lacking(text, known - ({name} - {*columns})) for name, text in texts)
     return list(dict.fromkeys(column for names in missing for column in names))
 
 
-def columns_used(how: HowToRead, columns: Collection[str]) -> set[str]:
-    """Return the names of columns that ``how`` uses, including in arithmetic."""
-    arithmetic = [text for text in how.expressions if text not in columns]
-    return {*how.expressions, *(word for text in arithmetic for word in _WORD.findall(text))}
+def columns_used(options: HowToRead, columns: Collection[str]) -> set[str]:
+    """Return the names of columns that ``options`` uses, including in arithmetic."""
+    arithmetic = [text for text in options.expressions if text not in columns]
+    return {*options.expressions, *(word for text in arithmetic for word in _WORD.findall(text))}
 
 
-def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+def apply(options: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return ``frame`` with the named columns and values added; raise `DataError` for unknown columns."""
     result = frame.copy()
-    arithmetic = {name: text for name, text in how.columns.items() if text not in frame.columns}
-    for name, text in how.columns.items():
+    arithmetic = {name: text for name, text in options.columns.items() if text not in frame.columns}
+    for name, text in options.columns.items():
         if name not in arithmetic:
             result[name] = frame[text]
-    for name, value in how.row_values.items():
+    for name, value in options.row_values.items():
         result[name] = value
     for name, text in arithmetic.items():
-        if name not in how.row_values:
+        if name not in options.row_values:
             if lacking(text, result.columns) == [text]:
                 missing = unknown("column", text, frame.columns)
                 raise DataError(f"{source}: " + option("columns", name, text) + f": {missing}")
@@ -88,13 +89,13 @@ def apply(how: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
     return result
 
 
-def melt(how: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame, list[str], set[str]]:
+def melt(options: HowToRead, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame, list[str], set[str]]:
     """Return the table in long form, with a row for each original row and metric; notes; metrics with a unit.
 
     Raises `DataError` if a metric's column is missing or contains anything but numbers.
     """
     long_tables, notes, with_unit = [], [], set[str]()
-    for name, metric in how.metrics.items():
+    for name, metric in options.metrics.items():
         is_column = metric.column in table.columns
         if not is_column and lacking(metric.column, table.columns) == [metric.column]:
             missing = unknown("column", metric.column, table.columns)
@@ -215,24 +216,25 @@ class TableNeeds(DataError):
         self.needs = dict(needs)
 
 
-def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
+def check_complete(frame: pd.DataFrame, options: HowToRead, source: str) -> None:
     """Raise `TableNeeds` if B_p, n, compute or the reward is missing, `DataError` if a named column is."""
     columns = list(map(str, frame.columns))
     numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
-    known_names = {*columns, *how.column_names}
+    known_names = {*columns, *options.column_names}
     problems = []
-    mappings = [(name, text, _with_symbol(name), columns) for name, text in how.columns.items()]
-    mappings += [(name, reward.column, f"metric {name!r}", numeric) for name, reward in how.metrics.items()]
+    mappings = [(name, text, _with_symbol(name), columns) for name, text in options.columns.items()]
+    metrics = options.metrics.items()
+    mappings += [(name, metric.column, f"metric {name!r}", numeric) for name, metric in metrics]
     for name, text, title, candidates in mappings:
         missing = lacking(text, known_names if name in columns else known_names - {name})
         if missing == [text]:
             problems.append(f"{title}: {_no_column(text, numeric if name in _NUMERIC_NAMES else candidates)}")
         else:
-            usable = [*numeric, *how.column_names]
+            usable = [*numeric, *options.column_names]
             problems += [f"{title}: {text!r}: {_no_column(word, usable)}" for word in missing]
     is_wrong = bool(problems)
-    unmapped = [name for name in columns if name not in how.expressions]
-    reward_column = how.metric if how.metric in columns else likely_reward(frame, unmapped)
+    unmapped = [name for name in columns if name not in options.expressions]
+    reward_column = options.metric if options.metric in columns else likely_reward(frame, unmapped)
     if reward_column:  # a column that is empty where the reward is measured has no value for a run
         measured_rows = frame[frame[reward_column].notna()]
         is_full = measured_rows.notna().all()
@@ -274,13 +276,13 @@ def check_complete(frame: pd.DataFrame, how: HowToRead, source: str) -> None:
                 "curve. Export the runs' histories"
             )
         needs[name] = "columns", similar or _COLUMN
-    is_long = {"metric", "value"} <= known_names or "value" in how.column_names or has_only_value(frame, how)
-    name = how.metric or "avg@4"
-    if not (how.metrics or is_long or name in known_names):
-        used_columns = {*how.columns.values(), *(supply[1] for supply in needs.values() if supply)}
-        similar = nearest(name, [c for c in unmapped if c in numeric]) if how.metric else ""
+    has_value = {"metric", "value"} <= known_names or "value" in options.column_names
+    name = options.metric or "avg@4"
+    if not (options.metrics or has_value or name in known_names or has_only_value(frame, options)):
+        used_columns = {*options.columns.values(), *(supply[1] for supply in needs.values() if supply)}
+        similar = nearest(name, [c for c in unmapped if c in numeric]) if options.metric else ""
         similar = similar or likely_reward(frame, [c for c in unmapped if c not in used_columns])
-        hint = f"; did you mean {similar!r}?" if similar and how.metric else _nearest_hint(similar)
+        hint = f"; did you mean {similar!r}?" if similar and options.metric else _nearest_hint(similar)
         hint = hint or "; no column looks like a reward"
         problems.append(f"the reward: found no column {shown(name)}{hint}")
         needs["metric"] = "metric", similar or _COLUMN
@@ -298,18 +300,18 @@ def _pattern_in_names(frame: pd.DataFrame, unknown: list[str], source: str) -> t
     """Return a pattern for a column of run names that contain missing values, and the values it supplies."""
     columns = names_of(frame, list(map(str, frame.columns))) if unknown and source != SOURCE else []
     for column in columns:
-        pattern, carried_symbols = offer([str(name) for name in frame[column].unique()], unknown)
+        pattern, carried_symbols = suggest_pattern([str(name) for name in frame[column].unique()], unknown)
         if pattern:
             return pattern, carried_symbols
     return "", []
 
 
-def has_only_value(frame: pd.DataFrame, how: HowToRead) -> bool:
+def has_only_value(frame: pd.DataFrame, options: HowToRead) -> bool:
     """Return whether a column ``value`` contains the rewards, since no other column appears to."""
-    columns = [name for name in map(str, frame.columns) if name not in how.expressions]
-    if how.metrics or "value" not in columns or "metric" in {*columns, *how.column_names}:
+    columns = [name for name in map(str, frame.columns) if name not in options.expressions]
+    if options.metrics or "value" not in columns or "metric" in {*columns, *options.column_names}:
         return False
-    reward_names = {how.metric or "avg@4", "avg@4"}
+    reward_names = {options.metric or "avg@4", "avg@4"}
     return not reward_names & {*columns} and not likely_reward(frame, [c for c in columns if c != "value"])
 
 

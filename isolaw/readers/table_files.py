@@ -26,11 +26,11 @@ from isolaw.readers.containers.json_document import record_lists
 from isolaw.readers.containers.jsonlines import iterate_objects, parse_record
 from isolaw.readers.containers.notebook import (
     HtmlTable,
-    holds_cells,
+    html_outputs,
+    html_tables,
+    is_notebook,
     pipe_tables,
     printed_text,
-    shown,
-    tables,
 )
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
@@ -123,7 +123,7 @@ def load(path: str | Path) -> pd.DataFrame:
     if text.startswith(b"{"):
         return _check_rows(path, _read_jsonl(path, content))
     if text.startswith(b"<"):
-        return _check_rows(path, _read_grid(path, tables(content.decode("utf-8-sig", "replace"))))
+        return _check_rows(path, _read_grid(path, html_tables(content.decode("utf-8-sig", "replace"))))
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
     if _PIPES.search(content) and (pipe_grids := pipe_tables(content.decode("utf-8-sig", "replace"))):
@@ -252,7 +252,7 @@ def _is_document(text: bytes) -> bool:
     line, _, later_lines = text.partition(b"\n")
     first_record = _parse_line(line)
     if first_record is not None:
-        return not later_lines.strip() and (holds_cells(first_record) or any(record_lists(first_record)))
+        return not later_lines.strip() and (is_notebook(first_record) or any(record_lists(first_record)))
     try:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
@@ -266,7 +266,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NOR_CONSOLE}") from None
     _check_size(path, 0, content.count(b":"))
-    if holds_cells(document):
+    if is_notebook(document):
         return _read_notebook(path, document)
     candidates = [(rows, _plain_row(outside)) for rows, outside in record_lists(document)]
     records, outside = max(candidates, key=lambda pair: len(pair[0]), default=([], {}))
@@ -296,11 +296,11 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
     text = printed_text(document).encode("utf-8", "replace")
-    html = "".join(shown(document)).encode("utf-8", "replace")
+    html = "".join(html_outputs(document)).encode("utf-8", "replace")
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:
-        return _read_grid(path, tables(html.decode()))
+        return _read_grid(path, html_tables(html.decode()))
     raise DataError(
         f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
         "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"

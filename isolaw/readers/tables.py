@@ -57,96 +57,97 @@ from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
 def read_table(
     path: str | Path,
-    how: HowToRead | None = None,
+    options: HowToRead | None = None,
     option_sets: Sequence[HowToRead] = (),
     used_rules: set[Rule] | None = None,
     name: str = "",
 ) -> Runs:
     """Read a CSV, Parquet or JSON lines table as `Runs`.
 
-    ``how`` names the columns of the table, the column of the rewards in a wide table (``avg@4`` by default),
-    and values for all rows. ``option_sets`` apply to runs named by a column; rules that supplied a value are
-    added to ``used_rules``. ``name`` is the name of the run, or of all runs that the table does not name.
-    Raises `DataError` if the file, ``how`` or the content cannot be used; the message explains the fix.
+    ``options`` name the columns of the table, the column of the rewards in a wide table (by default
+    ``avg@4``), and values for all rows. ``option_sets`` apply to runs named by a column; rules that supplied
+    a value are added to ``used_rules``. ``name`` is the name of the run, or of all runs that the table does
+    not name. Raises `DataError` if the file, ``options`` or the content cannot be used.
     """
     frame = load(path)
-    how = how or HowToRead()
-    if _has_our_columns(frame, how):  # Parquet contains the attributes of its runs; CSV cannot
+    options = options or HowToRead()
+    if _has_our_columns(frame, options):  # Parquet contains the attributes of its runs; CSV cannot
         return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
-    frame = _name_trainings(frame, how, str(Path(path).with_suffix("")))
+    frame = _name_trainings(frame, options, str(Path(path).with_suffix("")))
     value_columns: list[str] = []
     if option_sets:
         used_rules = set() if used_rules is None else used_rules
-        name_values = columns_from_names(frame, option_sets, used_rules, how.columns, str(path))
+        name_values = columns_from_names(frame, option_sets, used_rules, options.columns, str(path))
         value_columns = [column for column in name_values.columns if column not in frame.columns]
         frame[name_values.columns] = name_values
-        how = how.but(columns={**{name: name for name in name_values.columns}, **how.columns})
-    runs = _runs_of(frame, str(path), how, name)
+        options = options.but(columns={**{name: name for name in name_values.columns}, **options.columns})
+    runs = _runs_of(frame, str(path), options, name)
     runs.origins |= dict.fromkeys(value_columns, NAME_PATTERN)
     return runs
 
 
-def read_frame(table: Any, how: HowToRead) -> Runs:
+def read_frame(table: Any, options: HowToRead) -> Runs:
     """Read an in-memory table (pandas, polars, Arrow; `isolaw.readers.table_files`) as `Runs`."""
     frame = as_pandas(table)
-    if _has_our_columns(frame, how):
+    if _has_our_columns(frame, options):
         return Runs(frame, frame.attrs["attributes"], source=SOURCE)
-    frame = _name_trainings(frame, how, SOURCE)
-    if frame.attrs.get("trainings") and not {"seed", "run_id"} & {*how.column_names, *frame.columns}:
+    frame = _name_trainings(frame, options, SOURCE)
+    if frame.attrs.get("trainings") and not {"seed", "run_id"} & {*options.column_names, *frame.columns}:
         raise DataError(
             f"{SOURCE}: repeated (run, step): {frame.attrs['notes'][-1]}. Name the column that distinguishes "
             "them: " + option("columns", "seed", Placeholder("column"))
         )
     try:
-        return _runs_of(frame, SOURCE, how)
+        return _runs_of(frame, SOURCE, options)
     except TableNeeds as error:
         incomplete = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
-        options = proposed([incomplete], limit=math.inf) or HowToRead()
-        raise DataError(Wording(str(error), "  Add " + options.spelling)) from None
+        proposal = proposed([incomplete], limit=math.inf) or HowToRead()
+        raise DataError(Wording(str(error), "  Add " + proposal.spelling)) from None
 
 
-def _name_trainings(frame: pd.DataFrame, how: HowToRead, name: str) -> pd.DataFrame:
+def _name_trainings(frame: pd.DataFrame, options: HowToRead, name: str) -> pd.DataFrame:
     """Name the trainings in a table with steps, unless the user names its runs."""
-    step_column = how.columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
-    has_names = {"run_id", "rollout"} & {*how.columns} or frame.attrs.get("trainings")
+    step_column = options.columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
+    has_names = {"run_id", "rollout"} & {*options.columns} or frame.attrs.get("trainings")
     if step_column not in frame.columns or has_names:
         return frame
-    return trainings.name_trainings(frame, step_column, name, how.expressions)
+    return trainings.name_trainings(frame, step_column, name, options.expressions)
 
 
-def _has_our_columns(frame: pd.DataFrame, how: HowToRead) -> bool:
-    return set(COLUMNS) <= set(frame.columns) and not (how.names_columns or how.row_values)
+def _has_our_columns(frame: pd.DataFrame, options: HowToRead) -> bool:
+    return set(COLUMNS) <= set(frame.columns) and not (options.names_columns or options.row_values)
 
 
-def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -> Runs:
+def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "") -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
-    frame, how, rollout_notes = _step_means(frame, how, source)
+    frame, options, rollout_notes = _step_means(frame, options, source)
     notes += rollout_notes
-    free_columns = [str(column) for column in frame.columns if column not in how.expressions]
-    metrics = {how.metric, *how.metrics, *({"avg@4", "value"} & {*free_columns, *how.column_names})} - {None}
-    if not metrics and (accuracy := only_accuracy(frame, free_columns)):
-        how = how.but(metric=accuracy)
+    free_columns = [str(column) for column in frame.columns if column not in options.expressions]
+    reward_columns = {"avg@4", "value"} & {*free_columns, *options.column_names}
+    is_named = options.metric is not None or options.metrics or reward_columns
+    if not is_named and (accuracy := only_accuracy(frame, free_columns)):
+        options = options.but(metric=accuracy)
         notes.append(f"isolaw uses {accuracy}, the only accuracy")
     for recognise in (_symbol_columns, _metric_name_column):
-        recognised, note = recognise(frame, how)
+        recognised, note = recognise(frame, options)
         if recognised:
-            how = how.but(columns={**recognised, **how.columns})
+            options = options.but(columns={**recognised, **options.columns})
             notes.append(note)
-    how, count_notes = with_counts(frame, how, source)
+    options, count_notes = with_counts(frame, options, source)
     notes += count_notes
-    check_complete(frame, how, source)
-    metric, reward = how.metric, how.metric or "avg@4"
-    attributes = [name for name in how.column_names if name not in {*COLUMNS, reward, SPLIT[2]}]
-    used_columns = columns_used(how, frame.columns)
-    table = apply(how, frame, source)
-    only_value = has_only_value(frame, how)
-    is_long = "value" in how.column_names or {"metric", "value"} <= set(table)
-    is_wide = not (how.metrics or only_value or is_long)
+    check_complete(frame, options, source)
+    metric, reward = options.metric, options.metric or "avg@4"
+    attributes = [name for name in options.column_names if name not in {*COLUMNS, reward, SPLIT[2]}]
+    used_columns = columns_used(options, frame.columns)
+    table = apply(options, frame, source)
+    only_value = has_only_value(frame, options)
+    is_long = "value" in options.column_names or {"metric", "value"} <= set(table)
+    is_wide = not (options.metrics or only_value or is_long)
     with_unit = set[str]()
-    if how.metrics:
-        table, melt_notes, with_unit = melt(how, table, source)
+    if options.metrics:
+        table, melt_notes, with_unit = melt(options, table, source)
         notes += melt_notes
-    elif only_value or ("value" in how.column_names and "metric" not in table.columns):
+    elif only_value or ("value" in options.column_names and "metric" not in table.columns):
         if only_value and metric is None:
             reward = "reward"
             notes.append("isolaw uses the column value as the validation reward; name its metric, e.g. avg@1")
@@ -179,7 +180,7 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
         column = next(column for column in identity if is_empty[column].any())
         row = table.index[is_empty[column]][0]
         raise DataError(f"{source}: {column} is empty in {table.index.name} {row}")
-    known_columns = {*how.column_names, *frame.columns}
+    known_columns = {*options.column_names, *frame.columns}
     # The trainings in one file can differ in anything, so their seeds are asked for.
     has_seeds = "seed" in known_columns or "trainings" in frame.attrs
     attribute_columns = {name: name for name in attributes}
@@ -196,9 +197,9 @@ def _runs_of(frame: pd.DataFrame, source: str, how: HowToRead, name: str = "") -
     if falls := frame.attrs.get("falls"):
         table[trainings.PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
-    notes += check_unmapped(table, frame, how, unused, source)
+    notes += check_unmapped(table, frame, options, unused, source)
     of_reward = {reward: reward} if is_wide else {}
-    columns = {name: entry.column for name, entry in how.metrics.items()} or of_reward
+    columns = {name: entry.column for name, entry in options.metrics.items()} or of_reward
     if columns:
         written_nan = pd.Series(False, index=table.index)
         for metric_name, column in columns.items():
@@ -259,14 +260,14 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, unmapped: list[str]) ->
     return table["metric"].map(lambda name: set_of_metric[str(name)]), notes
 
 
-def _symbol_columns(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
+def _symbol_columns(frame: pd.DataFrame, options: HowToRead) -> tuple[dict[str, str], str]:
     """Return the columns called B_p, n, B, M or C, unless another column is named for them; and a note."""
-    known_columns = {*frame.columns, *how.column_names}
+    known_columns = {*frame.columns, *options.column_names}
     symbols = {
         ALIASES[symbol]: symbol
         for symbol in ("B_p", "n", "B", "M", "C")
         if symbol in frame.columns
-        and symbol not in how.expressions
+        and symbol not in options.expressions
         and ALIASES[symbol] not in known_columns
         and frame[symbol].notna().mean() > 0.5  # else it belongs to a few other lines
     }
@@ -274,17 +275,17 @@ def _symbol_columns(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str]
     return symbols, f"isolaw recognised columns by their symbols: {text}"
 
 
-def _metric_name_column(frame: pd.DataFrame, how: HowToRead) -> tuple[dict[str, str], str]:
+def _metric_name_column(frame: pd.DataFrame, options: HowToRead) -> tuple[dict[str, str], str]:
     """Return the column that names each row's metric in a long table, and a note.
 
     Such a column contains the name of a reward. Either it has a name such as ``variable``, or its values
     differ at one step of each run that another column names.
     """
-    known_columns = {*frame.columns, *how.column_names}
-    if how.metrics or "value" not in known_columns or "metric" in known_columns:
+    known_columns = {*frame.columns, *options.column_names}
+    if options.metrics or "value" not in known_columns or "metric" in known_columns:
         return {}, ""
-    unmapped = [str(column) for column in frame.columns if column not in {*how.expressions, *COLUMNS}]
-    run, step = (how.columns.get(name, name) for name in ("run_id", "step"))
+    unmapped = [str(column) for column in frame.columns if column not in {*options.expressions, *COLUMNS}]
+    run, step = (options.columns.get(name, name) for name in ("run_id", "step"))
     run_columns = [run] if "run_id" in known_columns else trainings.names_of(frame, unmapped)
     for column in unmapped:
         if not _names_rewards(frame[column]):
@@ -347,16 +348,16 @@ def _distinguishes_runs(table: pd.DataFrame, column: str) -> bool:
 
 
 def _step_means(
-    frame: pd.DataFrame, how: HowToRead, source: str
+    frame: pd.DataFrame, options: HowToRead, source: str
 ) -> tuple[pd.DataFrame, HowToRead, list[str]]:
     """Return the mean of each step if the user names a column ``rollout`` of a table with a row per rollout.
 
     The rows of a step are its rollouts, B = B_p · n. With a column ``problem``, its values count B_p.
     """
-    columns = dict(how.columns)
+    columns = dict(options.columns)
     rollout, problem = columns.pop("rollout", ""), columns.pop("problem", "")
     if not rollout:
-        return frame, how, []
+        return frame, options, []
     step = columns.get("step") or guess(list(map(str, frame.columns))).get("step", "step")
     if missing := [name for name in (rollout, problem, step) if name and name not in frame.columns]:
         raise DataError(f"{source}: {unknown('column', missing[0], frame.columns)}")
@@ -373,7 +374,8 @@ def _step_means(
     step_means = step_means.set_axis(pd.RangeIndex(1, len(step_means) + 1, name="step's row"))
     constants = {name: int(per_step.iloc[0]) for name, per_step in sizes.items()}
     note = f"each row is one rollout; a step has the mean of its {constants[SPLIT[2]]:,} rows"
-    return step_means, how.but(columns=columns, set={**how.set, "": {**how.row_values, **constants}}), [note]
+    settings = {**options.set, "": {**options.row_values, **constants}}
+    return step_means, options.but(columns=columns, set=settings), [note]
 
 
 def _to_fractions(table: pd.DataFrame, with_unit: set[str], source: str) -> tuple[pd.DataFrame, list[str]]:

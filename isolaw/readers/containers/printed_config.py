@@ -117,7 +117,7 @@ class PrintedConfig:
             self.is_torn = True
 
     @property
-    def collecting(self) -> bool:
+    def is_collecting(self) -> bool:
         """True if the next line can continue the current configuration."""
         return bool(self._form)
 
@@ -270,7 +270,7 @@ class PrintedArguments:
         self._other_lines = 0
 
     @property
-    def collecting(self) -> bool:
+    def is_collecting(self) -> bool:
         """True if the next line can be an argument."""
         return self._form is not None
 

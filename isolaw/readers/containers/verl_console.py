@@ -126,7 +126,7 @@ class _Reader:
     @property
     def must_read_next(self) -> bool:
         """True if the next line must be read regardless of its content, because it can continue a step."""
-        return self._step is not None or self._validation_lines is not None or self.printed.collecting
+        return self._step is not None or self._validation_lines is not None or self.printed.is_collecting
 
     def take(self, worker: str, text: str) -> None:
         """Process the next line that a worker printed."""
