@@ -21,7 +21,7 @@ from isolaw.commands import Placeholder
 from isolaw.errors import DataError, Wording, joined, nearest
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
-from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
 from isolaw.readers.measures import is_supervised, runs_in_percent
@@ -110,8 +110,8 @@ class _LoggedRun(FoundLog):
             self.left_out["names that are not metrics (such as timings)"] = len(self.curves.ignored)
         self.steps = None if self.curves.unnumbered else self.curves.steps
         if self.steps and (rollouts := self.facts.get("rollouts_per_step")):
-            first, last = self.steps
-            self.compute = math.ceil(first * rollouts.value), math.ceil(last * rollouts.value)
+            first_step, last_step = self.steps
+            self.compute = math.ceil(first_step * rollouts.value), math.ceil(last_step * rollouts.value)
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(FoundLog)}
         return FoundLog(**values | {"notes": [*self.notes, *self.curves.notes]})
 
@@ -136,10 +136,9 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     percent_runs = [run for run in runs if "percent" in run.assignments]
     percent_of_run = {run.run: run.assignments["percent"].value for run in percent_runs}
     _separate_policies(_ready_runs(runs))
-    for framework in {run.framework for run in runs if run.framework}:
-        framework_runs = [run for run in runs if run.framework == framework]
-        _to_fractions(_ready_runs(framework_runs), percent_of_run)
-    for comparable_runs in _comparable_groups(_ready_runs(runs)):
+    for framework_runs in grouped(_ready_runs(runs), lambda run: run.framework).values():
+        _to_fractions(framework_runs, percent_of_run)
+    for comparable_runs in grouped(_ready_runs(runs), _comparable_key).values():
         _unify_models(comparable_runs)
         _drop_partial_attributes(comparable_runs)
         _use_base_lrs(comparable_runs)
@@ -147,13 +146,9 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     return runs, used_rules
 
 
-def _comparable_groups(runs: Sequence[_LoggedRun]) -> list[list[_LoggedRun]]:
-    """Group runs by framework, algorithm and problem set; the runs of one group can be fitted together."""
-    runs_of_key: dict[tuple[str, ...], list[_LoggedRun]] = {}
-    for run in runs:
-        key = run.framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
-        runs_of_key.setdefault(key, []).append(run)
-    return list(runs_of_key.values())
+def _comparable_key(run: _LoggedRun) -> tuple[str, ...]:
+    """Return the framework, algorithm and problem set: runs with the same ones can be fitted together."""
+    return run.framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
 
 
 def _ready_runs(runs: Sequence[_LoggedRun]) -> list[_LoggedRun]:
@@ -264,9 +259,9 @@ def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[Raw
         yield name, logs
         return
     for framework_name in framework_names:
-        others = {*framework_names} - {framework_name}
+        other_names = {*framework_names} - {framework_name}
         pairs = zip(logs, log_frameworks, strict=True)
-        members = [log for log, framework in pairs if framework is None or framework.name not in others]
+        members = [log for log, framework in pairs if framework is None or framework.name not in other_names]
         yield f"{name} ({framework_name})", members
 
 
@@ -427,11 +422,8 @@ def _leave_out_copies(runs: Sequence[_LoggedRun]) -> None:
 
     Duplicates have equal values at shared steps. Facts recorded in either log apply to both.
     """
-    runs_of_framework: dict[str, list[_LoggedRun]] = {}
-    for run in runs:
-        if run.framework and run.curves.of and not run.curves.unnumbered:
-            runs_of_framework.setdefault(run.framework, []).append(run)
-    for framework, framework_runs in runs_of_framework.items():
+    numbered = [run for run in runs if run.framework and run.curves.of and not run.curves.unnumbered]
+    for framework, framework_runs in grouped(numbered, lambda run: run.framework).items():
         ranked_runs = sorted(framework_runs, key=_completeness, reverse=True)
         copies: set[int] = set()
         for i, j in sorted(_similar_pairs([run.curves for run in ranked_runs])):
@@ -497,10 +489,7 @@ def _contradict(run: _LoggedRun, other_run: _LoggedRun) -> bool:
 
 def _leave_out_repeats(runs: Sequence[_LoggedRun]) -> None:
     """Leave out runs that share configuration, seed and attributes."""
-    runs_of_identity: dict[tuple[Any, ...], list[_LoggedRun]] = {}
-    for run in runs:
-        runs_of_identity.setdefault(run.identity, []).append(run)
-    for group in runs_of_identity.values():
+    for group in grouped(runs, lambda run: run.identity).values():
         for run in group if len(group) > 1 else ():
             text = indistinct_runs(group[0].facts, [run.run for run in group])
             text += ". If one continues the other: "
@@ -525,11 +514,11 @@ def _is_copy(original: RunCurves, copy: RunCurves) -> bool:
     """
     compared_values = 0
     for target in original.of.keys() & copy.of.keys():
-        first, second = original.of[target], copy.of[target]
-        _, i, j = np.intersect1d(first.step, second.step, assume_unique=True, return_indices=True)
-        if not np.allclose(first.value[i], second.value[j], *ROUNDED):
+        curve, copied_curve = original.of[target], copy.of[target]
+        _, i, j = np.intersect1d(curve.step, copied_curve.step, assume_unique=True, return_indices=True)
+        if not np.allclose(curve.value[i], copied_curve.value[j], *ROUNDED):
             return False
-        if i.size and np.ptp(first.value[i]) > _MIN_RANGE:  # constants do not identify a run
+        if i.size and np.ptp(curve.value[i]) > _MIN_RANGE:  # constants do not identify a run
             compared_values += i.size
     if compared_values < _MIN_SHARED or original.steps is None:
         return False

@@ -157,8 +157,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             continue
         argument = words[i + 1] if i + 1 < len(words) else "--"
         is_flag = argument.startswith("--") or not argument
-        text = value if equals else "true" if is_flag else argument
-        settings[name[2:].replace("-", "_")] = literal(text)
+        settings[name[2:].replace("-", "_")] = literal(value if equals else "true" if is_flag else argument)
     if not settings:
         raise DataError(f"{path}: found no settings")
     return settings

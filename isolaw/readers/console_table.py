@@ -85,15 +85,15 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
 
     Raises `DataError` if the lines are from several processes.
     """
-    stated_lines: dict[str, int] = {}  # B_p and n that lines state: name → line number
-    lines = list(_step_lines(content, stated_lines))
+    line_of_size: dict[str, int] = {}  # B_p and n that lines state: name → line number
+    lines = list(_step_lines(content, line_of_size))
     distinct_steps = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     step_counts = Counter(key[:2] for key in distinct_steps)
     keys_of_counter: dict[tuple[str, int], set[str]] = {}
     for row in lines:
         keys_of_counter.setdefault((row.unit, row.total), set()).update(row.values)
-    trained = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
-    counter = max(step_counts, key=lambda key: (key in trained, step_counts[key]))
+    training = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
+    counter = max(step_counts, key=lambda key: (key in training, step_counts[key]))
     (unit, total), rows = counter, [line for line in lines if (line.unit, line.total) == counter]
     for previous, row in pairwise(rows):
         if row.is_evaluation and row.epoch < 0:  # an evaluation in the middle of an epoch
@@ -108,17 +108,15 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [row.values for row in rows], pd.Index([row.line_number for row in rows], name="line")
     )
-    if stated_lines:
-        frame[list(stated_lines)] = frame[list(stated_lines)].bfill()
+    if line_of_size:
+        frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
         frame.attrs["notes"] = [
             f"{path.name} states {name} in line {line}, which isolaw reads as a column"
-            for name, line in stated_lines.items()
+            for name, line in line_of_size.items()
         ]
     keys = ["step"]
     frame["bar"] = [row.is_progress_bar for row in rows]
-    if (
-        len({row.is_evaluation for row in rows}) > 1
-    ):  # otherwise the word is the name of the logger or the run
+    if len({row.is_evaluation for row in rows}) > 1:  # else the word is the logger's or the run's name
         frame["phase"] = ["validation" if row.is_evaluation else "train" for row in rows]
         keys.append("phase")
     frame = name_trainings(frame, "step", str(path.with_suffix("")))
@@ -166,8 +164,8 @@ def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
     return sizes.pop()
 
 
-def _step_lines(content: bytes, stated_lines: dict[str, int] | None = None) -> Iterator[_StepLine]:
-    """Yield the steps. ``stated_lines`` receives the facts that other lines state."""
+def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> Iterator[_StepLine]:
+    """Yield the steps. ``line_of_size`` receives the facts that other lines state."""
     stated_sizes: dict[str, float] = {}
     for line_number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
         may_count = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
@@ -175,23 +173,23 @@ def _step_lines(content: bytes, stated_lines: dict[str, int] | None = None) -> I
             continue
         text = clean(line).replace("/prompt", " per prompt")
         counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
-        epoch = _EPOCH.search(text)
-        epochs = [ratio for ratio in counters if epoch and ratio.start(1) == epoch.start(1)]
-        units = {
+        epoch_match = _EPOCH.search(text)
+        epochs = [ratio for ratio in counters if epoch_match and ratio.start(1) == epoch_match.start(1)]
+        unit_of = {
             ratio: match[1].lower()
             for ratio in counters
             if (match := _UNIT.search(text, max(ratio.start(1) - _NEAR, 0), ratio.start(1)))
         }
-        steps = [ratio for ratio in counters if ratio not in epochs and ratio not in units]
+        steps = [ratio for ratio in counters if ratio not in epochs and ratio not in unit_of]
         counter = next(iter(steps), None) or _STEP.search(text)
-        counter = counter or next(iter(units or epochs), None)
+        counter = counter or next(iter(unit_of or epochs), None)
         if counter is None:
-            for words, value in _STATED_SIZE.findall(text):
-                parts = plain(words).split("_")
-                names = ["_".join(parts[at:]) for at in range(len(parts))]
+            for phrase, value in _STATED_SIZE.findall(text):
+                words = plain(phrase).split("_")
+                names = ["_".join(words[i:]) for i in range(len(words))]
                 if name := next((candidate for candidate in names if candidate in _SIZE_NAMES), ""):
                     stated_sizes[name] = float(value)
-                    (stated_lines if stated_lines is not None else {}).setdefault(name, line_number)
+                    (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
             continue
         total = int(counter[2]) if counter.re is _COUNTER else 0
         values: dict[str, float] = {}
@@ -199,8 +197,8 @@ def _step_lines(content: bytes, stated_lines: dict[str, int] | None = None) -> I
         phases = _phases_of_pairs(text, counter, pairs)
         mixed = "validation" in phases and len(set(phases)) > 1
         for pair, phase in zip(pairs, phases, strict=True):
-            words, word, value, percent, share_of = pair.groups()
-            key, scale = words or word, 100.0 if percent else float(share_of or 1)
+            phrase, word, value, percent, denominator = pair.groups()
+            key, scale = phrase or word, 100.0 if percent else float(denominator or 1)
             if scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
                 repeats = sum(other_key.split("#")[0] == key for other_key in values) if key in values else 0
@@ -211,9 +209,9 @@ def _step_lines(content: bytes, stated_lines: dict[str, int] | None = None) -> I
         if values:
             yield _StepLine(
                 line_number,
-                units.get(counter, "step"),
+                unit_of.get(counter, "step"),
                 total,
-                int(epoch[1]) if epoch and counter not in epochs else -1,
+                int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
                 {"step": float(counter[1]), **stated_sizes, **values},
                 "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,

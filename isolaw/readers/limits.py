@@ -61,7 +61,7 @@ class MemoryMeter:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self.records = self.values = self.names = 0
+        self.record_count = self.value_count = self.name_count = 0
 
     def record(self, values: int) -> None:
         """Count a record with this number of values.
@@ -69,14 +69,14 @@ class MemoryMeter:
         Raises `DataError` beyond a million records, 57 million values or 100,000 metrics, or an equivalent
         mix.
         """
-        self.records += 1
-        self.values += values
-        size = _RECORD_BYTES * self.records + _VALUE_BYTES * self.values + _NAME_BYTES * self.names
-        if size > _LARGEST:
+        self.record_count += 1
+        self.value_count += values
+        used = _RECORD_BYTES * self.record_count + _NAME_BYTES * self.name_count
+        if used + _VALUE_BYTES * self.value_count > _LARGEST:
             raise DataError(
-                f"{self._source}: more than {self.records:,} records with {self.values:,} values of "
-                f"{self.names:,} metrics; expected at most what takes {_LARGEST // MB} MB, about a million "
-                "records. Keep only every tenth record, or fewer metrics"
+                f"{self._source}: more than {self.record_count:,} records with {self.value_count:,} values "
+                f"of {self.name_count:,} metrics; expected at most what takes {_LARGEST // MB} MB, about a "
+                "million records. Keep only every tenth record, or fewer metrics"
             )
 
 

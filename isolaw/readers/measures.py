@@ -24,9 +24,8 @@ from isolaw.readers.names import MAYBE, guess
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "holdout", "heldout"}
 _TRAINING_WORDS = {"train", "training", "rollout", "batch"}
 # Words that mark kinds of rows, but are not names of columns.
-_EVALUATION_PHASES = HELD_OUT | {"evaluate", "evaluating", "validate", "validating", "testing", "dev"}
-_TRAINING_PHASES = {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
-_TRAINING_PHASES |= _TRAINING_WORDS
+_EVAL_PHASES = HELD_OUT | {"evaluate", "evaluating", "validate", "validating", "testing", "dev"}
+_TRAIN_PHASES = _TRAINING_WORDS | {"trn", "update", "optimize", "optimise", "optimization", "step", "learn"}
 # Names of fields that mark a row as training or evaluation.
 PHASES = (
     *("split", "phase", "mode", "stage", "eval_set", "kind", "type", "set"),
@@ -158,7 +157,7 @@ def eval_set_of(value: object) -> str:
     ('validation', 'train', '')
     """
     word = value.strip().lower() if isinstance(value, str) else ""
-    return "validation" if word in _EVALUATION_PHASES else "train" if word in _TRAINING_PHASES else ""
+    return "validation" if word in _EVAL_PHASES else "train" if word in _TRAIN_PHASES else ""
 
 
 def names_its_set(name: str) -> bool:

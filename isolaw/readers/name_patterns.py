@@ -7,9 +7,9 @@ A pattern with ``/`` is matched against equally many final parts of a run's path
 
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}
->>> suggest_pattern(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
+>>> suggest(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
 ('*-s{seed}-p8-n{n}*', ['n', 'seed'])
->>> suggest_pattern(["runs/p8_n4/seed_0", "runs/p8_n16/seed_0"], ["n", "seed"])
+>>> suggest(["runs/p8_n4/seed_0", "runs/p8_n16/seed_0"], ["n", "seed"])
 ('*_n{n}/seed_{seed}*', ['n', 'seed'])
 """
 
@@ -57,9 +57,8 @@ class NamePattern:
 
     def read(self, run: str, sources: Sequence[str] = ()) -> dict[str, Any]:
         """Return the values in the name of a run or, failing that, of a file that it was read from."""
-        part_count = self.text.count("/") + 1
-        endings = [_ending(source, part_count) for source in sources]
-        for name in (_ending(run, part_count), run, *endings, *sources):
+        count = self.text.count("/") + 1
+        for name in (_ending(run, count), run, *(_ending(source, count) for source in sources), *sources):
             if texts := self.values(name):
                 return {key: value_of(key, text, f"{self}: {name}") for key, text in texts.items()}
         return {}
@@ -71,8 +70,7 @@ class NamePattern:
         # If a * can match more or less of the name, both readings must give the same values.
         greedy, lazy = self._readings(name)
         if greedy != lazy:
-            readings = [[f"{key} = {value}" for key, value in read.items()] for read in (greedy, lazy)]
-            values = " or ".join(map(", ".join, readings))
+            values = " or ".join(", ".join(f"{k} = {v}" for k, v in read.items()) for read in (greedy, lazy))
             raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
         return greedy
 
@@ -134,19 +132,16 @@ def _ending(path: str, part_count: int) -> str:
     return "/".join(PurePath(path).parts[-part_count:])
 
 
-def suggest_pattern(
-    runs: Sequence[str], needs: Sequence[str], folders: Sequence[str] = ()
-) -> tuple[str, list[str]]:
+def suggest(runs: Sequence[str], needs: Sequence[str], roots: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Suggest a pattern for the needed values in which run names differ, and list these values.
 
-    Of all endings of the runs' paths below the user's ``folders``, the shortest one with the most values is
-    used (`isolaw.readers.names.spellings_of`). The pattern is empty if names do not contain a value, or
-    contain it in several places.
+    Of all endings of the runs' paths below ``roots``, the shortest one with the most values is used. The
+    pattern is empty if names do not contain a value, or contain it in several places.
     """
     depths = [len(PurePath(run).parts) for run in runs]
-    for folder in map(PurePath, folders):
+    for root in map(PurePath, roots):
         depths = [
-            len(PurePath(run).relative_to(folder).parts) if PurePath(run).is_relative_to(folder) else depth
+            len(PurePath(run).relative_to(root).parts) if PurePath(run).is_relative_to(root) else depth
             for run, depth in zip(runs, depths, strict=True)
         ]
     best: tuple[str, list[str]] = "", []
@@ -195,17 +190,16 @@ def _pattern_for(runs: Sequence[str], part_count: int, needs: Sequence[str]) -> 
     for need in needs_in_order:
         matched = matches_of_need[need]
         between = {name[end : match.start(1)] for name, end, match in zip(names, ends, matched, strict=True)}
-        text += (
-            between.pop() if text and len(between) == 1 else f"*{matched[0][0].removesuffix(matched[0][1])}"
-        )
-        text += f"{{{need}}}"
+        prefix = matched[0][0].removesuffix(matched[0][1])
+        text += f"{between.pop() if text and len(between) == 1 else f'*{prefix}'}{{{need}}}"
         ends = [match.end() for match in matched]
     if not text:
         return "", []
     pattern = NamePattern(f"{text}*")
-    numbers = [[int(matches_of_need[need][i][1]) for need in needs_in_order] for i in range(len(runs))]
-    value_names = [ALIASES.get(need, need) for need in needs_in_order]
-    expected = [dict(zip(value_names, of_run, strict=True)) for of_run in numbers]
+    expected: list[dict[str, int]] = [{} for _ in runs]
+    for need in needs_in_order:
+        for values, match in zip(expected, matches_of_need[need], strict=True):
+            values[ALIASES.get(need, need)] = int(match[1])
     try:  # as the pattern will be applied
         read = [pattern.read(run) for run in runs]
     except InputError:

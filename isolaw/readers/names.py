@@ -149,28 +149,28 @@ def counts(name: str) -> str:
     return "both" if words & {"sample", "sequence"} else "rollouts"
 
 
-def settable(name: str, place: str) -> str:
+def settable(name: str, prefix: str) -> str:
     """Return the name in code of a settable value; raise `InputError` for values that a log measures."""
     name = ALIASES.get(name, name)
     if name in _MEASURED_VALUES:
-        raise InputError(f"{place}: {name} comes from the log and cannot be set")
+        raise InputError(f"{prefix}: {name} comes from the log and cannot be set")
     known_names = [*ALIASES, *WHOLE, *_BOOLEAN_VALUES, *_TEXT_VALUES]
     if name not in known_names and (nearest_name := nearest(name, known_names, cutoff=0.8)):
-        raise InputError(f"{place}: unknown name {name!r}; did you mean {nearest_name!r}?")
+        raise InputError(f"{prefix}: unknown name {name!r}; did you mean {nearest_name!r}?")
     return name
 
 
-def value_of(name: str, text: str, place: str) -> Any:
+def value_of(name: str, text: str, prefix: str) -> Any:
     """Return the value that a text sets for a `settable` name.
 
-    Raises an `InputError` that starts with ``place`` if it is invalid.
+    Raises an `InputError` that starts with ``prefix`` if it is invalid.
     """
     is_boolean = text.lower() in ("true", "false")
     value = text if name in _TEXT_VALUES else text.lower() == "true" if is_boolean else as_number(text)
     if name in _BOOLEAN_VALUES and not isinstance(value, bool):
-        raise InputError(f"{place}: {name} must be true or false")
+        raise InputError(f"{prefix}: {name} must be true or false")
     if name in WHOLE and (type(value) is not int or whole(value, WHOLE[name]) is None):
-        raise InputError(f"{place}: {name} must be a whole number, {WHOLE[name]} or more")
+        raise InputError(f"{prefix}: {name} must be a whole number, {WHOLE[name]} or more")
     return value
 
 

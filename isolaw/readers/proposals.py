@@ -11,15 +11,14 @@ from typing import Any
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
-from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, suggest_pattern, words_that_differ
+from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import ALGORITHMS, glob_for
 from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
 
-_MAX_COLUMNS = 200  # columns
 _PLACEHOLDERS = {
     "percent": Placeholder("true|false"),
     "on_policy": Placeholder("true|false"),
@@ -38,11 +37,13 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
     """
     incomplete = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
-    names_to_find, runs = _values_in_names(incomplete), [log.run for log in incomplete]
-    pattern, found_names = suggest_pattern(runs, names_to_find, sources)
+    runs = [log.run for log in incomplete]
+    seeds_assumed = all(log.facts["seed"].origin == ASSUMED for log in incomplete if "seed" in log.facts)
+    names_to_find = list(dict.fromkeys([*_all_needs(incomplete), *(["seed"] if seeds_assumed else [])]))
+    pattern, found_names = suggest(runs, names_to_find, sources)
     if "seed" in found_names and not _separates_runs(NamePattern(pattern), incomplete):
         names_to_find.remove("seed")
-        pattern, found_names = suggest_pattern(runs, names_to_find, sources)
+        pattern, found_names = suggest(runs, names_to_find, sources)
     names = [log.run for log in logs]
     settings: _Settings = {}
     proposal: dict[str, Any] = {"columns": {}}
@@ -86,31 +87,20 @@ def _all_needs(logs: Sequence[FoundLog]) -> list[str]:
     return list(dict.fromkeys(need for log in logs for need in log.needs))
 
 
-def _values_in_names(logs: Sequence[FoundLog]) -> list[str]:
-    """Return the values to look for in names: values that runs need, and seeds that are only assumed."""
-    seeds_assumed = all(log.facts["seed"].origin == ASSUMED for log in logs if "seed" in log.facts)
-    return list(dict.fromkeys([*_all_needs(logs), *(["seed"] if seeds_assumed else [])]))
-
-
 def _separates_runs(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
     """Return whether seeds in names separate runs with the same identity, and no log records a seed."""
-    logs_of_message: dict[str, list[FoundLog]] = {}
-    for log in (log for log in logs if "seed" in log.needs):
-        logs_of_message.setdefault(log.message, []).append(log)
+    seedless = (log for log in logs if "seed" in log.needs)
     return all(
         len({tuple(pattern.read(log.run, log.sources).items()) for log in group}) == len(group)
         and all(log.facts["seed"].origin == ASSUMED for log in group if "seed" in log.facts)
-        for group in logs_of_message.values()
+        for group in grouped(seedless, lambda log: log.message).values()
     )
 
 
 def _seed_settings(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> _Settings:
     """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
-    logs_of_message: dict[str, list[FoundLog]] = {}
-    for log in logs:
-        logs_of_message.setdefault(log.message, []).append(log)
     settings: _Settings = {}
-    for group in logs_of_message.values():
+    for group in grouped(logs, lambda log: log.message).values():
         fact = group[0].facts.get("seed")
         first_seed = fact.value if fact else 0
         globs = dict.fromkeys(_glob_for(log, all_logs) for log in group)

@@ -75,7 +75,7 @@ class RawLog:
         return RawLog(self.source, self.container, run, config or {}, config_source, memory=self.memory)
 
     def split_at(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
-        """Yield the records from each of these positions to the next, as logs of the runs ``names``."""
+        """Yield the records from each of these positions to the next, as logs of the runs ``name_count``."""
         for name, (start, end) in zip(names, pairwise([*begins, len(self.step)]), strict=True):
             piece = replace(
                 self, run=name, step=self.step[start:end], wall_s=self.wall_s[start:end], series={},
@@ -106,7 +106,7 @@ class RawLog:
             if not finite(float_value):
                 self.dropped["values that are not finite"] += 1
                 if len(key) <= limits.LONGEST_NAME:
-                    self.memory.names += key not in self.not_finite
+                    self.memory.name_count += key not in self.not_finite
                     self.not_finite[key] = index
                 continue
             series = series_of.get(key)
@@ -114,7 +114,7 @@ class RawLog:
                 if len(key) > limits.LONGEST_NAME:
                     self.dropped[f"values of names longer than {limits.LONGEST_NAME:,} characters"] += 1
                     continue
-                self.memory.names += 1
+                self.memory.name_count += 1
                 series = series_of[key] = Series()
             series.record.append(index)
             series.value.append(float_value)

@@ -11,7 +11,7 @@ from typing import Any
 from isolaw import commands
 from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
-from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped, groups
 from isolaw.readers.how_to_read import place
 from isolaw.readers.proposals import proposed
 from isolaw.runs import Runs, listed
@@ -91,18 +91,18 @@ class Reading:
         A group shares framework, algorithm, problem set and model; all other logs are left out. Tables and
         sweeps are unchanged.
         """
-        logs_of_group: dict[tuple[Any, ...], list[FoundLog]] = {}
-        for log in self.ready if self.logged and not self.tables else ():
+
+        def shared_facts(log: FoundLog) -> tuple[Any, ...]:
             facts = (log.facts.get(name) for name in _SHARED_FACTS)
-            group = log.framework, *(fact and fact.value for fact in facts)
-            logs_of_group.setdefault(group, []).append(log)
+            return log.framework, *(fact and fact.value for fact in facts)
+
+        logs_of_group = grouped(self.ready if self.logged and not self.tables else (), shared_facts)
         if len(logs_of_group) < 2 or self.logged is None:
             return self
         fact_names = ("framework", *_SHARED_FACTS)
-        used_group, used_logs = max(
-            logs_of_group.items(), key=lambda item: (len({log.n for log in item[1]}), len(item[1]))
-        )
-        group_of_run = {member.run: group for group, members in logs_of_group.items() for member in members}
+        used_logs = max(logs_of_group.values(), key=lambda logs: (len({log.n for log in logs}), len(logs)))
+        used_group = shared_facts(used_logs[0])
+        group_of_run = {log.run: shared_facts(log) for log in self.ready}
         candidates = []
         for log in self.candidates:
             group = group_of_run.get(log.run, used_group)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError
@@ -34,9 +33,9 @@ from isolaw.readers.names import (
     plain,
 )
 from isolaw.readers.raw_log import number
+from isolaw.readers.trainings import Floats
 from isolaw.runs import CURVE, after_last_value, listed
 
-Floats = NDArray[np.float64]
 _TOLERANCE = 0.02  # relative; a counter or a compute can be read off a figure
 _POSSIBLE_N = set(MAYBE["rollouts_per_problem"].split())
 
@@ -161,20 +160,20 @@ def ends_in_nan(table: pd.DataFrame, written_nan: pd.Series) -> tuple[pd.Series,
     ending_runs = points["run_id"].isin(points["run_id"][is_after_last])
     for (run_id, _, metric), curve in points[ending_runs].groupby(CURVE):
         curve = curve.sort_values("step", kind="stable")
-        measured = np.flatnonzero(curve["value"].notna())
-        if not measured.size or is_nan[curve.index].any():
+        filled = np.flatnonzero(curve["value"].notna())
+        if not filled.size or is_nan[curve.index].any():
             continue
-        longest_gap, last_row = int(np.diff(measured, prepend=-1).max()) - 1, curve.iloc[measured[-1]]
+        longest_gap, last_row = int(np.diff(filled, prepend=-1).max()) - 1, curve.iloc[filled[-1]]
         is_early = last_row["compute"] < _COMPLETE_SHARE * largest_compute
-        if is_early and len(curve) - 1 - measured[-1] > _MIN_GAP_RATIO * max(longest_gap, 1):
-            is_end[curve.index[measured[-1] + 1 :]] = True
+        if is_early and len(curve) - 1 - filled[-1] > _MIN_GAP_RATIO * max(longest_gap, 1):
+            is_end[curve.index[filled[-1] + 1 :]] = True
             empty_ends.append(f"{metric} of {run_id} after step {last_row['step']:g}")
     is_end = is_end.set_axis(table.index)
     if not empty_ends:
         return is_end, []
-    others = f" and {len(empty_ends) - 1} more" if len(empty_ends) > 1 else ""
+    more_ends = f" and {len(empty_ends) - 1} more" if len(empty_ends) > 1 else ""
     return is_end, [
-        f"no more values: {empty_ends[0]}{others}. isolaw takes the empty cells at the end for NaN, since "
+        f"no more values: {empty_ends[0]}{more_ends}. isolaw takes the empty cells at the end for NaN, since "
         "pandas writes NaN so; leave out these rows if the run ended there"
     ]
 
@@ -288,9 +287,8 @@ def check_unmapped(
     for column in [*set_by_user, *unused]:
         cells = pd.to_numeric(frame[column], errors="coerce").reindex(rows.index)
         name = set_by_user.get(column) or name_of.get(column)
-        if (
-            name and name not in mapped_names and frame[column].notna().mean() > 0.5
-        ):  # else of few other lines
+        is_common = frame[column].notna().mean() > 0.5  # else of a few other lines
+        if name and name not in mapped_names and is_common:
             is_wrong = cells.notna() & (cells != numbers[name])
             if is_wrong.any():
                 row, symbol = rows.index[is_wrong][0], SYMBOL[name]

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.trainings import ROUNDED, count, mixing_problem, repeat_notes
-
-Floats = NDArray[np.float64]
+from isolaw.readers.trainings import ROUNDED, Floats, count, mixing_problem, repeat_notes
 
 _LARGEST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric
@@ -87,8 +85,8 @@ def stitch(
             repeated_steps.append(repeated)
             changed_steps.append(changed)
             if curve.step.size > most_points:  # more steps add nothing to a curve and need too much memory
-                kept = np.linspace(0, curve.step.size - 1, most_points).round().astype(np.int64)
-                curve = _MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+                indices = np.linspace(0, curve.step.size - 1, most_points).round().astype(np.int64)
+                curve = _MetricCurve(curve.step[indices], curve.value[indices], curve.wall_s[indices])
                 thinned += 1
             curves.of[target] = curve
     for log, updates_made, updates_before in zip(logs, steps, steps_before, strict=True):
@@ -189,10 +187,10 @@ def _logged_steps(log: RawLog, framework: Framework, last_step: int) -> Floats:
 
 
 def _valid_steps(steps: Floats, last_step: int) -> Floats:
-    whole = np.round(steps)
+    rounded = np.round(steps)
     with np.errstate(invalid="ignore"):
-        is_valid = (np.abs(steps - whole) <= 1e-6) & (whole >= 0) & (whole <= last_step)
-    return np.where(is_valid, whole, np.nan)
+        is_valid = (np.abs(steps - rounded) <= 1e-6) & (rounded >= 0) & (rounded <= last_step)
+    return np.where(is_valid, rounded, np.nan)
 
 
 def _has_key(log: RawLog, keys: list[str]) -> NDArray[np.bool_]:

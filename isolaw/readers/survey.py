@@ -59,8 +59,8 @@ def survey(sources: Sequence[str | Path], options: HowToRead | None = None) -> R
     reading = collector.reading(" + ".join(map(str, sources)))
     searched = listed([str(log_source.path) for log_source in result.sources], _SHOWN)
     if unused_rules := [rule for rule in options.rules if rule not in collector.used_rules]:
-        first, *others = (f"{rule}: {_unused_reason(rule)}; read: {searched}" for rule in unused_rules)
-        raise DataError(Wording(first, *(f"  {text}" for text in others)))
+        problem, *more = (f"{rule}: {_unused_reason(rule)}; read: {searched}" for rule in unused_rules)
+        raise DataError(Wording(problem, *(f"  {text}" for text in more)))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {searched}")
     reading.read_as = [file.used_note(options) for file in reading_files]
@@ -91,9 +91,9 @@ def _search_options(source: str | Path, options: HowToRead, files: Sequence[HowT
             columns = file
         options = file
     if columns.names_columns and options.format != "auto":
-        place = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
+        of_file = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {options.format!r} next to the columns{place}; expected only one of them, since "
+            f"{key}: found {options.format!r} next to the columns{of_file}; expected only one of them, since "
             "columns are for tables, whose format isolaw detects"
         )
     return options if columns is options else options.but(columns=columns.columns, metrics=columns.metrics)
@@ -139,9 +139,9 @@ class _Collector:
                 if self._selects(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            nothing = len(error.needs) >= _TABLE_NEEDS and not options.names_columns
-            more = [_NO_LOG.format(expected_formats())] if nothing else []
-            text = Wording(str(error).removeprefix(f"{path}: "), *more)
+            needs_all = len(error.needs) >= _TABLE_NEEDS and not options.names_columns
+            hints = [_NO_LOG.format(expected_formats())] if needs_all else []
+            text = Wording(str(error).removeprefix(f"{path}: "), *hints)
             needs, name = list(error.needs), path if not self.has_several else _run_name(source.path)
             table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text)
             table.offered = error.needs
@@ -155,10 +155,10 @@ class _Collector:
 
     def _selects(self, run: str, sources: list[str]) -> bool:
         """Return whether to keep a run. Settings of an omitted run count as used."""
-        kept = all(options.keeps(run, sources) for options in self.option_sets)
-        if not kept:
+        is_selected = all(options.keeps(run, sources) for options in self.option_sets)
+        if not is_selected:
             self._mark_used(run, sources)
-        return kept
+        return is_selected
 
     def _add_left_out(self, log: FoundLog) -> None:
         self._mark_used(log.run, log.sources)

@@ -20,7 +20,7 @@ from isolaw.errors import DataError, Wording, nearest, shown, unknown
 from isolaw.metrics import is_reward
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
 from isolaw.readers.measures import is_of_training, likely_reward, maybe_sizes, names_its_set, names_percent
-from isolaw.readers.name_patterns import suggest_pattern
+from isolaw.readers.name_patterns import suggest
 from isolaw.readers.names import ALIASES, DEFAULTS, RUN_NAMES, SPLIT, SYMBOL, UNITS, counts, guess
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.trainings import names_of
@@ -66,9 +66,9 @@ def columns_needed(options: HowToRead, columns: Collection[str] = ()) -> list[st
 
 
 def columns_used(options: HowToRead, columns: Collection[str]) -> set[str]:
-    """Return the names of columns that ``options`` uses, including in arithmetic."""
-    arithmetic = [text for text in options.expressions if text not in columns]
-    return {*options.expressions, *(word for text in arithmetic for word in _WORD.findall(text))}
+    """Return the names of columns that ``options`` use, including in arithmetic."""
+    texts = options.expressions
+    return {name for text in texts for name in (text, *(() if text in columns else _WORD.findall(text)))}
 
 
 def apply(options: HowToRead, frame: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -300,7 +300,7 @@ def _pattern_in_names(frame: pd.DataFrame, unknown: list[str], source: str) -> t
     """Return a pattern for a column of run names that contain missing values, and the values it supplies."""
     columns = names_of(frame, list(map(str, frame.columns))) if unknown and source != SOURCE else []
     for column in columns:
-        pattern, carried_symbols = suggest_pattern([str(name) for name in frame[column].unique()], unknown)
+        pattern, carried_symbols = suggest([str(name) for name in frame[column].unique()], unknown)
         if pattern:
             return pattern, carried_symbols
     return "", []

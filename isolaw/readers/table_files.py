@@ -21,17 +21,9 @@ from isolaw.metrics import is_reward
 from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
-from isolaw.readers.containers import wandb_csv
+from isolaw.readers.containers import notebook, wandb_csv
 from isolaw.readers.containers.json_document import record_lists
 from isolaw.readers.containers.jsonlines import iterate_objects, parse_record
-from isolaw.readers.containers.notebook import (
-    HtmlTable,
-    html_outputs,
-    html_tables,
-    is_notebook,
-    pipe_tables,
-    printed_text,
-)
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.names import is_step
@@ -123,11 +115,14 @@ def load(path: str | Path) -> pd.DataFrame:
     if text.startswith(b"{"):
         return _check_rows(path, _read_jsonl(path, content))
     if text.startswith(b"<"):
-        return _check_rows(path, _read_grid(path, html_tables(content.decode("utf-8-sig", "replace"))))
+        return _check_rows(
+            path, _read_grid(path, notebook.html_tables(content.decode("utf-8-sig", "replace")))
+        )
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
-    if _PIPES.search(content) and (pipe_grids := pipe_tables(content.decode("utf-8-sig", "replace"))):
-        return _check_rows(path, _read_grid(path, pipe_grids))
+    tables = notebook.pipe_tables(content.decode("utf-8-sig", "replace")) if _PIPES.search(content) else []
+    if tables:
+        return _check_rows(path, _read_grid(path, tables))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
         return _check_rows(path, _read_export(path))
     return _check_rows(path, _read_csv(path, content))
@@ -250,9 +245,9 @@ def _is_document(text: bytes) -> bool:
     if not text.startswith(b"{"):  # console lines may start with [step 1/500]
         return text.startswith(b"[") and not (is_console(text) and _parse_line(text) is None)
     line, _, later_lines = text.partition(b"\n")
-    first_record = _parse_line(line)
-    if first_record is not None:
-        return not later_lines.strip() and (is_notebook(first_record) or any(record_lists(first_record)))
+    record = _parse_line(line)
+    if record is not None:
+        return not later_lines.strip() and (notebook.is_notebook(record) or any(record_lists(record)))
     try:
         return isinstance(orjson.loads(text), dict)
     except ValueError:
@@ -266,7 +261,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NOR_CONSOLE}") from None
     _check_size(path, 0, content.count(b":"))
-    if is_notebook(document):
+    if notebook.is_notebook(document):
         return _read_notebook(path, document)
     candidates = [(rows, _plain_row(outside)) for rows, outside in record_lists(document)]
     records, outside = max(candidates, key=lambda pair: len(pair[0]), default=([], {}))
@@ -295,19 +290,19 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
-    text = printed_text(document).encode("utf-8", "replace")
-    html = "".join(html_outputs(document)).encode("utf-8", "replace")
+    text = notebook.printed_text(document).encode("utf-8", "replace")
+    html = "".join(notebook.html_outputs(document)).encode("utf-8", "replace")
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:
-        return _read_grid(path, html_tables(html.decode()))
+        return _read_grid(path, notebook.html_tables(html.decode()))
     raise DataError(
         f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
         "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
     )
 
 
-def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:
+def _read_grid(path: Path, grids: Sequence[notebook.HtmlTable]) -> pd.DataFrame:
     """Read the longest of some tables of HTML or Markdown."""
     header, rows = max(grids, key=lambda table: len(table[1]), default=([], []))
     if not rows:
@@ -321,16 +316,14 @@ def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:
 def _plain_row(record: dict[str, Any]) -> dict[str, Any]:
     """Return the plain values of a record under dotted keys; of a list of rewards, its mean and length."""
     flat = flatten(record)
-    row = {name: _cell(value) for name, value in flat.items() if not isinstance(value, dict | list)}
+    row = {name: value for name, value in flat.items() if not isinstance(value, dict | list)}
+    for name, value in row.items():
+        if isinstance(value, int) and abs(value) > 2**63:
+            row[name] = number(value)  # beyond 64 bits, as a float, which can be infinite
     for name, value in flat.items():
         if isinstance(value, list) and is_reward(name):
             row |= summary_of_list(name, value)
     return row
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a table holds it: an integer beyond 64 bits as a float, which can be infinite."""
-    return number(value) if isinstance(value, int) and abs(value) > 2**63 else value
 
 
 def columns_of(path: Path, head: bytes) -> list[str]:

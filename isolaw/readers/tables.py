@@ -19,38 +19,11 @@ import pandas as pd
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Wording, unknown
 from isolaw.metrics import is_accuracy, is_reward
-from isolaw.readers import frameworks, trainings
+from isolaw.readers import frameworks, measures, records, table_columns, trainings
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
-from isolaw.readers.measures import (
-    HELD_OUT,
-    is_measured_by_trainer,
-    is_of_training,
-    names_its_set,
-    only_accuracy,
-    phases_of_rows,
-    runs_in_percent,
-    words_of,
-)
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
-from isolaw.readers.records import (
-    check_compute,
-    check_unmapped,
-    ends_in_nan,
-    split_batch,
-    use_training_shapes,
-    with_counts,
-)
-from isolaw.readers.table_columns import (
-    TableNeeds,
-    apply,
-    check_complete,
-    columns_from_names,
-    columns_used,
-    has_only_value,
-    melt,
-)
 from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
@@ -77,7 +50,8 @@ def read_table(
     value_columns: list[str] = []
     if option_sets:
         used_rules = set() if used_rules is None else used_rules
-        name_values = columns_from_names(frame, option_sets, used_rules, options.columns, str(path))
+        columns, source = options.columns, str(path)
+        name_values = table_columns.columns_from_names(frame, option_sets, used_rules, columns, source)
         value_columns = [column for column in name_values.columns if column not in frame.columns]
         frame[name_values.columns] = name_values
         options = options.but(columns={**{name: name for name in name_values.columns}, **options.columns})
@@ -99,7 +73,7 @@ def read_frame(table: Any, options: HowToRead) -> Runs:
         )
     try:
         return _runs_of(frame, SOURCE, options)
-    except TableNeeds as error:
+    except table_columns.TableNeeds as error:
         incomplete = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
         proposal = proposed([incomplete], limit=math.inf) or HowToRead()
         raise DataError(Wording(str(error), "  Add " + proposal.spelling)) from None
@@ -125,7 +99,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     free_columns = [str(column) for column in frame.columns if column not in options.expressions]
     reward_columns = {"avg@4", "value"} & {*free_columns, *options.column_names}
     is_named = options.metric is not None or options.metrics or reward_columns
-    if not is_named and (accuracy := only_accuracy(frame, free_columns)):
+    if not is_named and (accuracy := measures.only_accuracy(frame, free_columns)):
         options = options.but(metric=accuracy)
         notes.append(f"isolaw uses {accuracy}, the only accuracy")
     for recognise in (_symbol_columns, _metric_name_column):
@@ -133,19 +107,19 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
         if recognised:
             options = options.but(columns={**recognised, **options.columns})
             notes.append(note)
-    options, count_notes = with_counts(frame, options, source)
+    options, count_notes = records.with_counts(frame, options, source)
     notes += count_notes
-    check_complete(frame, options, source)
+    table_columns.check_complete(frame, options, source)
     metric, reward = options.metric, options.metric or "avg@4"
     attributes = [name for name in options.column_names if name not in {*COLUMNS, reward, SPLIT[2]}]
-    used_columns = columns_used(options, frame.columns)
-    table = apply(options, frame, source)
-    only_value = has_only_value(frame, options)
+    used_columns = table_columns.columns_used(options, frame.columns)
+    table = table_columns.apply(options, frame, source)
+    only_value = table_columns.has_only_value(frame, options)
     is_long = "value" in options.column_names or {"metric", "value"} <= set(table)
     is_wide = not (options.metrics or only_value or is_long)
     with_unit = set[str]()
     if options.metrics:
-        table, melt_notes, with_unit = melt(options, table, source)
+        table, melt_notes, with_unit = table_columns.melt(options, table, source)
         notes += melt_notes
     elif only_value or ("value" in options.column_names and "metric" not in table.columns):
         if only_value and metric is None:
@@ -156,15 +130,15 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
         table = table.assign(metric=reward, value=table[reward])
     unmapped = [str(column) for column in frame.columns if column not in {*used_columns, *COLUMNS}]
     phase_column = ""
-    if "eval_set" not in table and not (is_wide and words_of(reward) & HELD_OUT):
-        phase_column, eval_sets = phases_of_rows(table, [c for c in unmapped if c != reward], source)
+    if "eval_set" not in table and not (is_wide and measures.words_of(reward) & measures.HELD_OUT):
+        phase_column, eval_sets = measures.phases_of_rows(table, [c for c in unmapped if c != reward], source)
         if phase_column:
             table["eval_set"] = eval_sets
             notes.append(f"column {phase_column} marks the rows of training and of validation")
         elif not only_value:
             table["eval_set"], set_notes = _eval_sets(table, frame, unmapped)
             notes += set_notes
-    split_batch(table, source)
+    records.split_batch(table, source)
     check_sizes(table, source)
     for column, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if column not in table.columns:
@@ -173,7 +147,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     unused = [name for name in frame.columns if name not in {*used_columns, *COLUMNS, metric, phase_column}]
     name_columns = ["run_id"] if "run_id" in table else trainings.names_of(table, unused)
     run_keys = [*(column for column in identity if column not in SPLIT), *name_columns]
-    notes += use_training_shapes(table, run_keys, source)
+    notes += records.use_training_shapes(table, run_keys, source)
     names, setting_columns = ([], {}) if "run_id" in table else trainings.run_columns(table, IDENTITY, unused)
     is_empty = table[identity].isna()
     if is_empty.any(axis=None):
@@ -197,7 +171,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     if falls := frame.attrs.get("falls"):
         table[trainings.PART] = np.searchsorted(falls, table.index, side="right")
     notes += _fill_step_and_compute(table)
-    notes += check_unmapped(table, frame, options, unused, source)
+    notes += records.check_unmapped(table, frame, options, unused, source)
     of_reward = {reward: reward} if is_wide else {}
     columns = {name: entry.column for name, entry in options.metrics.items()} or of_reward
     if columns:
@@ -205,7 +179,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
         for metric_name, column in columns.items():
             is_nan = table.index.isin(list(frame.attrs.get(WRITTEN_NAN, {}).get(column, ())))
             written_nan |= (table["metric"] == metric_name) & is_nan
-        is_end, end_notes = ends_in_nan(table, written_nan)
+        is_end, end_notes = records.ends_in_nan(table, written_nan)
         notes += end_notes
         is_measured_row = table["value"].notna() | is_end | (written_nan & is_wide)
         if is_wide and not is_measured_row.all():
@@ -217,7 +191,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
             raise DataError(f"{source}: the metrics' columns are empty: {empty_columns}")
     table, unit_notes = _to_fractions(table, with_unit, source)
     notes += unit_notes
-    notes += check_compute(table, source) if {"step", "compute"} <= known_columns else []
+    notes += records.check_compute(table, source) if {"step", "compute"} <= known_columns else []
     table, repeat_notes = trainings.without_repeats(table)
     notes += repeat_notes
     notes += _check_unused(table, unused, source)
@@ -241,15 +215,15 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, unmapped: list[str]) ->
         if is_accuracy(name) and len(names) == 1:  # in a line of its own, it is of an evaluation
             measured_rows = frame.loc[table.index[table["value"].notna()]]
             has_values = measured_rows.notna().any()
-            row_columns = [c for c in unmapped if not is_measured_by_trainer(c) or has_values[c]]
-        in_training = is_of_training(name, [column for column in row_columns if column != name])
+            row_columns = [c for c in unmapped if not measures.is_measured_by_trainer(c) or has_values[c]]
+        in_training = measures.is_of_training(name, [column for column in row_columns if column != name])
         set_of_metric[name] = "train" if in_training else "validation"
         is_unclear = (is_reward(name) and not is_accuracy(name)) or any(
-            is_measured_by_trainer(column) or counts(column)
+            measures.is_measured_by_trainer(column) or counts(column)
             for column in [*unmapped, *({"n_samples"} & {*frame})]
         )
-        if name in frame and not names_its_set(name) and (in_training or is_unclear):
-            trainer_column = next(filter(is_measured_by_trainer, row_columns), "")
+        if name in frame and not measures.names_its_set(name) and (in_training or is_unclear):
+            trainer_column = next(filter(measures.is_measured_by_trainer, row_columns), "")
             reason = f"is next to {trainer_column}" if trainer_column and in_training else "has no prefix"
             if in_training and frameworks.of_training(name):
                 reason = "comes from training batches"
@@ -388,7 +362,7 @@ def _to_fractions(table: pd.DataFrame, with_unit: set[str], source: str) -> tupl
             str(run_id): curve.to_numpy()
             for run_id, curve in values[of_metric].groupby(table["run_id"][of_metric], sort=False)
         }
-        percent_runs, problems = runs_in_percent(name, values_of_run, {})
+        percent_runs, problems = measures.runs_in_percent(name, values_of_run, {})
         if problems:
             raise DataError(
                 f"{source}: {name} {next(iter(problems.values()))}; use one unit, or declare it under "

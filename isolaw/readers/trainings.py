@@ -167,8 +167,8 @@ def name_trainings(
     log = RawLog("", "table", name, step=array("d", steps))
     for column in other_columns.select_dtypes("number"):
         cells = other_columns[column].to_numpy(np.float64, na_value=np.nan)
-        measured = np.flatnonzero(~np.isnan(cells))
-        log.series[column] = Series(array("I", measured), array("d", cells[measured]))
+        filled = np.flatnonzero(~np.isnan(cells))
+        log.series[column] = Series(array("I", filled), array("d", cells[filled]))
     pieces = list(split_by_training([log]))
     piece_sizes = [len(piece.step) for piece in pieces]
     training_index = np.repeat(np.arange(len(pieces)), piece_sizes)

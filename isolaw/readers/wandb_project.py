@@ -40,7 +40,8 @@ def fetch_tables(source: str) -> Path:
     except ImportError:  # also for a folder wandb/ with logs, which Python takes for a package
         message = f"wandb is not installed: {commands.install('isolaw[wandb]')}"
         raise NotInstalled(f"{source}: {message}") from None
-    folder = _cache_folder() / source_match["entity"] / source_match["project"]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "isolaw", "wandb")
+    folder = cache / source_match["entity"] / source_match["project"]
     path = f"{source_match['entity']}/{source_match['project']}"
     try:
         api = Api(timeout=_TIMEOUT_S)
@@ -58,10 +59,6 @@ def fetch_tables(source: str) -> Path:
     for old in {*folder.glob("*.csv")} - {*tables}:  # deleted on W&B, or downloaded before its last steps
         old.unlink()
     return folder
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "isolaw", "wandb")
 
 
 def _cached_table(run: Any, folder: Path) -> Path:

@@ -189,12 +189,12 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     globs: dict[str, int],
-    glob_for: list[str],
+    only: list[str],
     columns: dict[str, str],
     value: Any,
 ) -> None:
     settings = {"lr": value, **{glob: {"seed": seed} for glob, seed in globs.items()}}
-    how = HowToRead.of(only=glob_for, columns=columns, set=settings)
+    how = HowToRead.of(only=only, columns=columns, set=settings)
     text, missing = draft(["logs"], how, [], "again")
     assert not missing
     path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"

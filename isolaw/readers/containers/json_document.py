@@ -100,9 +100,7 @@ def _iterate_records(text: str, log: RawLog, end: int = 0) -> Iterator[tuple[dic
     They are read one by one, so that a long history is never in memory as a tree of objects.
     """
     decoder = json.JSONDecoder()
-    while (match := _SEPARATORS.match(text, end)) and not text.startswith("]", end := match.end()):
-        if end == len(text):
-            return
+    while (match := _SEPARATORS.match(text, end)) and (end := match.end()) < len(text) and text[end] != "]":
         try:
             record, end = decoder.raw_decode(text, end)
         except (ValueError, RecursionError):

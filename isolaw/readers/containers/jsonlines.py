@@ -103,18 +103,15 @@ def add_record(log: RawLog, record: dict[str, Any], start_time: float, has_escap
     if has_escapes:  # control characters and surrogates are escaped in JSON, and must not be printed
         values = {"".join(c if c.isprintable() else "?" for c in key): values[key] for key in values}
     if any(eval_set_of(record.get(name)) == "validation" for name in PHASES):  # the keys do not show this
-        values = {key if key in _COUNTERS else _evaluation_key(key): value for key, value in values.items()}
+        renamed = [key for key in values if key not in _COUNTERS and not key.startswith(("eval", "val"))]
+        prefixed = {key: f"eval{'/' if '/' in key else '_'}{key}" for key in renamed}
+        values = {prefixed.get(key, key): value for key, value in values.items()}
     clock_time = finite(record.get("time"))
     clock_time = clock_time if clock_time >= _FIRST_CLOCK_TIME else math.nan
     start_time = clock_time if math.isnan(start_time) else start_time
     step = finite(record["step"]) if "step" in record else progress(values)
     log.add(values, step, clock_time - start_time)
     return start_time
-
-
-def _evaluation_key(key: str) -> str:
-    """Return the key of an evaluation metric with the prefix that frameworks use."""
-    return key if key.startswith(("eval", "val")) else f"eval{'/' if '/' in key else '_'}{key}"
 
 
 def _configuration(record: dict[str, Any]) -> dict[str, Any]:

@@ -89,9 +89,11 @@ class _Notebook:
         if not is_notebook(document):
             raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
         self.text = printed_text(document)
-        raw_tables = (table for html in html_outputs(document) for table in html_tables(html))
-        with_keys = map(_with_keys, raw_tables)
-        self.tables = [table for table in with_keys if "Step" in table[0] and frameworks.find(table[0], {})]
+        self.tables = []
+        for header, rows in (table for html in html_outputs(document) for table in html_tables(html)):
+            keys = [_KEY_OF_COLUMN.get(name, name.replace(" / ", "/")) for name in header]
+            if "Step" in keys and frameworks.find(keys, {}):
+                self.tables.append((keys, rows))
         arguments = PrintedArguments()
         for line in self.text.splitlines():
             arguments.add(clean(line.encode("utf-8", "replace")))
@@ -112,11 +114,6 @@ def _temporary_file(text: str) -> Iterator[Path]:
         path = Path(folder) / "printed"
         path.write_text(text, encoding="utf-8", errors="replace")
         yield path
-
-
-def _with_keys(table: HtmlTable) -> HtmlTable:
-    header, rows = table
-    return [_KEY_OF_COLUMN.get(name, name.replace(" / ", "/")) for name in header], rows
 
 
 def _trainer_arguments(code: list[str]) -> dict[str, Any]:

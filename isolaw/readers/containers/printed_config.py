@@ -51,7 +51,7 @@ _DICT_CONTENT = re.compile(
 _DICT_LINE = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
 # pprint writes a token at a time, and each can arrive as a line of its own, without indentation.
 _TOKEN = re.compile(r"""[{}\[\]()'",:\d-]|None|True|False""")
-_VERL_START = re.compile(r"\{'(?:actor_rollout_ref|algorithm)'")
+_VERL_DICT = re.compile(r"\{'(?:actor_rollout_ref|algorithm)'")
 _YAML_LINE = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
 _MOST_AMONG_ARGUMENTS = 50  # lines of other output, or of a value that spans several lines
 _CLASS_CALL = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
@@ -113,8 +113,7 @@ class PrintedConfig:
             config = _parse_config(text, form)
             if len(config) >= _MIN_KEYS:
                 self.config = config
-        if form == "dict" and not self.config and _VERL_START.match(text):
-            self.is_torn = True
+        self.is_torn = self.is_torn or (form == "dict" and not self.config and bool(_VERL_DICT.match(text)))
 
     @property
     def is_collecting(self) -> bool:
@@ -141,7 +140,7 @@ class PrintedConfig:
             return self._lines[-1].endswith("\\")
         if self._form == "yaml":
             return bool(_YAML_LINE.match(line))
-        is_broken = not self._lines[-1].rstrip().endswith(",") and not _VERL_START.match(line)
+        is_broken = not self._lines[-1].rstrip().endswith(",") and not _VERL_DICT.match(line)
         return bool(_DICT_LINE.match(line) or (is_broken and _TOKEN.match(line)))
 
 
@@ -283,7 +282,9 @@ class PrintedArguments:
                 return
             self._other_lines += 1
             if line.strip() == ")" or _TITLE.match(line) or self._other_lines > _MOST_AMONG_ARGUMENTS:
-                self._end()
+                if self._form is _DOTTED_ARGUMENT or _TRAINER_KEY in self._arguments:
+                    self.config = {**self.config, **self._arguments}
+                self._form, self._arguments, self._other_lines = None, {}, 0
         elif line.endswith("(") and _CLASS_CALL.search(line[-80:]):
             self._form = _KEYWORD
         elif line.startswith("-----") and (title := _TITLE.match(line)) and not title[1]:
@@ -295,8 +296,3 @@ class PrintedArguments:
                 name, value = _KEY_OF_SIZE[printed_size[1].lower()], int(printed_size[2].replace(",", ""))
                 if self.config.get(name) != value:
                     self.config = {**self.config, name: value}
-
-    def _end(self) -> None:
-        if self._form is _DOTTED_ARGUMENT or _TRAINER_KEY in self._arguments:
-            self.config = {**self.config, **self._arguments}
-        self._form, self._arguments, self._other_lines = None, {}, 0

@@ -21,22 +21,11 @@ from itertools import islice
 from pathlib import Path
 
 from isolaw.errors import DataError, NoHistory
-from isolaw.readers import limits
+from isolaw.readers import limits, raw_log
 from isolaw.readers.configs import find_config
 from isolaw.readers.containers.printed_config import PrintedArguments, Settings
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
-from isolaw.readers.raw_log import (
-    HEAD,
-    Container,
-    RawLog,
-    clean,
-    is_text,
-    lines,
-    number,
-    progress,
-    unprefixed,
-)
 from isolaw.readers.trainings import training_starts
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
@@ -56,7 +45,7 @@ def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains metrics as Python dictionaries in its first 4 MB."""
     if _holds_metrics(head):
         return True
-    if len(head) < HEAD or b"\0\0\0\0" in head or not is_text(head):
+    if len(head) < raw_log.HEAD or b"\0\0\0\0" in head or not raw_log.is_text(head):
         return False
     return _holds_metrics(limits.start(path, _SEARCHED))
 
@@ -73,15 +62,15 @@ def _holds_metrics(text: bytes) -> bool:
     return False
 
 
-def _read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[raw_log.RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no metrics."""
-    readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
+    readers = [_Reader(raw_log.RawLog(str(path), "stdout-dicts", str(path)))]
     lines_since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
-    for _, line in lines(path, readers[0].log, at_returns=True):
+    for _, line in raw_log.lines(path, readers[0].log, at_returns=True):
         reader = readers[-1]
         if not (reader.must_read_next or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue
-        worker, text = unprefixed(clean(line))
+        worker, text = raw_log.unprefixed(raw_log.clean(line))
         counters = _counters(text)
         if counters and reader.starts_again(counters):
             reader = _Reader(reader.log.new_log(f"{path}#{len(readers) + 1}"))
@@ -107,7 +96,7 @@ def _counters(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in _COUNTER.findall(text)}
 
 
-def _logs_of_reader(reader: _Reader, path: Path) -> Iterator[RawLog]:
+def _logs_of_reader(reader: _Reader, path: Path) -> Iterator[raw_log.RawLog]:
     """Yield the log of a training run, with its steps and its configuration, in parts where that changes."""
     log = reader.log
     reader.close()
@@ -139,7 +128,7 @@ def _may_matter(line: bytes) -> bool:
 
 
 class _Reader:
-    def __init__(self, log: RawLog) -> None:
+    def __init__(self, log: raw_log.RawLog) -> None:
         self.log = log
         self.arguments = PrintedArguments()
         self.settings = Settings(log)
@@ -226,7 +215,7 @@ class _Reader:
         if values is None:
             self._drop_dictionary()
             return
-        step = progress(values) if math.isnan(self._step) else self._step
+        step = raw_log.progress(values) if math.isnan(self._step) else self._step
         self._lines = []
         is_training = "loss" in values or "reward" in values
         if math.isnan(step):
@@ -234,7 +223,7 @@ class _Reader:
                 "epoch" in values and (is_training or any(key.startswith("eval_") for key in values))
             )
         else:
-            has_metrics = any(number(value) is not None for value in values.values())
+            has_metrics = any(raw_log.number(value) is not None for value in values.values())
         if "train_runtime" in values:  # the final summary
             self.steps.set_end(values.get("epoch", ""))
             self.has_ended = True
@@ -255,4 +244,4 @@ class _Reader:
         self._lines = []
 
 
-CONTAINER = Container("stdout-dicts", _read, file=_is_console)
+CONTAINER = raw_log.Container("stdout-dicts", _read, file=_is_console)

@@ -94,10 +94,6 @@ def _read_mlx_lm(text: str) -> _StepValues:
     return {f"train_{_MLX_NAMES.get(match[1], f'{match[1]}_mean')}": match[2]}
 
 
-_ROLL_STEP = re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{')
-_FORGE_STEP = re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ===")
-
-
 def _read_roll(text: str) -> _StepValues:
     try:
         record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
@@ -113,6 +109,8 @@ def _read_forge(text: str) -> _StepValues:
     return {match[1]: match[2]} if match else {}
 
 
+_ROLL_STEP = re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{')
+_FORGE_STEP = re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ===")
 # Not of a micro-batch.
 _NANOCHAT_STEP = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"
 

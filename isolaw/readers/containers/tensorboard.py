@@ -32,8 +32,7 @@ _CRC = struct.Struct("<I")
 _LARGEST_RECORD = 1 << 20  # bytes; scalars and configurations are far smaller, images and graphs are larger
 _MAX_STEP_VALUES = 10_000  # scalars joined into one step
 # Tags under which Hugging Face's callback and isolaw's mirror store the configuration → key prefix.
-_CONFIG_PREFIXES = {"args/text_summary": "", "config/text_summary": ""}
-_CONFIG_PREFIXES["model_config/text_summary"] = "model_config."
+_PREFIX = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
 
 def _is_events(_path: Path, head: bytes) -> bool:
@@ -124,7 +123,7 @@ def _scalars(event: Any, log: RawLog) -> dict[str, float]:
         value_kind = value.WhichOneof("value")
         if value_kind == "simple_value":
             scalars[value.tag] = _shortest(value.simple_value)
-        elif value_kind == "tensor" and value.tag in _CONFIG_PREFIXES:
+        elif value_kind == "tensor" and value.tag in _PREFIX:
             _add_config(log, value.tag, value.tensor)
         elif value_kind == "tensor" and (number := _only_number(value.tensor)) is not None:
             scalars[value.tag] = number
@@ -161,7 +160,7 @@ def _add_config(log: RawLog, tag: str, tensor: Any) -> None:
         config = loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat_config = flatten(config) if isinstance(config, dict) else {}
     if flat_config:
-        log.config |= {f"{_CONFIG_PREFIXES[tag]}{key}": value for key, value in flat_config.items()}
+        log.config |= {f"{_PREFIX[tag]}{key}": value for key, value in flat_config.items()}
         log.config_source = log.config_source or tag
     else:
         log.dropped[f"text {tag}: not a JSON object"] += 1

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.readers.raw_log import RawLog, finite, whole
+from isolaw.readers.trainings import Floats
 
 _BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,300}\|\s{0,3}| )(\d{1,9})/(\d{1,9}) \[")
 _MOST_BARS = 50
@@ -32,7 +33,6 @@ _TOLERANCE = 0.002  # relative; an incomplete last batch shifts the epochs
 _MIN_PERIOD = 1e-9  # epochs between two records
 _MOST_EPOCHS = 100  # number of epochs to try if the number of steps is unknown
 _LAST_EPOCH = 1e6  # a larger number is not an epoch
-Floats = NDArray[np.float64]
 
 
 @dataclass

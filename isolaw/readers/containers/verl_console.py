@@ -72,9 +72,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _has_step(line: bytes) -> bool:
-    if b"step:" not in line:
-        return False
-    return any(_step_values(items)[0] for _, items in _steps_in_line(unprefixed(clean(line))[1]))
+    return b"step:" in line and any(_parse_step(text)[0] for _, text in _steps_of(unprefixed(clean(line))[1]))
 
 
 def _read(path: Path) -> Iterator[RawLog]:
@@ -140,9 +138,9 @@ class _Reader:
             if joined_items is not None:
                 step.items, step.lines, step.is_last = joined_items, step.lines + 1, True
                 return
-        steps = _steps_in_line(text)
+        steps = _steps_of(text)
         if step is not None and not same_worker:
-            steps = [pair for pair in steps if _step_values(pair[1])[0]]  # or model output of another worker
+            steps = [pair for pair in steps if _parse_step(pair[1])[0]]  # or model output of another worker
         if steps or same_worker:
             self._flush()
         for step_number, items in steps:
@@ -165,7 +163,7 @@ class _Reader:
 
     def _flush(self) -> None:
         step, self._step = self._step, None
-        values, unread_count = _step_values(step.items) if step else ({}, 0)
+        values, unread_count = _parse_step(step.items) if step else ({}, 0)
         if step is None or not values:
             return  # model output often contains "step:1 - "
         if unread_count:
@@ -189,7 +187,7 @@ class _Reader:
                 self._validation_lines = None
 
 
-def _steps_in_line(text: str) -> list[tuple[float, str]]:
+def _steps_of(text: str) -> list[tuple[float, str]]:
     """Return each step in a line with the text of its items. The first item may lack its value."""
     matches = list(_STEP.finditer(text))
     ends = [*(match.start() for match in matches[1:]), len(text)]
@@ -199,10 +197,10 @@ def _steps_in_line(text: str) -> list[tuple[float, str]]:
     ]
 
 
-def _step_values(items: str) -> tuple[dict[str, Any], int]:
+def _parse_step(items: str) -> tuple[dict[str, Any], int]:
     """Return the values of a step by key, and how many could not be read; no values if the line is no step.
 
-    >>> _step_values("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
+    >>> _parse_step("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
     ({'actor/lr': 1e-06, 'val/a - b:c/acc': 0.5}, 1)
     """
     values: dict[str, Any] = {}

@@ -65,9 +65,8 @@ def _read(path: Path) -> Iterator[RawLog]:
     not_installed: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            if (
-                file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path))
-            ):  # opening a pipe could block forever
+            # Opening a pipe could block forever.
+            if file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path)):
                 try:
                     _add_records(log, file)
                 except NotInstalled as error:
