@@ -580,10 +580,10 @@ FIELDS: dict[str, Field] = {
     "attribute": lambda v: (["--where", f"{v}=1"], printed_option("where", v, "1")),
     "column": lambda v: (["--column", f"seed={v}"], printed_option("columns", "seed", v)),
     "arithmetic": lambda v: (["--column", f"{v}=1-x"], printed_option("columns", v, "1-x")),
-    "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], shown(resolve.option(v, "n", 8))),
+    "set": lambda v: (["--set", f"{v}:n=8".removeprefix(":")], shown(resolve.set_option(v, "n", 8))),
     "set to a placeholder": lambda v: (
         ["--set", f"{v}:n=<number>".removeprefix(":")],
-        shown(resolve.option(v, "n", NUMBER)),
+        shown(resolve.set_option(v, "n", NUMBER)),
     ),
     "options": lambda v: (
         ["--metric", v, "--eval-set", v],

@@ -20,25 +20,25 @@ from isolaw.files import leads_out, open_file
 from isolaw.readers import limits
 from isolaw.readers.literals import literal, loads, parse_yaml, scalar
 
-_DEEPEST_TOML = 10  # parts of a key; tomllib takes quadratic time in this number
-_LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
+_MAX_KEY_PARTS = 10  # parts of a key; tomllib takes quadratic time in this number
+_MAX_TOML_CHARACTERS = 250_000  # characters; tomllib is ten times slower than the others
 # The paths of configurations of frameworks and trackers, relative to the log, the most complete first.
-_NAMES = (
+_CONFIG_PATHS = (
     *(".hydra/config.yaml", "experiment_config.json", "config.yaml", "config.yml", "files/config.yaml"),
     *("config.toml", "config.json", "args.json", "configs/latest/resolved/rl.json"),
     *("configs/latest/resolved/orchestrator.json", "configs/rl.toml", "configs/orchestrator.toml"),
     ".hydra/overrides.yaml",
 )
 # Folders inside a run's directory that can contain its logs.
-_INSIDE = re.compile(
+_LOG_FOLDERS = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )
 # The pattern starts only where a key can start and uses possessive quantifiers, so its time is linear.
 _DEEP_KEY = re.compile(
     r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
-    f"{{{_DEEPEST_TOML}}}"
+    f"{{{_MAX_KEY_PARTS}}}"
 )
-_LONGEST_REFERENCE = 1_000  # characters
+_MAX_REFERENCE = 1_000  # characters
 _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
 
 
@@ -54,12 +54,12 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     >>> flatten({"n": {"desc": None, "value": 8}, "_wandb": {"value": {}}, "b": {"value": "${n}"}})
     {'n': 8, 'b': 8}
     """
-    out: dict[str, Any] = {}
-    stack: list[tuple[str, Any, int]] = [("", _unwrapped(config), 0)]
-    seen = 0
+    flat: dict[str, Any] = {}
+    stack: list[tuple[str, Any, int]] = [("", _without_wandb_form(config), 0)]
+    count = 0
     while stack:
         prefix, value, depth = stack.pop()
-        seen += 1
+        count += 1
         if len(prefix) > limits.LONGEST_NAME:  # all keys below repeat this prefix
             raise DataError(f"a key longer than {limits.LONGEST_NAME:,} characters: {prefix[:40]}…")
         if depth > limits.DEEPEST:
@@ -70,37 +70,37 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
         elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
             items = enumerate(value)
         else:
-            out[prefix] = value
+            flat[prefix] = value
             continue
-        if seen + len(value) > limits.MOST_SETTINGS:
+        if count + len(value) > limits.MOST_SETTINGS:
             raise DataError(f"a configuration of more than {limits.MOST_SETTINGS:,} values")
-        dot = f"{prefix}." if prefix else ""
-        stack.extend([(f"{dot}{key}", inner, depth + 1) for key, inner in items][::-1])
-    return _interpolated(out)
+        key_prefix = f"{prefix}." if prefix else ""
+        stack.extend([(f"{key_prefix}{key}", nested, depth + 1) for key, nested in items][::-1])
+    return _resolve_references(flat)
 
 
-def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
+def _without_wandb_form(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Unwrap W&B's form ``lr: {desc: null, value: 1e-6}`` if every key has this form."""
-    kept = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
-    for value in kept.values():
+    settings = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
+    for value in settings.values():
         if not (isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}):
-            return kept
-    return {key: value["value"] for key, value in kept.items()}
+            return settings
+    return {key: value["value"] for key, value in settings.items()}
 
 
-def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
+def _resolve_references(flat: dict[str, Any]) -> dict[str, Any]:
     """Resolve OmegaConf references, which Hydra leaves unresolved when it saves the configuration."""
-    out = {}
+    resolved = {}
     for key, value in flat.items():
         for _ in range(10):  # references can refer to references; the limit ends cycles
-            short = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
-            match = _INTERPOLATION.fullmatch(value) if short else None
+            is_reference = isinstance(value, str) and value.startswith("${") and len(value) <= _MAX_REFERENCE
+            match = _INTERPOLATION.fullmatch(value) if is_reference else None
             if match is None or (match[2] not in flat and not (match[1] and match[3] is not None)):
                 break
             value = flat[match[2]] if match[2] in flat else scalar(match[3])
         if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
-            out[key] = value
-    return out
+            resolved[key] = value
+    return resolved
 
 
 def overrides(words: Iterable[str]) -> dict[str, Any]:
@@ -109,12 +109,12 @@ def overrides(words: Iterable[str]) -> dict[str, Any]:
     >>> overrides(["data.train_batch_size=512", "+trainer.seed=1", "python3", "~a.b"])
     {'data.train_batch_size': 512, 'trainer.seed': 1}
     """
-    out = {}
+    settings = {}
     for word in words:
         key, equals, value = word.lstrip("+").removeprefix("--").partition("=")
         if equals and re.fullmatch(r"[A-Za-z_][\w./@-]*", key):
-            out[key] = literal(value)
-    return _interpolated(out)
+            settings[key] = literal(value)
+    return _resolve_references(settings)
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -150,26 +150,26 @@ def read_settings(path: Path) -> dict[str, Any]:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError:
         words = text.split()
-    out = overrides(word for word in words if not word.startswith("-"))
-    for at, word in enumerate(words):
+    settings = overrides(word for word in words if not word.startswith("-"))
+    for i, word in enumerate(words):
         name, equals, value = word.partition("=")
         if not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
             continue
-        after = words[at + 1] if at + 1 < len(words) else "--"
-        flag = after.startswith("--") or not after
-        out[name[2:].replace("-", "_")] = literal(value) if equals else True if flag else literal(after)
-    if not out:
+        argument = words[i + 1] if i + 1 < len(words) else "--"
+        is_flag = argument.startswith("--") or not argument
+        settings[name[2:].replace("-", "_")] = literal(value if equals else "true" if is_flag else argument)
+    if not settings:
         raise DataError(f"{path}: found no settings")
-    return out
+    return settings
 
 
 def _parse(text: str, suffix: str) -> Any:
     try:
         if suffix == ".toml":
-            if len(text) > _LARGEST_TOML:
-                raise DataError(f"a TOML file of more than {_LARGEST_TOML:,} characters")
-            if deep := _DEEP_KEY.search(text):
-                raise DataError(f"a TOML key of more than {_DEEPEST_TOML} parts: {deep[0][:40]}…")
+            if len(text) > _MAX_TOML_CHARACTERS:
+                raise DataError(f"a TOML file of more than {_MAX_TOML_CHARACTERS:,} characters")
+            if deep_key := _DEEP_KEY.search(text):
+                raise DataError(f"a TOML key of more than {_MAX_KEY_PARTS} parts: {deep_key[0][:40]}…")
             return tomllib.loads(text)
         if text.lstrip()[:1] in ("{", "["):
             return loads(text)
@@ -179,56 +179,56 @@ def _parse(text: str, suffix: str) -> Any:
     return parse_yaml(text)
 
 
-def beside(path: str | Path) -> tuple[dict[str, Any], str]:
+def find_config(path: str | Path) -> tuple[dict[str, Any], str]:
     """Find the configuration of a log, or of a run's directory; return its flat keys and its path.
 
     Files with the log's own name (``run1.yaml`` next to ``run1.jsonl``) come first, then files with the names
-    that frameworks use. isolaw searches from the log's directory up to the run's directory (`home`). The
+    that frameworks use. isolaw searches from the log's directory up to the run's directory. The
     ``config.json`` of a model does not count. Returns ``({}, "")`` if there is none. If the file cannot be
     read, or is a link that leads out of the run's directory, returns no keys, and the path with the reason.
     """
     path = Path(path)
-    folder, names = path, list(_NAMES)
+    folder, names = path, list(_CONFIG_PATHS)
     if not path.is_dir():
         folder = path.parent
         names = [path.stem + suffix for suffix in (".yaml", ".yml", ".toml", ".json")] + names
-    trouble = ""
-    places = _upwards(folder)
-    for place in places:
+    problem = ""
+    folders = _folders_upwards(folder)
+    for folder_above in folders:
         for name in names:
-            candidate = place / name
-            if candidate.name == path.name or not candidate.is_file():
+            config_path = folder_above / name
+            if config_path.name == path.name or not config_path.is_file():
                 continue
-            source = os.path.relpath(candidate, folder)
-            if leads_out(candidate, places[-1]):
-                trouble = trouble or f"{source} (not read: a link that leads out of the folder)"
+            source = os.path.relpath(config_path, folder)
+            if leads_out(config_path, folders[-1]):
+                problem = problem or f"{source} (not read: a link that leads out of the folder)"
                 continue
             try:
-                config = read(candidate)
+                config = read(config_path)
             except DataError as error:
-                trouble = trouble or f"{source} (cannot be read: {str(error).partition(': ')[2]})"
+                problem = problem or f"{source} (cannot be read: {str(error).partition(': ')[2]})"
                 continue
             if config and not {"architectures", "transformers_version"} & set(config):
                 return config, source
-    return {}, trouble
+    return {}, problem
 
 
-def home(folder: str | Path) -> Path:
+def run_directory(folder: str | Path) -> Path:
     """Return the run's directory for a log's folder: the parent of ``checkpoint-500``, ``files`` etc."""
-    upward = _upwards(Path(folder))[-1]
-    here = Path.cwd()
-    named_so = not Path(folder).is_absolute() and upward != here and upward.is_relative_to(here)
-    return upward.relative_to(here) if named_so else upward  # runs get the names that the user uses
+    directory = _folders_upwards(Path(folder))[-1]
+    if Path(folder).is_absolute() or directory == Path.cwd() or not directory.is_relative_to(Path.cwd()):
+        return directory
+    return directory.relative_to(Path.cwd())  # runs get the names that the user uses
 
 
 def run_name(path: Path, generic: Collection[str]) -> str:
     """Return the run name for a log file: its path, or its directory if the file has a generic name."""
-    return str(home(path.parent) if path.stem.lower() in generic else path.with_suffix(""))
+    return str(run_directory(path.parent) if path.stem.lower() in generic else path.with_suffix(""))
 
 
-def _upwards(folder: Path) -> list[Path]:
+def _folders_upwards(folder: Path) -> list[Path]:
     """Return a folder and its parents, up to the run's directory."""
-    places = [folder.absolute()]
-    while _INSIDE.fullmatch(places[-1].name) and len(places) < 4:
-        places.append(places[-1].parent)
-    return places
+    folders = [folder.absolute()]
+    while _LOG_FOLDERS.fullmatch(folders[-1].name) and len(folders) < 4:
+        folders.append(folders[-1].parent)
+    return folders

@@ -32,30 +32,30 @@ from isolaw.metrics import is_reward
 from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import of_list
-from isolaw.readers.trainings import by_training, mixed
+from isolaw.readers.records import summary_of_list
+from isolaw.readers.trainings import mixing_problem, name_trainings
 
-_FEWEST = 3  # lines required to recognise a console
-_LONGEST = 5_000  # bytes of a line
+_MIN_STEPS = 3  # lines required to recognise a console
+_LONGEST_LINE = 5_000  # bytes of a line
 _NEAR = 20  # characters before a counter that can name what it counts
-_HEAD = 1 << 20  # bytes to search when recognising a console
+_SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
     r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
-_NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
+_NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 # At least two words, because model output often contains "n = 4".
-_FACTS = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
-_SAID = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
-_WORD = r"[A-Za-z_][\w.@/-]{0,80}"
-_BESIDE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
-_LIST = re.compile(rf"(?<![\w.@/-])({_WORD}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
+_SIZE_NAMES = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
+_STATED_SIZE = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
+_KEY_PATTERN = r"[A-Za-z_][\w.@/-]{0,80}"
+_SINGLE_WORD = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
+_LIST_OF_NUMBERS = re.compile(rf"(?<![\w.@/-])({_KEY_PATTERN}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
 # A key of several words must follow a separator.
-_PAIR = re.compile(
-    rf"(?:(?<=[,|;)\]>] )({_WORD}(?: {_WORD}){{1,3}})|(?<![\w.@/-])({_WORD})) ?[=:] ?"
-    rf"({_NUMBER})(?:(%)|/(\d{{1,9}}))?"
+_KEY_VALUE = re.compile(
+    rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN})) ?[=:] ?"
+    rf"({_NUMBER_PATTERN})(?:(%)|/(\d{{1,9}}))?"
     r"(?=[\s,;|\])}]|$)"
 )
 
@@ -68,14 +68,14 @@ def is_console(content: bytes) -> bool:
     >>> is_console(b"step,reward\\n1,0.1\\n2,0.2\\n3,0.3\\n")
     False
     """
-    head = content[:_HEAD]
-    if head.count(b"=") + head.count(b":") < _FEWEST or b"\0" in head:
+    head = content[:_SEARCHED_BYTES]
+    if head.count(b"=") + head.count(b":") < _MIN_STEPS or b"\0" in head:
         return False
-    steps_of: dict[tuple[str, int], set[float]] = {}
-    for line in _lines(head):
-        steps = steps_of.setdefault((line.unit, line.total), set())
+    steps_of_counter: dict[tuple[str, int], set[float]] = {}
+    for line in _step_lines(head):
+        steps = steps_of_counter.setdefault((line.unit, line.total), set())
         steps.add(line.values["step"])
-        if len(steps) == _FEWEST:
+        if len(steps) == _MIN_STEPS:
             return True
     return False
 
@@ -85,79 +85,78 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
 
     Raises `DataError` if the lines are from several processes.
     """
-    said: dict[str, int] = {}  # B_p and n that lines state: name → line number
-    lines = list(_lines(content, said))
-    distinct = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
-    counts = Counter(key[:2] for key in distinct)
-    names: dict[tuple[str, int], set[str]] = {}
+    line_of_size: dict[str, int] = {}  # B_p and n that lines state: name → line number
+    lines = list(_step_lines(content, line_of_size))
+    distinct_steps = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
+    step_counts = Counter(key[:2] for key in distinct_steps)
+    keys_of_counter: dict[tuple[str, int], set[str]] = {}
     for row in lines:
-        names.setdefault((row.unit, row.total), set()).update(row.values)
-    trained = {key for key, of in names.items() if any(map(is_measured_by_trainer, of))}  # else of examples
-    most = max(counts, key=lambda key: (key in trained, counts[key]))
-    (unit, total), rows = most, [line for line in lines if (line.unit, line.total) == most]  # or model output
-    for before, row in pairwise(rows):
-        if row.held_out and row.epoch < 0:  # an evaluation in the middle of an epoch
-            row.epoch = before.epoch
+        keys_of_counter.setdefault((row.unit, row.total), set()).update(row.values)
+    training = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
+    counter = max(step_counts, key=lambda key: (key in training, step_counts[key]))
+    (unit, total), rows = counter, [line for line in lines if (line.unit, line.total) == counter]
+    for previous, row in pairwise(rows):
+        if row.is_evaluation and row.epoch < 0:  # an evaluation in the middle of an epoch
+            row.epoch = previous.epoch
     if any(
-        row.epoch > before.epoch >= 0 and row.values["step"] <= before.values["step"]
-        for before, row in pairwise(rows)
+        row.epoch > previous.epoch >= 0 and row.values["step"] <= previous.values["step"]
+        for previous, row in pairwise(rows)
     ):
-        size, first = total or _steps_an_epoch(rows, path), min(1, *(row.epoch for row in rows))
+        epoch_steps, first_epoch = total or _steps_per_epoch(rows, path), min(1, *(row.epoch for row in rows))
         for row in rows:  # the steps start again with each epoch
-            row.values["step"] += max(row.epoch - first, 0) * size
+            row.values["step"] += max(row.epoch - first_epoch, 0) * epoch_steps
     frame = pd.DataFrame(
-        [line_of.values for line_of in rows], index=pd.Index([line_of.line for line_of in rows], name="line")
+        [row.values for row in rows], pd.Index([row.line_number for row in rows], name="line")
     )
-    if said:
-        frame[list(said)] = frame[list(said)].bfill()
+    if line_of_size:
+        frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
         frame.attrs["notes"] = [
             f"{path.name} states {name} in line {line}, which isolaw reads as a column"
-            for name, line in said.items()
+            for name, line in line_of_size.items()
         ]
     keys = ["step"]
-    frame["bar"] = [line_of.bar for line_of in rows]
-    if (
-        len({line_of.held_out for line_of in rows}) > 1
-    ):  # otherwise the word is the name of the logger or the run
-        frame["phase"] = ["validation" if line_of.held_out else "train" for line_of in rows]
+    frame["bar"] = [row.is_progress_bar for row in rows]
+    if len({row.is_evaluation for row in rows}) > 1:  # else the word is the logger's or the run's name
+        frame["phase"] = ["validation" if row.is_evaluation else "train" for row in rows]
         keys.append("phase")
-    frame = by_training(frame, "step", str(path.with_suffix("")))
+    frame = name_trainings(frame, "step", str(path.with_suffix("")))
     keys += ["run"] if "trainings" in frame.attrs else []
-    lines_of_text = frame[~frame["bar"]]
+    text_rows = frame[~frame["bar"]]
     frame = frame.drop(columns="bar")
-    apart = [rows for _, rows in lines_of_text.groupby(keys[1:])] if keys[1:] else [lines_of_text]
-    for curve in apart:
+    curves = [rows for _, rows in text_rows.groupby(keys[1:])] if keys[1:] else [text_rows]
+    for curve in curves:
         for column in frame.columns.drop(keys):
-            known = curve[["step", column]].dropna().to_numpy(np.float64)
-            if problem := mixed(column, known[:, 0], known[:, 1]):
+            points = curve[["step", column]].dropna().to_numpy(np.float64)
+            if problem := mixing_problem(column, points[:, 0], points[:, 1]):
                 raise DataError(f"{path}: {problem}")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
-    whole = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
-    whole.attrs = frame.attrs
-    return whole.rename(columns={"step": unit})
+    table = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
+    table.attrs = frame.attrs
+    return table.rename(columns={"step": unit})
 
 
 @dataclass
-class _Line:
+class _StepLine:
     """A console line with a step counter and the (name, value) pairs after it."""
 
-    line: int
+    line_number: int
     unit: str  # what the counter counts: ``step``, or one of `UNITS`
     total: int  # the total that the counter counts to; 0 if not given
     epoch: int  # -1 if not given
     values: dict[str, float]
-    bar: bool  # whether it is a progress bar
-    held_out: bool  # whether a word for evaluation is next to the counter
+    is_progress_bar: bool  # whether it is a progress bar
+    is_evaluation: bool  # whether a word for evaluation is next to the counter
 
 
-def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
+def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
     """Return the number of steps per epoch if the log prints every step; otherwise raise `DataError`."""
-    of: dict[int, list[float]] = {}
+    steps_of_epoch: dict[int, list[float]] = {}
     for row in rows:
-        of.setdefault(row.epoch, []).append(row.values["step"])
-    whole = [sorted(set(steps)) for _, steps in sorted(of.items())[:-1]]
-    sizes = {len(steps) for steps in whole if steps[-1] - steps[0] == len(steps) - 1 and steps[0] in (0, 1)}
-    if len(sizes) != 1 or any(len(steps) not in sizes or steps[0] > 1 for steps in whole):
+        steps_of_epoch.setdefault(row.epoch, []).append(row.values["step"])
+    finished = [sorted(set(steps)) for _, steps in sorted(steps_of_epoch.items())[:-1]]
+    complete = [steps for steps in finished if steps[-1] - steps[0] == len(steps) - 1 and steps[0] in (0, 1)]
+    sizes = set(map(len, complete))
+    if len(sizes) != 1 or any(len(steps) not in sizes or steps[0] > 1 for steps in finished):
         raise DataError(
             f"{path}: steps start again with each epoch, and no line gives the number of steps per epoch; "
             "expected every step, or a counter such as 'step 3/400'"
@@ -165,68 +164,68 @@ def _steps_an_epoch(rows: list[_Line], path: Path) -> int:
     return sizes.pop()
 
 
-def _lines(content: bytes, said: dict[str, int] | None = None) -> Iterator[_Line]:
-    """Yield the steps. ``said`` receives the facts that other lines state."""
-    facts: dict[str, float] = {}
-    for number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
-        counting = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
-        if len(line) > _LONGEST or not (counting or b"er" in line or b"roup" in line or b"um_" in line):
+def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> Iterator[_StepLine]:
+    """Yield the steps. ``line_of_size`` receives the facts that other lines state."""
+    stated_sizes: dict[str, float] = {}
+    for line_number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
+        may_count = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
+        if len(line) > _LONGEST_LINE or not (may_count or b"er" in line or b"roup" in line or b"um_" in line):
             continue
         text = clean(line).replace("/prompt", " per prompt")
         counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
-        epoch = _EPOCH.search(text)
-        epochs = [ratio for ratio in counters if epoch and ratio.start(1) == epoch.start(1)]
-        units = {
+        epoch_match = _EPOCH.search(text)
+        epochs = [ratio for ratio in counters if epoch_match and ratio.start(1) == epoch_match.start(1)]
+        unit_of = {
             ratio: match[1].lower()
             for ratio in counters
             if (match := _UNIT.search(text, max(ratio.start(1) - _NEAR, 0), ratio.start(1)))
         }
-        steps = [ratio for ratio in counters if ratio not in epochs and ratio not in units]
+        steps = [ratio for ratio in counters if ratio not in epochs and ratio not in unit_of]
         counter = next(iter(steps), None) or _STEP.search(text)
-        counter = counter or next(iter(units or epochs), None)
+        counter = counter or next(iter(unit_of or epochs), None)
         if counter is None:
-            for words, value in _SAID.findall(text):
-                parts = plain(words).split("_")
-                names = ["_".join(parts[at:]) for at in range(len(parts))]
-                if name := next((candidate for candidate in names if candidate in _FACTS), ""):
-                    facts[name] = float(value)
-                    (said if said is not None else {}).setdefault(name, number)
+            for phrase, value in _STATED_SIZE.findall(text):
+                words = plain(phrase).split("_")
+                names = ["_".join(words[i:]) for i in range(len(words))]
+                if name := next((candidate for candidate in names if candidate in _SIZE_NAMES), ""):
+                    stated_sizes[name] = float(value)
+                    (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
             continue
         total = int(counter[2]) if counter.re is _COUNTER else 0
         values: dict[str, float] = {}
-        pairs = list(_PAIR.finditer(text, counter.end()))
-        phases = _phases(text, counter, pairs)
+        pairs = list(_KEY_VALUE.finditer(text, counter.end()))
+        phases = _phases_of_pairs(text, counter, pairs)
         mixed = "validation" in phases and len(set(phases)) > 1
         for pair, phase in zip(pairs, phases, strict=True):
-            words, word, value, percent, whole = pair.groups()
-            key, scale = words or word, 100.0 if percent else float(whole or 1)
+            phrase, word, value, percent, denominator = pair.groups()
+            key, scale = phrase or word, 100.0 if percent else float(denominator or 1)
             if scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
-                again = sum(other.split("#")[0] == key for other in values) if key in values else 0
-                values[f"{key}#{again + 1}" if again else key] = float(value) / scale
-        for name, items in _LIST.findall(text, counter.end()):
+                repeats = sum(other_key.split("#")[0] == key for other_key in values) if key in values else 0
+                values[f"{key}#{repeats + 1}" if repeats else key] = float(value) / scale
+        for name, items in _LIST_OF_NUMBERS.findall(text, counter.end()):
             if is_reward(name):
-                values |= of_list(name, [item.strip(" '\"") for item in items.split(",")])
+                values |= summary_of_list(name, [item.strip(" '\"") for item in items.split(",")])
         if values:
-            yield _Line(
-                number,
-                units.get(counter, "step"),
+            yield _StepLine(
+                line_number,
+                unit_of.get(counter, "step"),
                 total,
-                int(epoch[1]) if epoch and counter not in epochs else -1,
-                {"step": float(counter[1]), **facts, **values},
+                int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
+                {"step": float(counter[1]), **stated_sizes, **values},
                 "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,
             )
 
 
-def _phases(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
+def _phases_of_pairs(text: str, counter: re.Match[str], pairs: list[re.Match[str]]) -> list[str]:
     """Return the phase of each pair (training or evaluation) from the words before it; "" if unknown."""
-    out: list[str] = []
-    last, said = counter.end(), [eval_set_of(word) for word in _BESIDE.findall(text[: counter.start()])]
+    phases: list[str] = []
+    start, words = counter.end(), _SINGLE_WORD.findall(text[: counter.start()])
     for pair in pairs:
-        said += [eval_set_of(word) for word in _BESIDE.findall(text[last : pair.start()])]
-        known = list(filter(None, said))
-        phase = "validation" if not out and "validation" in known else known[-1] if known else ""
-        out.append(phase or (out[-1] if out else ""))
-        last, said = pair.end(), []
-    return out
+        words += _SINGLE_WORD.findall(text[start : pair.start()])
+        known = list(filter(None, map(eval_set_of, words)))
+        phase = "validation" if not phases and "validation" in known else known[-1] if known else ""
+        phases.append(phase or (phases[-1] if phases else ""))
+        start, words = pair.end(), []
+    return phases

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from isolaw.readers.frameworks.base import Fact
 
@@ -70,11 +70,19 @@ class FoundLog:
         return {name: value for name, value in asdict(self).items() if name not in ("final", "offered")}
 
 
+_Log = TypeVar("_Log", bound=FoundLog)
+
+
+def grouped(logs: Iterable[_Log], key: Callable[[_Log], Any]) -> dict[Any, list[_Log]]:
+    """Return the logs by key, in their order."""
+    logs_of_key: dict[Any, list[_Log]] = {}
+    for log in logs:
+        logs_of_key.setdefault(key(log), []).append(log)
+    return logs_of_key
+
+
 def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:
     """Return the logs that are not ready, grouped by reason: status, missing values and message."""
-    alike: dict[tuple[LogStatus, tuple[str, ...], str], list[FoundLog]] = {}
-    for log in candidates:
-        if log.status is not LogStatus.READY:
-            alike.setdefault((log.status, tuple(log.needs), log.message), []).append(log)
-    order = list(LogStatus)
-    return sorted(alike.values(), key=lambda logs: order.index(logs[0].status))
+    problems = (log for log in candidates if log.status is not LogStatus.READY)
+    logs_of_problem = grouped(problems, lambda log: (log.status, tuple(log.needs), log.message))
+    return sorted(logs_of_problem.values(), key=lambda logs: list(LogStatus).index(logs[0].status))

@@ -28,10 +28,10 @@ find in the folder that they read, or next to the file that they read. Keywords 
 A value with a glob applies to the runs whose name or source matches, and overrides a value without a glob. If
 two values are equally specific, the later one applies.
 
->>> how = HowToRead.of(set=["n=16", "*seed1*:seed=1"], columns={"C": "samples"})
->>> how.options()
+>>> options = HowToRead.of(set=["n=16", "*seed1*:seed=1"], columns={"C": "samples"})
+>>> options.options()
 ['--column', 'compute=samples', '--set', 'n=16', '--set', '*seed1*:seed=1']
->>> how.keywords()
+>>> options.keywords()
 ['columns={"compute": "samples"}', 'set={"n": 16, "*seed1*:seed": 1}']
 """
 
@@ -70,9 +70,8 @@ from isolaw.readers.names import ALIASES, NAME_PATTERN, SYMBOL, settable, value_
 from isolaw.runs import full_names
 
 READING_FILE = "isolaw.toml"
-_MOST, _MOST_PATTERNS = 1_000, 20  # items of a list: each is compared with the name of each run
-_FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)")
-_ONE = ("format", "group_by", "metric")  # keys with one value
+_MAX_ITEMS, _MAX_PATTERNS = 1_000, 20  # items of a list: each is compared with the name of each run
+_SETTING_FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)")
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,10 @@ class Assignment:
 
     def matches(self, run: str, sources: Iterable[str]) -> bool:
         """Return whether the assignment applies to the run with this name, read from these files."""
-        return not self.glob or _matching([run, PurePath(run).name, *sources], [self.glob])
+        return not self.glob or _any_match([run, PurePath(run).name, *sources], [self.glob])
 
     def __str__(self) -> str:
-        return f"{self.file or '--set'} {shown(_setting(self.glob, self.name, self.value), str)}"
+        return f"{self.file or '--set'} {shown(_setting_word(self.glob, self.name, self.value), str)}"
 
 
 Rule = Assignment | NamePattern
@@ -121,7 +120,7 @@ class _MetricColumn(BaseModel):
         return {"column": value} if isinstance(value, str) else value
 
 
-def _one_value(value: Any) -> Any:
+def _check_plain(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str | np.generic):
         raise ValueError("a text, a number, true or false")
     return value
@@ -132,14 +131,14 @@ class HowToRead(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    files: list[str] = Field(default_factory=list, max_length=_MOST)
+    files: list[str] = Field(default_factory=list, max_length=_MAX_ITEMS)
     format: str = "auto"
     group_by: str | None = None
-    only: list[str] = Field(default_factory=list, max_length=_MOST)
-    name_pattern: list[str] = Field(default_factory=list, max_length=_MOST_PATTERNS)
+    only: list[str] = Field(default_factory=list, max_length=_MAX_ITEMS)
+    name_pattern: list[str] = Field(default_factory=list, max_length=_MAX_PATTERNS)
     metric: str | None = None
     # Glob, or "" for all runs → our name → value.
-    set: dict[str, dict[str, Annotated[Any, BeforeValidator(_one_value)]]] = Field(default_factory=dict)
+    set: dict[str, dict[str, Annotated[Any, BeforeValidator(_check_plain)]]] = Field(default_factory=dict)
     columns: dict[str, str] = Field(default_factory=dict)  # our name → column of a table, or arithmetic
     metrics: dict[str, _MetricColumn] = Field(default_factory=dict)
     _file: str = PrivateAttr("")
@@ -152,10 +151,10 @@ class HowToRead(BaseModel):
 
         Raises `InputError` for a wrong value or a name that cannot be set.
         """
-        how = parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
-        if twice := [name for name in how.values if name in how.columns]:
-            raise InputError(f"{twice[0]} is given twice; expected a column or a value")
-        return how
+        options = parse_section(cls, {name: value for name, value in keywords.items() if value is not None})
+        if repeated := [name for name in options.row_values if name in options.columns]:
+            raise InputError(f"{repeated[0]} is given twice; expected a column or a value")
+        return options
 
     def but(self, **changes: Any) -> HowToRead:
         """Return the value with other keys, whose settings are `settable`."""
@@ -164,43 +163,45 @@ class HowToRead(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled_out(cls, data: Any) -> Any:
+    def _normalized(cls, data: Any) -> Any:
         """Replace symbols by names, move reward columns (``{"avg@4": "val_acc"}``) to the metrics."""
-        out = dict(data)
+        normalized = dict(data)
         for name in ("only", "name_pattern"):
-            if isinstance(given := out.get(name), str | Iterable) and not isinstance(given, Mapping):
-                out[name] = [given] if isinstance(given, str) else list(given)
-        if isinstance(columns := out.get("columns"), Mapping):
+            entries = normalized.get(name)
+            if isinstance(entries, str | Iterable) and not isinstance(entries, Mapping):
+                normalized[name] = [entries] if isinstance(entries, str) else list(entries)
+        if isinstance(columns := normalized.get("columns"), Mapping):
             columns = full_names(columns, ALIASES)
             rewards = {
                 name: column for name, column in columns.items() if name == "reward" or is_accuracy(name)
             }
-            out["columns"] = {name: column for name, column in columns.items() if name not in rewards}
-            if isinstance(out.get("metrics", {}), Mapping):
-                out["metrics"] = {**rewards, **out.get("metrics", {})}
-        if isinstance(given := out.get("set"), Iterable) and not isinstance(given, str):
-            out["set"] = _by_glob(given)
-        return out
+            normalized["columns"] = {name: column for name, column in columns.items() if name not in rewards}
+            if isinstance(normalized.get("metrics", {}), Mapping):
+                normalized["metrics"] = {**rewards, **normalized.get("metrics", {})}
+        if isinstance(entries := normalized.get("set"), Iterable) and not isinstance(entries, str):
+            normalized["set"] = _settings_by_glob(entries)
+        return normalized
 
     @model_validator(mode="after")
-    def _parsed(self, info: ValidationInfo) -> HowToRead:
+    def _with_settings(self, info: ValidationInfo) -> HowToRead:
         context = info.context or {}
         self._file = file = context.get("source", "")
-        where = f"{file}: set" if file else "--set"
-        known: dict[tuple[str, str], Assignment] = {}
-        for glob_, values in self.set.items():
-            for name, value in values.items():
-                spelled = f"{where} {shown(_setting(glob_, name, value))}" if not file else f"{where}.{name}"
-                full = name if context.get("checked") else settable(name, spelled)
-                one = Assignment(full, value_of(full, str(value), spelled), glob_, file)
-                twice = known.setdefault((full, glob_), one)
-                if twice.value != one.value:
-                    both = f"found {shown(twice.value)} and {shown(one.value)} under two names of {full}"
-                    raise InputError(f"{spelled}: {both}; expected one")
-        self._assignments = tuple(known.values())
+        prefix = f"{file}: set" if file else "--set"
+        setting_of_key: dict[tuple[str, str], Assignment] = {}
+        for glob_, glob_values in self.set.items():
+            for name, value in glob_values.items():
+                spelling = f".{name}" if file else f" {shown(_setting_word(glob_, name, value))}"
+                spelling = prefix + spelling
+                full_name = name if context.get("checked") else settable(name, spelling)
+                setting = Assignment(full_name, value_of(full_name, str(value), spelling), glob_, file)
+                previous = setting_of_key.setdefault((full_name, glob_), setting)
+                if previous.value != setting.value:
+                    values = f"found {shown(previous.value)} and {shown(setting.value)}"
+                    raise InputError(f"{spelling}: {values} under two names of {full_name}; expected one")
+        self._assignments = tuple(setting_of_key.values())
         self.set.clear()
-        for one in self._assignments:
-            self.set.setdefault(one.glob, {})[one.name] = one.value
+        for setting in self._assignments:
+            self.set.setdefault(setting.glob, {})[setting.name] = setting.value
         try:
             self._patterns = tuple(map(NamePattern, self.name_pattern))
         except InputError as error:
@@ -220,36 +221,36 @@ class HowToRead(BaseModel):
         return (*self._assignments, *self._patterns)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def row_values(self) -> dict[str, Any]:
         """The values that are set for all runs or rows."""
         return self.set.get("", {})
 
     @property
-    def maps(self) -> bool:
+    def names_columns(self) -> bool:
         """Whether it names columns of a table."""
         return bool(self.columns or self.metrics)
 
     @property
-    def names(self) -> list[str]:
+    def column_names(self) -> list[str]:
         """The names in the data model that a table gets from it, without metrics."""
-        return [*self.columns, *(name for name in self.values if name not in self.columns)]
+        return [*self.columns, *(name for name in self.row_values if name not in self.columns)]
 
     @property
-    def texts(self) -> list[str]:
+    def expressions(self) -> list[str]:
         """The columns, or arithmetic on columns, that it names."""
         return [*self.columns.values(), *(metric.column for metric in self.metrics.values())]
 
     # Its runs
 
-    def covers(self, sources: Iterable[str | Path]) -> bool:
+    def covers(self, paths: Iterable[str | Path]) -> bool:
         """Return whether it applies to all of these sources: a file applies to its folder."""
         if not self._file:
             return True
         folder = Path(self._file).parent
-        for source in map(Path, sources):
-            if not source.is_relative_to(folder) or ".." in source.relative_to(folder).parts:
+        for path in map(Path, paths):
+            if not path.is_relative_to(folder) or ".." in path.relative_to(folder).parts:
                 return False  # ``../b`` starts with ``.`` as a text, but is not inside it
-            if self.files and not _matching([source.name], self.files) and source.name not in self.files:
+            if self.files and not _any_match([path.name], self.files) and path.name not in self.files:
                 return False
         return True
 
@@ -258,29 +259,29 @@ class HowToRead(BaseModel):
         folder = _folder_of(source)
         return folder == Path(self._file).parent and (folder == Path(source) or self.covers([source]))
 
-    def _spelled(self, sources: Iterable[str | Path]) -> list[str]:
+    def _spellings(self, sources: Iterable[str | Path]) -> list[str]:
         """Return the spellings of sources that globs can match.
 
         The spellings are as given and, for a file, relative to its folder, and with the folder's name.
         Otherwise ``a/n8*`` would match for the source ``a``, but not for ``.`` or an absolute path.
         """
-        folder, out = Path(self._file).parent, [str(source) for source in sources]
-        for source in map(Path, tuple(out) if self._file else ()):
+        folder, spellings = Path(self._file).parent, [str(source) for source in sources]
+        for source in map(Path, tuple(spellings) if self._file else ()):
             if source.is_relative_to(folder):
-                below = source.relative_to(folder)
-                out += [str(below), str(folder.resolve().name / below)]
-        return out
+                relative_path = source.relative_to(folder)
+                spellings += [str(relative_path), str(folder.resolve().name / relative_path)]
+        return spellings
 
-    def assigned(self, run: str, sources: Collection[str]) -> list[Assignment]:
+    def settings_for(self, run: str, sources: Collection[str]) -> list[Assignment]:
         """Return the values for the run with this name, which was read from these files."""
         if not self.covers(sources):
             return []
-        spelled = self._spelled(sources)
-        out = [one for one in self._assignments if one.matches(run, spelled)]
+        spellings = self._spellings(sources)
+        settings = [setting for setting in self._assignments if setting.matches(run, spellings)]
         for pattern in self._patterns:
-            values = pattern.read(run, spelled)
-            out += [Assignment(name, value, "", self._file, pattern) for name, value in values.items()]
-        return out
+            values = pattern.read(run, spellings)
+            settings += [Assignment(name, value, "", self._file, pattern) for name, value in values.items()]
+        return settings
 
     def keeps(self, run: str, sources: Collection[str]) -> bool:
         """Return whether to keep the run with this name from these files.
@@ -289,39 +290,40 @@ class HowToRead(BaseModel):
         """
         if not self.covers(sources):
             return True
-        spelled = self._spelled(sources)
-        names = {run, PurePath(run).name, *spelled, *(PurePath(source).name for source in spelled)}
-        wanted, left_out = _globs(self.only)
-        return (not wanted or _matching(names, wanted)) and not _matching(names, left_out)
+        spellings = self._spellings(sources)
+        names = {run, PurePath(run).name, *spellings, *(PurePath(source).name for source in spellings)}
+        kept_globs, excluded_globs = _split_globs(self.only)
+        return (not kept_globs or _any_match(names, kept_globs)) and not _any_match(names, excluded_globs)
 
     def excludes(self, path: Path) -> bool:
         """Return whether to skip a file without reading it."""
-        left_out = _globs(self.only)[1]
+        excluded_globs = _split_globs(self.only)[1]
         return (
-            bool(left_out)
+            bool(excluded_globs)
             and self.covers([path])
-            and _matching([path.name, *self._spelled([path])], left_out)
+            and _any_match([path.name, *self._spellings([path])], excluded_globs)
         )
 
     # Of a file, next to a call
 
-    def under(self, call: HowToRead) -> HowToRead:
+    def overridden_by(self, call: HowToRead) -> HowToRead:
         """Return a file's value with what a call or command says in place of the same keys."""
-        given = _globs(call.only)
-        values = {name: value for name, value in self.values.items() if name not in call.columns}
+        call_globs = _split_globs(call.only)
+        values = {name: value for name, value in self.row_values.items() if name not in call.columns}
+        columns = {name: text for name, text in self.columns.items() if name not in call.row_values}
         return self.but(
-            **{key: getattr(call, key) for key in _ONE if _given(call, key)},
-            only=[text for text in self.only if not given[text[:1] == "!"]],
+            **call._used_keys(),
+            only=[text for text in self.only if not call_globs[text[:1] == "!"]],
             name_pattern=[] if call.name_pattern else self.name_pattern,
             set={**self.set, "": values},
-            columns={**{k: v for k, v in self.columns.items() if k not in call.values}, **call.columns},
+            columns={**columns, **call.columns},
             metrics={**self.metrics, **call.metrics},
         )
 
-    def note(self, call: HowToRead) -> str:
+    def used_note(self, call: HowToRead) -> str:
         """Return the note that a file was used, next to the options of a call."""
-        more = "; those of this call take precedence" if call != HowToRead() else ""
-        return f"isolaw reads with the options in {self._file}{more}"
+        precedence = "; those of this call take precedence" if call != HowToRead() else ""
+        return f"isolaw reads with the options in {self._file}{precedence}"
 
     # Its other spellings. Values can be placeholders.
 
@@ -331,101 +333,103 @@ class HowToRead(BaseModel):
         pairs: list[tuple[str, str]]
         pairs = [("--column", word(SYMBOL.get(name, name), "=", text)) for name, text in columns.items()]
         pairs += [("--name-pattern", text) for text in self.name_pattern]
-        pairs += [("--set", _setting(*each)) for each in self._settings()]
+        pairs += [("--set", _setting_word(*setting)) for setting in self._settings()]
         pairs += [("--only", text) for text in self.only]
-        pairs += [(f"--{key.replace('_', '-')}", getattr(self, key)) for key in _ONE if _given(self, key)]
-        return [each for pair in pairs for each in pair]
+        pairs += [(f"--{key.replace('_', '-')}", value) for key, value in self._used_keys().items()]
+        return [text for pair in pairs for text in pair]
 
     def keywords(self) -> list[str]:
         """Return the keywords that say the same in Python."""
         columns = {**self.columns, **{name: metric.column for name, metric in self.metrics.items()}}
         values = {f"{glob_}:{name}" if glob_ else name: value for glob_, name, value in self._settings()}
-        out = [
-            f"{key}={{{', '.join(f'{_literal(SYMBOL.get(k, k))}: {_literal(v)}' for k, v in pairs.items())}}}"
-            for key, pairs in (("columns", columns), ("set", values))
-            if pairs
-        ]
-        lists = {key: getattr(self, key) for key in ("name_pattern", "only") if getattr(self, key)}
-        out += [f"{key}={_literal(texts[0] if len(texts) == 1 else texts)}" for key, texts in lists.items()]
-        return out + [f"{key}={_literal(getattr(self, key))}" for key in _ONE if _given(self, key)]
+        keywords = []
+        for key, mapping in (("columns", columns), ("set", values)):
+            items = [f"{_python(SYMBOL.get(name, name))}: {_python(mapping[name])}" for name in mapping]
+            keywords += [f"{key}={{{', '.join(items)}}}"] if items else []
+        for key, texts in self._used_keys("name_pattern", "only").items():
+            keywords.append(f"{key}={_python(texts[0] if len(texts) == 1 else texts)}")
+        return keywords + [f"{key}={_python(value)}" for key, value in self._used_keys().items()]
 
     @property
-    def spelled(self) -> Spelled:
+    def spelling(self) -> Spelled:
         """The keywords, which are the options at the command line."""
         return Spelled(", ".join(self.keywords()), self.options())
 
-    def tables(self) -> dict[str, list[str]]:
+    def toml_tables(self) -> dict[str, list[str]]:
         """Return the lines of ``isolaw.toml`` that say the same, by the title of their table.
 
         The title is empty for keys before any table.
         """
-        keys = ("files", "format", "group_by", "only", "name_pattern", "metric")
-        out = {"": [f"{key} = {_toml(getattr(self, key))}" for key in keys if _given(self, key)]}
+        used_keys = self._used_keys("files", "format", "group_by", "only", "name_pattern", "metric")
+        tables = {"": [f"{key} = {_toml(value)}" for key, value in used_keys.items()]}
         for glob_, name, value in self._settings():
             title = f"[set.{toml_key(glob_)}]" if glob_ else "[set]"
-            out.setdefault(title, []).append(f"{toml_key(name)} = {_toml(value)}")
+            tables.setdefault(title, []).append(f"{toml_key(name)} = {_toml(value)}")
         columns = {SYMBOL.get(name, name): text for name, text in self.columns.items()}
-        out["[columns]"] = [f"{toml_key(name)} = {toml_value(text)}" for name, text in columns.items()]
+        tables["[columns]"] = [f"{toml_key(name)} = {toml_value(text)}" for name, text in columns.items()]
         metrics = {name: metric.model_dump(exclude_none=True) for name, metric in self.metrics.items()}
-        out["[metrics]"] = [f"{toml_key(name)} = {toml_value(value)}" for name, value in metrics.items()]
-        return {title: lines for title, lines in out.items() if lines}
+        tables["[metrics]"] = [f"{toml_key(name)} = {toml_value(value)}" for name, value in metrics.items()]
+        return {title: lines for title, lines in tables.items() if lines}
+
+    def _used_keys(self, *keys: str) -> dict[str, Any]:
+        """Return those of the keys (by default, the keys with one value) that differ from their default."""
+        values = {key: getattr(self, key) for key in keys or ("format", "group_by", "metric")}
+        return {key: value for key, value in values.items() if value not in (None, [], "auto")}
 
     def _settings(self) -> list[tuple[str, str, Any]]:
         pairs = sorted(self.set.items(), key=lambda pair: pair[0] != "")
-        return [(glob_, SYMBOL.get(k, k), v) for glob_, values in pairs for k, v in values.items()]
+        return [(glob_, SYMBOL.get(name, name), values[name]) for glob_, values in pairs for name in values]
 
 
-def _by_glob(given: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+def _settings_by_glob(settings: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by glob: texts ``GLOB:NAME=VALUE``, a mapping with such names, or one with tables."""
-    out: dict[str, Any] = {}
-    if not isinstance(given, Mapping):
-        for text in given:
-            form = _FORM.fullmatch(str(text).strip())
-            if form is None or not form["value"].strip():
+    settings_of_glob: dict[str, Any] = {}
+    if not isinstance(settings, Mapping):
+        for text in settings:
+            match = _SETTING_FORM.fullmatch(str(text).strip())
+            if match is None or not match["value"].strip():
                 expected = "NAME=VALUE, or GLOB:NAME=VALUE for matching runs"
                 raise InputError(f"--set {shown(text)}: expected {expected}")
-            out.setdefault(form["glob"] or "", {})[form["name"]] = form["value"].strip()
-        return out
-    for name, value in given.items():
+            settings_of_glob.setdefault(match["glob"] or "", {})[match["name"]] = match["value"].strip()
+        return settings_of_glob
+    for name, value in settings.items():
         if isinstance(value, Mapping):
-            out.setdefault(name, {}).update(value)
+            settings_of_glob.setdefault(name, {}).update(value)
         else:
-            glob_, _, bare = str(name).rpartition(":")
-            out.setdefault(glob_, {})[bare] = value
-    return out
+            glob_, _, bare_name = str(name).rpartition(":")
+            settings_of_glob.setdefault(glob_, {})[bare_name] = value
+    return settings_of_glob
 
 
-def _setting(glob_: str, name: str, value: object) -> Word:
+def _setting_word(glob_: str, name: str, value: object) -> Word:
     """Return the value of a ``--set`` option for the runs that match a glob, with its placeholders."""
     return word(glob_, ":", name, "=", value) if glob_ else word(name, "=", value)
 
 
-def applying(ways: Iterable[HowToRead], run: str, sources: Collection[str]) -> dict[str, Assignment]:
+def settings_of(
+    option_sets: Iterable[HowToRead], run: str, sources: Collection[str]
+) -> dict[str, Assignment]:
     """Return the assignments that apply to a run, by name.
 
     Options take precedence over the file of a folder. Within each of them, assignments with a glob come
     first, then values from the run's name, then assignments without a glob.
     """
-    every = [one for how in ways for one in how.assigned(run, sources)]
-    order = sorted(every, key=lambda one: (not one.file, 2 if one.glob else 1 if one.pattern else 0))
-    return {one.name: one for one in order}
+    settings = [setting for options in option_sets for setting in options.settings_for(run, sources)]
+    settings.sort(key=lambda setting: (not setting.file, 2 if setting.glob else 1 if setting.pattern else 0))
+    return {setting.name: setting for setting in settings}
 
 
-def _globs(only: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_globs(only: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the globs of what is wanted, and of what is left out."""
     return [text for text in only if text[:1] != "!"], [text[1:] for text in only if text[:1] == "!"]
 
 
-def _matching(names: Iterable[str], globs: Sequence[str]) -> bool:
+def _any_match(names: Iterable[str], globs: Sequence[str]) -> bool:
     """Return whether any glob matches any of the names."""
     return any(fnmatchcase(name, text) for name in names for text in globs)
 
 
-def _given(how: HowToRead, key: str) -> bool:
-    return getattr(how, key) not in (None, [], "auto")
-
-
-def _literal(value: Any) -> str:
+def _python(value: Any) -> str:
     """Return a value as Python code; a placeholder stays as it is."""
     if isinstance(value, Placeholder):
         return value
@@ -471,7 +475,7 @@ def place(sources: Sequence[str]) -> tuple[Path, list[str]] | None:
     return folders.pop() / READING_FILE, [path.name for path in paths]
 
 
-def next_to(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]:
+def load_reading_files(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]:
     """Return the distinct reading files next to these sources, and the links out of their folder, not read.
 
     Deeper files come last, so that the nearest file takes precedence for a log, in any order of the sources.
@@ -480,8 +484,8 @@ def next_to(sources: Iterable[str | Path]) -> tuple[list[HowToRead], list[Path]]
     paths = {_folder_of(source) / READING_FILE for source in sources}
     files = sorted((path for path in paths if path.is_file()), key=lambda path: (len(path.parts), path))
     links = [path for path in files if leads_out(path, path.parent)]
-    read = [_read_reading_file(path) for path in files if path not in links]
-    return [how for how in read if how is not None], links
+    loaded = [_read_reading_file(path) for path in files if path not in links]
+    return [options for options in loaded if options is not None], links
 
 
 def is_reading_file(path: Path) -> bool:
@@ -505,11 +509,11 @@ def _read_reading_file(path: Path) -> HowToRead | None:
     if isinstance(name, str) and name not in formats:
         accepted = ", ".join(formats)
         issues += [Issue("format", found=name, accepted=accepted, nearest=nearest(name, formats))]
-    how = None
+    options = None
     try:
-        how = parse_section(HowToRead, data, source=str(path))
+        options = parse_section(HowToRead, data, source=str(path))
     except SpecError as error:
         issues += error.issues
     if issues:
         raise located(SpecError(issues), path)
-    return how
+    return options

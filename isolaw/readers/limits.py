@@ -33,35 +33,35 @@ MOST_LOGS = 5_000  # logs that a search can find
 # Processor seconds, which exclude waiting for a slow disk and other threads.
 FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s per MB
 # Memory for the numbers of one file. A value takes 12 bytes; records and metrics mostly cost time.
-_RECORD, _VALUE, _NAME = 750, 13, 7_500
+_RECORD_BYTES, _VALUE_BYTES, _NAME_BYTES = 750, 13, 7_500
 _LARGEST = 750 * MB
 
 
-class _Metered(io.FileIO):
+class _TimedFile(io.FileIO):
     """A file that checks, at each read, the processor time since it was opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, opener=lambda name, _: descriptor(name))
-        self._began, self._done = time.thread_time(), 0
+        self._started_at, self._read_bytes = time.thread_time(), 0
 
     def readinto(self, buffer: Any) -> int | None:
-        spent, done = time.thread_time() - self._began, self._done / MB
-        if spent > FLOOR_S + S_PER_MB * done:
+        spent, read_mb = time.thread_time() - self._started_at, self._read_bytes / MB
+        if spent > FLOOR_S + S_PER_MB * read_mb:
             raise DataError(
-                f"{self.name}: its first {done:,.1f} MB took {spent:.0f} s to read; expected at most "
+                f"{self.name}: its first {read_mb:,.1f} MB took {spent:.0f} s to read; expected at most "
                 f"{FLOOR_S:g} s and {S_PER_MB:g} s per MB. The file is damaged or malicious; leave it out"
             )
-        read = super().readinto(buffer)
-        self._done += read or 0
-        return read
+        new_bytes = super().readinto(buffer)
+        self._read_bytes += new_bytes or 0
+        return new_bytes
 
 
-class Held:
+class MemoryMeter:
     """Counts the memory for the numbers of one file. All logs of the file share it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self.records = self.values = self.names = 0
+        self.record_count = self.value_count = self.name_count = 0
 
     def record(self, values: int) -> None:
         """Count a record with this number of values.
@@ -69,13 +69,14 @@ class Held:
         Raises `DataError` beyond a million records, 57 million values or 100,000 metrics, or an equivalent
         mix.
         """
-        self.records += 1
-        self.values += values
-        if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > _LARGEST:
+        self.record_count += 1
+        self.value_count += values
+        used = _RECORD_BYTES * self.record_count + _NAME_BYTES * self.name_count
+        if used + _VALUE_BYTES * self.value_count > _LARGEST:
             raise DataError(
-                f"{self._source}: more than {self.records:,} records with {self.values:,} values of "
-                f"{self.names:,} metrics; expected at most what takes {_LARGEST // MB} MB, about a million "
-                "records. Keep only every tenth record, or fewer metrics"
+                f"{self._source}: more than {self.record_count:,} records with {self.value_count:,} values "
+                f"of {self.name_count:,} metrics; expected at most what takes {_LARGEST // MB} MB, about a "
+                "million records. Keep only every tenth record, or fewer metrics"
             )
 
 
@@ -90,12 +91,12 @@ def os_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def errors_in(place: str | Path) -> Iterator[None]:
+def errors_in(name: str | Path) -> Iterator[None]:
     """Put the place, such as a file, before the message of a `DataError`."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{place}: {error}") from None
+        raise DataError(f"{name}: {error}") from None
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
     Raises `DataError` if the file cannot be read, is larger than 10 GB, or has so far taken more than 3 s
     plus 2 s per MB. This check runs at each read, so read small pieces.
     """
-    with os_errors(path), io.BufferedReader(_Metered(path)) as file:
+    with os_errors(path), io.BufferedReader(_TimedFile(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_LOG:
             raise DataError(
@@ -115,9 +116,9 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def start(path: str | Path, most: int) -> bytes:
-    """Return at most ``most`` first bytes of a regular file; none of anything else."""
+def start(path: str | Path, size: int) -> bytes:
+    """Return at most ``size`` first bytes of a regular file; none of anything else."""
     if not os.path.isfile(path):
         return b""
     with os_errors(path), open_file(path) as file:
-        return file.read(most)
+        return file.read(size)

@@ -18,17 +18,17 @@ from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST
 
 _MOST_DIRECTIVES = 20
-_SPACE = re.compile(r"\s*")
+_WHITESPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
 # A short text, an integer as long as Python prints it, or a word that can be a call: -1e-06, nan,
 # np.float64(0.5), tensor(0.5, device='cuda:0').
-_VALUE = re.compile(
+_PLAIN_VALUE = re.compile(
     r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|-?\d{61,4300}|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?"
 )
 # A whole quotation, or a structural character.
-_SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
-_FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
-_CLOSED = re.compile(r"[, ]*\)")
+_STRUCTURE = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
+_NAMESPACE_FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
+_NAMESPACE_END = re.compile(r"[, ]*\)")
 _MOST_NAMESPACES = 20  # nesting depth
 
 
@@ -55,9 +55,9 @@ def parse_number(text: str) -> int | float | None:
     >>> [parse_number(text) for text in ("8", "1e-6", "inf", "grpo")]
     [8, 1e-06, inf, None]
     """
-    for kind in (int, float):
+    for number_type in (int, float):
         try:
-            return kind(text)
+            return number_type(text)
         except ValueError:
             continue
     return None
@@ -110,16 +110,16 @@ def parse_yaml(text: str) -> Any:
     if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # compared pairwise by the parser
         raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
     root: list[Any] = []
-    stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
+    open_containers: list[tuple[Any, list[Any]]] = [(root, [])]  # each with the key that waits for its value
     anchors: dict[str, Any] = {}
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             value: Any
             if isinstance(event, yaml.CollectionEndEvent):
-                stack.pop()
+                open_containers.pop()
                 continue
             if isinstance(event, yaml.AliasEvent):
-                _put(stack[-1], anchors.get(event.anchor))
+                _add_value(open_containers[-1], anchors.get(event.anchor))
                 continue
             if isinstance(event, yaml.ScalarEvent):
                 value = event.value if event.style else scalar(event.value)
@@ -129,30 +129,30 @@ def parse_yaml(text: str) -> Any:
                 continue
             if event.anchor:
                 anchors[event.anchor] = value
-            _put(stack[-1], value)
+            _add_value(open_containers[-1], value)
             if isinstance(event, yaml.CollectionStartEvent):
-                stack.append((value, []))
-                if len(stack) > DEEPEST:  # before the parser's own time becomes quadratic
+                open_containers.append((value, []))
+                if len(open_containers) > DEEPEST:  # before the parser's own time becomes quadratic
                     raise DataError(f"YAML nested deeper than {DEEPEST}")
     except yaml.YAMLError as error:
         raise DataError(f"not YAML ({' '.join(str(error).split())[:200]})") from None
     return root[0] if root else None
 
 
-def _put(place: tuple[Any, list[Any]], value: Any) -> None:
-    container, key = place
+def _add_value(waiting: tuple[Any, list[Any]], value: Any) -> None:
+    container, waiting_key = waiting
     if isinstance(container, list):
         container.append(value)
-    elif key:
-        container[str(key.pop())] = value
+    elif waiting_key:
+        container[str(waiting_key.pop())] = value
     elif isinstance(value, list | dict):
-        key.append(f"<{type(value).__name__}>")  # not expanded, since it could be an alias bomb
+        waiting_key.append(f"<{type(value).__name__}>")  # not expanded, since it could be an alias bomb
     else:
-        key.append("null" if value is None else value)
+        waiting_key.append("null" if value is None else value)
 
 
-def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
-    """Parse the dictionary literal that starts at ``at``, and return its plain values as text.
+def parse_dictionary(text: str, position: int = 0) -> tuple[dict[str, str] | None, int]:
+    """Parse the dictionary literal that starts at ``position``, and return its plain values as text.
 
     Returns the values, without nested ones, and the end of the dictionary. If there is no dictionary, returns
     None and the position up to which the text was read. This is the length of the text if the text ends
@@ -164,24 +164,24 @@ def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int
     ((None, 17), (None, 4))
     """
     values: dict[str, str] = {}
-    at = _after_space(text, at + 1)
-    while not text.startswith("}", at):
-        key = _KEY.match(text, at)
+    position = _skip_space(text, position + 1)
+    while not text.startswith("}", position):
+        key = _KEY.match(text, position)
         if key is None:
-            return None, len(text) if _cut_off(text, at) else at + 3
-        value = _VALUE.match(text, key.end())
-        end = _after_space(text, value.end()) if value else -1
+            return None, len(text) if _may_be_cut_off(text, position) else position + 3
+        value = _PLAIN_VALUE.match(text, key.end())
+        end = _skip_space(text, value.end()) if value else -1
         if value and text[end : end + 1] in (",", "}"):
-            plain = value[1] if value[1] is not None else value[2]
-            values[key[1] or key[2]] = value[0] if plain is None else plain
+            content = value[1] if value[1] is not None else value[2]
+            values[key[1] or key[2]] = value[0] if content is None else content
         else:
             end = _end_of_value(text, key.end())
         if end >= len(text):
             return None, len(text)
         if text[end] not in ",}":
             return None, end
-        at = _after_space(text, end + 1) if text[end] == "," else end
-    return values, at + 1
+        position = _skip_space(text, end + 1) if text[end] == "," else end
+    return values, position + 1
 
 
 def parse_namespace(section: str, text: str) -> dict[str, Any]:
@@ -190,45 +190,46 @@ def parse_namespace(section: str, text: str) -> dict[str, Any]:
     >>> parse_namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
     {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}
     """
-    out: dict[str, Any] = {}
-    inside = [section]
-    at = len("namespace(")
-    while inside and len(inside) < _MOST_NAMESPACES:
-        if closed := _CLOSED.match(text, at):
-            inside.pop()
-            at = closed.end()
-        elif (field := _FIELD.match(text, at)) is None:
+    values: dict[str, Any] = {}
+    path = [section]
+    position = len("namespace(")
+    while path and len(path) < _MOST_NAMESPACES:
+        if closing := _NAMESPACE_END.match(text, position):
+            path.pop()
+            position = closing.end()
+        elif (field := _NAMESPACE_FIELD.match(text, position)) is None:
             break
         elif field[2]:
-            inside.append(field[1])
-            at = field.end()
+            path.append(field[1])
+            position = field.end()
         else:
-            at = _end_of_value(text, field.end())
-            out[".".join([*inside, field[1]])] = literal(text[field.end() : at])
-    return out
+            position = _end_of_value(text, field.end())
+            values[".".join([*path, field[1]])] = literal(text[field.end() : position])
+    return values
 
 
-def _after_space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+def _skip_space(text: str, position: int) -> int:
+    return _WHITESPACE.match(text, position).end()  # type: ignore[union-attr]  # it matches nothing, too
 
 
-def _cut_off(text: str, at: int) -> bool:
+def _may_be_cut_off(text: str, position: int) -> bool:
     """Return whether the text could have been cut off within a key, so that more text could complete it."""
-    rest = text[at : at + 303]
-    return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
+    remaining = text[position : position + 303]
+    is_open = not remaining or (remaining[0] in "'\"" and remaining.count(remaining[0]) < 2)
+    return is_open and position + len(remaining) == len(text)
 
 
-def _end_of_value(text: str, at: int) -> int:
+def _end_of_value(text: str, position: int) -> int:
     """Return the end of a list, a dictionary or a long text, at a structural character on the same level."""
     depth = 0
-    for match in _SIGN.finditer(text, at):
-        sign = match[0]
-        if sign in "([{":
+    for match in _STRUCTURE.finditer(text, position):
+        character = match[0]
+        if character in "([{":
             depth += 1
-        elif sign in ",)]}":
+        elif character in ",)]}":
             if not depth:
                 return match.start()
-            depth -= sign != ","
-        elif len(sign) == 1:  # an unclosed quotation
+            depth -= character != ","
+        elif len(character) == 1:  # an unclosed quotation
             break
     return len(text)

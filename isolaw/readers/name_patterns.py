@@ -7,9 +7,9 @@ A pattern with ``/`` is matched against equally many final parts of a run's path
 
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}
->>> offer(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
+>>> suggest(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
 ('*-s{seed}-p8-n{n}*', ['n', 'seed'])
->>> offer(["runs/p8_n4/seed_0", "runs/p8_n16/seed_0"], ["n", "seed"])
+>>> suggest(["runs/p8_n4/seed_0", "runs/p8_n16/seed_0"], ["n", "seed"])
 ('*_n{n}/seed_{seed}*', ['n', 'seed'])
 """
 
@@ -24,12 +24,12 @@ from typing import Any
 
 from isolaw.errors import InputError, shown
 from isolaw.readers import limits
-from isolaw.readers.names import ALIASES, WHOLE, settable, value_of, written
+from isolaw.readers.names import ALIASES, WHOLE, settable, spellings_of, value_of
 
-_FIELD = re.compile(r"\{(\w+)\}")
+_VALUE_FIELD = re.compile(r"\{(\w+)\}")
 # A whole number, not a part of a longer one; any other value as long as possible, such as 1e-6 or easy.
-_WHOLE_VALUE, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
-_MOST_PARTS = 40  # values and * in a pattern
+_INTEGER, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
+_MAX_PARTS = 40  # values and * in a pattern
 _REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
 _REPETITIONS |= {"part", "rerun", "again", "seed"}
 _WORD_OR_SETTING = re.compile(r"(?<![^-_/ .])([A-Za-z]{2,})(?:[0-9][0-9.]*(?:e-?[0-9]+)?)?(?![^-_/ .#])")
@@ -48,19 +48,19 @@ class NamePattern:
         names = self._names
         if not names or len(set(names)) < len(names):
             raise InputError(f"{self}: expected each value once, as in 's{{seed}}-p{{B_p}}-n{{n}}-*'")
-        if (parts := len(names) + self.text.count("*")) > _MOST_PARTS:
-            excess = f"found {parts:,} values and *"
-            raise InputError(f"{str(self)[:200]}: {excess}; expected at most {_MOST_PARTS}")
+        if (part_count := len(names) + self.text.count("*")) > _MAX_PARTS:
+            found_parts = f"found {part_count:,} values and *"
+            raise InputError(f"{str(self)[:200]}: {found_parts}; expected at most {_MAX_PARTS}")
 
     def __str__(self) -> str:
         return f"--name-pattern {shown(self.text)}"
 
     def read(self, run: str, sources: Sequence[str] = ()) -> dict[str, Any]:
         """Return the values in the name of a run or, failing that, of a file that it was read from."""
-        parts = self.text.count("/") + 1
-        for name in (_ending(run, parts), run, *(_ending(source, parts) for source in sources), *sources):
+        count = self.text.count("/") + 1
+        for name in (_ending(run, count), run, *(_ending(source, count) for source in sources), *sources):
             if texts := self.values(name):
-                return {of: value_of(of, text, f"{self}: {name}") for of, text in texts.items()}
+                return {key: value_of(key, text, f"{self}: {name}") for key, text in texts.items()}
         return {}
 
     def values(self, name: str) -> dict[str, str]:
@@ -68,26 +68,26 @@ class NamePattern:
         if len(name) > limits.LONGEST_NAME:
             return {}
         # If a * can match more or less of the name, both readings must give the same values.
-        one, other = self._readings(name)
-        if one != other:
-            values = " or ".join(", ".join(f"{k} = {v}" for k, v in each.items()) for each in (one, other))
+        greedy, lazy = self._readings(name)
+        if greedy != lazy:
+            values = " or ".join(", ".join(f"{k} = {v}" for k, v in read.items()) for read in (greedy, lazy))
             raise InputError(f"{self}: {name} gives {values}; include more of the name around each value")
-        return one
+        return greedy
 
     @property
     def _names(self) -> list[str]:
-        return [settable(name, str(self)) for name in _FIELD.findall(self.text)]
+        return [settable(name, str(self)) for name in _VALUE_FIELD.findall(self.text)]
 
     @cached_property
-    def _texts(self) -> list[re.Pattern[str]]:
+    def _fixed_texts(self) -> list[re.Pattern[str]]:
         """The texts between ``*``, with a group for each value. A text matches at a place in one way."""
-        out = []
+        expressions = []
         for text in self.text.split("*"):
-            parts = _FIELD.split(text)
-            parts[::2] = map(re.escape, parts[::2])
-            parts[1::2] = [_WHOLE_VALUE if settable(name, "") in WHOLE else _VALUE for name in parts[1::2]]
-            out.append(re.compile("".join(parts)))
-        return out
+            pieces = _VALUE_FIELD.split(text)
+            pieces[::2] = map(re.escape, pieces[::2])
+            pieces[1::2] = [_INTEGER if settable(name, "") in WHOLE else _VALUE for name in pieces[1::2]]
+            expressions.append(re.compile("".join(pieces)))
+        return expressions
 
     def _readings(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return the values if each ``*`` matches as much as possible, and if it matches as little.
@@ -95,58 +95,62 @@ class NamePattern:
         For little, each text is at its first place after the text before; for much, at its last place before
         the next text. A single regular expression would try all combinations of places.
         """
-        first, *others = self._texts
-        begin, end = first.match(name) if others else first.fullmatch(name), len(name)
-        if begin is None:
+        first_text, *other_texts = self._fixed_texts
+        first_match, end = first_text.match(name) if other_texts else first_text.fullmatch(name), len(name)
+        if first_match is None:
             return {}, {}
 
-        def place(text: re.Pattern[str], starts: range, least: int, most: int) -> re.Match[str] | None:
+        def find_match(text: re.Pattern[str], starts: range, least: int, most: int) -> re.Match[str] | None:
             matches = (text.match(name, start) for start in starts)
             return next((match for match in matches if match and least <= match.end() <= most), None)
 
-        little, much, at, bound = [begin], list[re.Match[str]](), begin.end(), end
-        for number, text in enumerate(others, 1):
-            match = place(text, range(at, end + 1), end if number == len(others) else at, end)
+        lazy, greedy, start, bound = [first_match], list[re.Match[str]](), first_match.end(), end
+        for number, text in enumerate(other_texts, 1):
+            least = end if number == len(other_texts) else start
+            match = find_match(text, range(start, end + 1), least, end)
             if match is None:
                 return {}, {}
-            little.append(match)
-            at = match.end()
-        for text in reversed(others):
-            match = place(text, range(bound, begin.end() - 1, -1), 0 if much else end, bound)
+            lazy.append(match)
+            start = match.end()
+        for text in reversed(other_texts):
+            match = find_match(text, range(bound, first_match.end() - 1, -1), 0 if greedy else end, bound)
             if match is None:
                 return {}, {}
-            much.insert(0, match)
+            greedy.insert(0, match)
             bound = match.start()
-        most, least = ([v for match in each for v in match.groups()] for each in ([begin, *much], little))
-        return dict(zip(self._names, most, strict=True)), dict(zip(self._names, least, strict=True))
+        greedy.insert(0, first_match)
+        values, lazy_values = ([v for match in matches for v in match.groups()] for matches in (greedy, lazy))
+        return dict(zip(self._names, values, strict=True)), dict(zip(self._names, lazy_values, strict=True))
 
 
-def _ending(path: str, parts: int) -> str:
-    """Return the last ``parts`` parts of a path.
+def _ending(path: str, part_count: int) -> str:
+    """Return the last ``part_count`` parts of a path.
 
     >>> _ending("runs/n8/seed_0", 2)
     'n8/seed_0'
     """
-    return "/".join(PurePath(path).parts[-parts:])
+    return "/".join(PurePath(path).parts[-part_count:])
 
 
-def offer(runs: Sequence[str], needs: Sequence[str], below: Sequence[str] = ()) -> tuple[str, list[str]]:
+def suggest(runs: Sequence[str], needs: Sequence[str], roots: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Suggest a pattern for the needed values in which run names differ, and list these values.
 
-    Of all endings of the runs' paths ``below`` the user's folders, the shortest one with the most values is
-    used (`isolaw.readers.names.written`). The pattern is empty if names do not contain a value, or contain it
-    in several places.
+    Of all endings of the runs' paths below ``roots``, the shortest one with the most values is used. The
+    pattern is empty if names do not contain a value, or contain it in several places.
     """
     depths = [len(PurePath(run).parts) for run in runs]
-    for folder in below:
-        top = PurePath(folder)
+    for root in map(PurePath, roots):
         depths = [
-            len(PurePath(run).relative_to(top).parts) if PurePath(run).is_relative_to(top) else depth
+            len(PurePath(run).relative_to(root).parts) if PurePath(run).is_relative_to(root) else depth
             for run, depth in zip(runs, depths, strict=True)
         ]
     best: tuple[str, list[str]] = "", []
-    for parts in range(1, max(depths, default=0) + 1):
-        best = max(best, _offered(runs, parts, needs), key=lambda offered: len(offered[1]))
+    for part_count in range(1, max(depths, default=0) + 1):
+        best = max(
+            best,
+            _pattern_for(runs, part_count, needs),
+            key=lambda found: len(found[1]),
+        )
     return best
 
 
@@ -161,40 +165,45 @@ def words_that_differ(runs: Sequence[str]) -> list[str]:
     >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
     ['vi', 'enlang', 'reproduce']
     """
-    words = [
-        [m[0] for m in _WORD_OR_SETTING.finditer(run) if m[1].lower() not in _REPETITIONS] for run in runs
-    ]
+    matches = [list(_WORD_OR_SETTING.finditer(run)) for run in runs]
+    words = [[match[0] for match in of_run if match[1].lower() not in _REPETITIONS] for of_run in matches]
     shared = set(words[0]).intersection(*words[1:])
-    differing = [next((word for word in of_run if word not in shared), "") for of_run in words]
-    return differing if any(differing) else []
+    different = [next((word for word in of_run if word not in shared), "") for of_run in words]
+    return different if any(different) else []
 
 
-def _offered(runs: Sequence[str], parts: int, needs: Sequence[str]) -> tuple[str, list[str]]:
-    names = [_ending(run, parts) for run in runs]
+def _pattern_for(runs: Sequence[str], part_count: int, needs: Sequence[str]) -> tuple[str, list[str]]:
+    names = [_ending(run, part_count) for run in runs]
     if len(set(names)) < len(names) or len(names) < 2:
         return "", []
-    matched: dict[str, list[re.Match[str]]] = {}
+    matches_of_need: dict[str, list[re.Match[str]]] = {}
     for need in (need for need in needs if need in ("n", "B_p", "seed")):
-        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{written(need)})(?:[-_=]|: ?)?([0-9]+)", re.I)
+        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{spellings_of(need)})(?:[-_=]|: ?)?([0-9]+)", re.I)
         matches = [list(expression.finditer(name)) for name in names]
-        before = {of_run[0][0][: -len(of_run[0][1])] for of_run in matches if len(of_run) == 1}
-        if len(before) == 1 and all(len(of_run) == 1 for of_run in matches):
-            matched[need] = [of_run[0] for of_run in matches]
-    order = sorted(matched, key=lambda need: matched[need][0].start())
+        if not all(len(of_run) == 1 for of_run in matches):
+            continue
+        matched = [match for (match,) in matches]
+        if len({match[0].removesuffix(match[1]) for match in matched}) == 1:
+            matches_of_need[need] = matched
+    needs_in_order = sorted(matches_of_need, key=lambda need: matches_of_need[need][0].start())
     text, ends = "", [0] * len(names)
-    for need in order:
-        between = {name[end : of.start(1)] for name, end, of in zip(names, ends, matched[need], strict=True)}
-        first = matched[need][0]
-        text += between.pop() if text and len(between) == 1 else f"*{first[0][: -len(first[1])]}"
-        text += f"{{{need}}}"
-        ends = [of.end() for of in matched[need]]
+    for need in needs_in_order:
+        matched = matches_of_need[need]
+        between = {name[end : match.start(1)] for name, end, match in zip(names, ends, matched, strict=True)}
+        prefix = matched[0][0].removesuffix(matched[0][1])
+        text += f"{between.pop() if text and len(between) == 1 else f'*{prefix}'}{{{need}}}"
+        ends = [match.end() for match in matched]
     if not text:
         return "", []
     pattern = NamePattern(f"{text}*")
-    wanted = [{ALIASES.get(need, need): int(matched[need][i][1]) for need in order} for i in range(len(runs))]
+    expected: list[dict[str, int]] = [{} for _ in runs]
+    for need in needs_in_order:
+        for values, match in zip(expected, matches_of_need[need], strict=True):
+            values[ALIASES.get(need, need)] = int(match[1])
     try:  # as the pattern will be applied
         read = [pattern.read(run) for run in runs]
     except InputError:
         return "", []
-    varies = len({tuple(values.items()) for values in read}) > 1
-    return (pattern.text, [n for n in needs if n in matched]) if varies and read == wanted else ("", [])
+    if read != expected or len({tuple(values.items()) for values in read}) == 1:
+        return "", []
+    return pattern.text, [need for need in needs if need in matches_of_need]

@@ -27,9 +27,9 @@ WHOLE = {  # integer facts → their minimum
     "seed": 0,
 }
 FOR_TABLES = ("eval_set",)  # values that can be set for the rows of a table, but not for a log
-_BOOLEAN = ("on_policy", "percent")
-_TEXT = ("problem_set", "algorithm", "framework", *FOR_TABLES)
-_MEASURED = set(COLUMNS) - {*WHOLE, *_TEXT}
+_BOOLEAN_VALUES = ("on_policy", "percent")
+_TEXT_VALUES = ("problem_set", "algorithm", "framework", *FOR_TABLES)
+_MEASURED_VALUES = set(COLUMNS) - {*WHOLE, *_TEXT_VALUES}
 # Names of the step counter, the best first.
 STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
 # Columns of the data model → their names elsewhere.
@@ -62,8 +62,8 @@ MAYBE = {
     "questions",
 }
 # Columns that name a run or one of its starts; the coarsest one is the run's name.
-_RUN = ("run", "name", "run_name", "display_name", "experiment", "experiment_name")
-RUN_NAMES = {name: name for name in (*_RUN, "id", "uid", "uuid", "wandb_id")}
+_RUN_COLUMNS = ("run", "name", "run_name", "display_name", "experiment", "experiment_name")
+RUN_NAMES = {name: name for name in (*_RUN_COLUMNS, "id", "uid", "uuid", "wandb_id")}
 # Columns that name the metric of each row in a long table.
 METRIC_NAMES = {"variable", "metric_name", "metrics", "measure", "measurement"}
 # Settings of a recipe that can distinguish runs with the same name.
@@ -76,17 +76,17 @@ RECIPE = {
 CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings", "meta")
 SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
 # Abbreviations before a number in a run's name.
-_ABBREVIATED = {
+_ABBREVIATIONS = {
     "n": "n g k gen rollout rollouts",
     "B_p": "p prompt prompts problem problems bs bsz batch batchsize",
     "seed": "s",
 }
 # Units of counters; episodes can be steps or rollouts.
 UNITS = ("episode", "rollout", "sample", "trajectory", "prompt", "problem", "game")
-_OF_COUNTERS = (*UNITS, "completion", "generation", "question", "trajectorie", "group", "sequence")  # + s
-_COUNTED = re.compile(
+_COUNTER_WORDS = (*UNITS, "completion", "generation", "question", "trajectorie", "group", "sequence")  # + s
+_COUNTER_NAME = re.compile(
     r"(?:(?:total|cumulative|cum|global|num|n|seen|consumed|generated|processed|so|far|count|number|of|batch"
-    rf"|per|step|train|training|{'|'.join(_OF_COUNTERS)})s?(?:_|$)){{1,6}}"
+    rf"|per|step|train|training|{'|'.join(_COUNTER_WORDS)})s?(?:_|$)){{1,6}}"
 )
 
 
@@ -104,28 +104,28 @@ def is_step(key: str) -> bool:
     return plain(key.rpartition("/")[2]) in STEPS.split()
 
 
-def guess(columns: Sequence[str], called: Mapping[str, str] = CALLED) -> dict[str, str]:
-    """Map our names to the columns with one of their names in ``called``, in any case and separators.
+def guess(columns: Sequence[str], names_of: Mapping[str, str] = CALLED) -> dict[str, str]:
+    """Map our names to the columns with one of their names in ``names_of``, in any case and separators.
 
     >>> guess(["Step", "group-size", "acc"])
     {'step': 'Step', 'rollouts_per_problem': 'group-size'}
     """
-    columns_by_name = {plain(column): column for column in reversed(columns)}
-    matching = {
-        ours: [columns_by_name[name] for name in names.split() if name in columns_by_name]
-        for ours, names in called.items()
+    column_of_name = {plain(column): column for column in reversed(columns)}
+    columns_of = {
+        ours: [column_of_name[name] for name in names.split() if name in column_of_name]
+        for ours, names in names_of.items()
     }
-    return {ours: columns[0] for ours, columns in matching.items() if columns}
+    return {ours: columns[0] for ours, columns in columns_of.items() if columns}
 
 
-def written(need: str) -> str:
+def spellings_of(need: str) -> str:
     """Return a regular expression for the spellings of ``n``, ``B_p`` or ``seed`` in run names.
 
-    >>> bool(re.fullmatch(written("n"), "groupsize")), bool(re.fullmatch(written("B_p"), "bs"))
+    >>> bool(re.fullmatch(spellings_of("n"), "groupsize")), bool(re.fullmatch(spellings_of("B_p"), "bs"))
     (True, True)
     """
-    full = {short: name for name, short in SYMBOL.items()}.get(need, need)
-    return "|".join(f"{_ABBREVIATED[need]} {CALLED[full]}".replace("_", "_?").split())
+    full_name = {symbol: name for name, symbol in SYMBOL.items()}.get(need, need)
+    return "|".join(f"{_ABBREVIATIONS[need]} {CALLED[full_name]}".replace("_", "_?").split())
 
 
 def counts(name: str) -> str:
@@ -136,41 +136,41 @@ def counts(name: str) -> str:
     >>> [counts(name) for name in ("total_episodes", "num_groups", "samples", "num_tokens", "reward")]
     ['rollouts', 'problems', 'both', '', '']
     """
-    spelled = plain(name)
-    if any(spelled in CALLED[ours].split() for ours in SPLIT[:2]):
+    plain_name = plain(name)
+    if any(plain_name in CALLED[ours].split() for ours in SPLIT[:2]):
         return ""
-    if spelled in CALLED["compute"].split():
+    if plain_name in CALLED["compute"].split():
         return "rollouts"
-    words = {word.rstrip("s") for word in spelled.split("_")}
-    if not _COUNTED.fullmatch(spelled) or words.isdisjoint(_OF_COUNTERS):
+    words = {word.rstrip("s") for word in plain_name.split("_")}
+    if not _COUNTER_NAME.fullmatch(plain_name) or words.isdisjoint(_COUNTER_WORDS):
         return ""
     if words & {"prompt", "problem", "question", "group"}:
         return "problems"
     return "both" if words & {"sample", "sequence"} else "rollouts"
 
 
-def settable(name: str, where: str) -> str:
+def settable(name: str, prefix: str) -> str:
     """Return the name in code of a settable value; raise `InputError` for values that a log measures."""
     name = ALIASES.get(name, name)
-    if name in _MEASURED:
-        raise InputError(f"{where}: {name} comes from the log and cannot be set")
-    known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
-    if name not in known and (close := nearest(name, known, cutoff=0.8)):
-        raise InputError(f"{where}: unknown name {name!r}; did you mean {close!r}?")
+    if name in _MEASURED_VALUES:
+        raise InputError(f"{prefix}: {name} comes from the log and cannot be set")
+    known_names = [*ALIASES, *WHOLE, *_BOOLEAN_VALUES, *_TEXT_VALUES]
+    if name not in known_names and (nearest_name := nearest(name, known_names, cutoff=0.8)):
+        raise InputError(f"{prefix}: unknown name {name!r}; did you mean {nearest_name!r}?")
     return name
 
 
-def value_of(name: str, text: str, where: str) -> Any:
+def value_of(name: str, text: str, prefix: str) -> Any:
     """Return the value that a text sets for a `settable` name.
 
-    Raises an `InputError` that starts with ``where`` if it is invalid.
+    Raises an `InputError` that starts with ``prefix`` if it is invalid.
     """
-    boolean = text.lower() in ("true", "false")
-    value = text if name in _TEXT else text.lower() == "true" if boolean else as_number(text)
-    if name in _BOOLEAN and not isinstance(value, bool):
-        raise InputError(f"{where}: {name} must be true or false")
+    is_boolean = text.lower() in ("true", "false")
+    value = text if name in _TEXT_VALUES else text.lower() == "true" if is_boolean else as_number(text)
+    if name in _BOOLEAN_VALUES and not isinstance(value, bool):
+        raise InputError(f"{prefix}: {name} must be true or false")
     if name in WHOLE and (type(value) is not int or whole(value, WHOLE[name]) is None):
-        raise InputError(f"{where}: {name} must be a whole number, {WHOLE[name]} or more")
+        raise InputError(f"{prefix}: {name} must be a whole number, {WHOLE[name]} or more")
     return value
 
 

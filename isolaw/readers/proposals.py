@@ -11,171 +11,161 @@ from typing import Any
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
-from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
+from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
 from isolaw.readers.names import ASSUMED
-from isolaw.readers.resolve import ALGORITHMS, only
+from isolaw.readers.resolve import ALGORITHMS, glob_for
 from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
 
-_MOST = 12  # with more options, a file is easier to fill in
-_SHOWN = 200  # columns
-_VALUES = {
+_PLACEHOLDERS = {
     "percent": Placeholder("true|false"),
     "on_policy": Placeholder("true|false"),
     "problem_set": Placeholder("name"),
     "algorithm": Placeholder("name"),
 }
 _NAME, _VALUE, _COLUMN, _NUMBER = map(Placeholder, ("name", "value", "column", "number"))
-_Set = dict[str, dict[str, Any]]
+_Settings = dict[str, dict[str, Any]]
 
 
-def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), most: float = _MOST) -> HowToRead | None:
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float = 12) -> HowToRead | None:
     """Return what would make all runs ready, with placeholders for the user to fill in.
 
     ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
-    there would be more than ``most`` options; `draft` then writes a file instead.
+    there would be more than ``limit`` options; a file is then easier to fill in (`draft`).
     """
-    needing = [log for log in logs if log.status is LogStatus.NEEDS]
+    incomplete = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
-    carried, runs = _carried(needing), [log.run for log in needing]
-    pattern, given = offer(runs, carried, sources)
-    if "seed" in given and not _tells_apart(NamePattern(pattern), needing):
-        pattern, given = offer(runs, [need for need in carried if need != "seed"], sources)
+    runs = [log.run for log in incomplete]
+    seeds_assumed = all(log.facts["seed"].origin == ASSUMED for log in incomplete if "seed" in log.facts)
+    names_to_find = list(dict.fromkeys([*_all_needs(incomplete), *(["seed"] if seeds_assumed else [])]))
+    pattern, found_names = suggest(runs, names_to_find, sources)
+    if "seed" in found_names and not _separates_runs(NamePattern(pattern), incomplete):
+        names_to_find.remove("seed")
+        pattern, found_names = suggest(runs, names_to_find, sources)
     names = [log.run for log in logs]
-    out: _Set = {}
-    offered: dict[str, Any] = {"columns": {}}
-    for need in (need for need in _needs(needing) if need not in given):
-        lacking = [log for log in needing if need in log.needs]
-        if options := {by for log in lacking if (by := log.offered.get(need))}:
-            ((key, value), *others) = sorted(options)
+    settings: _Settings = {}
+    proposal: dict[str, Any] = {"columns": {}}
+    for need in (need for need in _all_needs(incomplete) if need not in found_names):
+        lacking = [log for log in incomplete if need in log.needs]
+        if supplies := {supply for log in lacking if (supply := log.offered.get(need))}:
+            ((key, value), *others) = sorted(supplies)
             if others:  # the tables differ
                 key, value = ("metric" if key == "metric" else "columns"), _COLUMN
             if key == "columns":
-                offered[key][need] = value
+                proposal[key][need] = value
             else:
-                offered[key] = value
+                proposal[key] = value
             continue
         frameworks = dict.fromkeys(name for log in lacking for name in log.frameworks)
-        value = Placeholder("|".join(frameworks)) if need == "framework" else _VALUES.get(need, _NUMBER)
+        value = Placeholder("|".join(frameworks)) if need == "framework" else _PLACEHOLDERS.get(need, _NUMBER)
         if need == "seed":
-            for glob, values in _seeds([log for log in lacking if not log.final], logs).items():
-                out.setdefault(glob, {}).update(values)
+            for glob, values in _seed_settings([log for log in lacking if not log.final], logs).items():
+                settings.setdefault(glob, {}).update(values)
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
-            out.setdefault("", {})[need] = value
+            settings.setdefault("", {})[need] = value
         else:
-            folder = _folder(lacking, logs) if need != "n" else None
-            for glob in [folder] if folder else [only(log.run, names) for log in lacking]:
-                out.setdefault(glob, {})[need] = value
-    pattern = pattern or offered.pop("name_pattern", "")
-    if sum(map(len, out.values())) + bool(pattern) > most:
+            folder = _folder_glob(lacking, logs) if need != "n" else None
+            for glob in [folder] if folder else [glob_for(log.run, names) for log in lacking]:
+                settings.setdefault(glob, {})[need] = value
+    pattern = pattern or proposal.pop("name_pattern", "")
+    if sum(map(len, settings.values())) + bool(pattern) > limit:
         return None
-    return HowToRead.model_construct(set=out, name_pattern=[pattern] if pattern else [], **offered)
+    return HowToRead.model_construct(set=settings, name_pattern=[pattern] if pattern else [], **proposal)
 
 
-def _folder(logs: Sequence[FoundLog], among: Sequence[FoundLog]) -> str | None:
+def _folder_glob(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> str | None:
     """Return a glob for the folder that contains these two or more runs and no others, or None."""
     folders = {PurePath(log.run).parent for log in logs}
-    glob = f"{only(str(folders.pop()))}/*"
-    inside = [log for log in among if Assignment("", None, glob).matches(log.run, log.sources)]
-    return glob if not folders and len(inside) == len(logs) > 1 else None
+    glob = f"{glob_for(str(folders.pop()))}/*"
+    matching = [log for log in all_logs if Assignment("", None, glob).matches(log.run, log.sources)]
+    return glob if not folders and len(matching) == len(logs) > 1 else None
 
 
-def _needs(logs: Sequence[FoundLog]) -> list[str]:
+def _all_needs(logs: Sequence[FoundLog]) -> list[str]:
     return list(dict.fromkeys(need for log in logs for need in log.needs))
 
 
-def _carried(logs: Sequence[FoundLog]) -> list[str]:
-    """Return the values to look for in names: values that runs need, and seeds that are only assumed."""
-    assumed = all(log.facts["seed"].origin == ASSUMED for log in logs if "seed" in log.facts)
-    return list(dict.fromkeys([*_needs(logs), *(["seed"] if assumed else [])]))
-
-
-def _tells_apart(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
+def _separates_runs(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
     """Return whether seeds in names separate runs with the same identity, and no log records a seed."""
-    groups: dict[str, list[FoundLog]] = {}
-    for log in (log for log in logs if "seed" in log.needs):
-        groups.setdefault(log.message, []).append(log)
+    seedless = (log for log in logs if "seed" in log.needs)
     return all(
         len({tuple(pattern.read(log.run, log.sources).items()) for log in group}) == len(group)
         and all(log.facts["seed"].origin == ASSUMED for log in group if "seed" in log.facts)
-        for group in groups.values()
+        for group in grouped(seedless, lambda log: log.message).values()
     )
 
 
-def _seeds(lacking: Sequence[FoundLog], among: Sequence[FoundLog]) -> _Set:
+def _seed_settings(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> _Settings:
     """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
-    repeated: dict[str, list[FoundLog]] = {}
-    for log in lacking:
-        repeated.setdefault(log.message, []).append(log)
-    out: _Set = {}
-    for group in repeated.values():
+    settings: _Settings = {}
+    for group in grouped(logs, lambda log: log.message).values():
         fact = group[0].facts.get("seed")
-        first = fact.value if fact else 0
-        globs = dict.fromkeys(_glob(log, among) for log in group)
+        first_seed = fact.value if fact else 0
+        globs = dict.fromkeys(_glob_for(log, all_logs) for log in group)
         words = words_that_differ([log.run for log in group])
         rewards = {frozenset(filter(is_reward, log.metrics.get("train", ()))) for log in group}
-        known = fact is not None and fact.origin != ASSUMED
-        repetitions = not words and len(rewards) == 1 and not known  # else they differ in another value
-        for i, (glob, differing) in enumerate(zip(globs, words or [""] * len(globs), strict=False)):
-            if not repetitions:
-                algorithm = differing.lower() in ALGORITHMS
-                out.setdefault(glob, {}).update({"algorithm": differing} if algorithm else {_NAME: _VALUE})
+        is_known = fact is not None and fact.origin != ASSUMED
+        is_repeated = not words and len(rewards) == 1 and not is_known  # else they differ in another value
+        for i, (glob, word) in enumerate(zip(globs, words or [""] * len(globs), strict=False)):
+            if not is_repeated:
+                is_algorithm = word.lower() in ALGORITHMS
+                settings.setdefault(glob, {}).update({"algorithm": word} if is_algorithm else {_NAME: _VALUE})
             elif i:
-                out.setdefault(glob, {})["seed"] = first + i
-    return out
+                settings.setdefault(glob, {})["seed"] = first_seed + i
+    return settings
 
 
-def _glob(log: FoundLog, among: Sequence[FoundLog]) -> str:
+def _glob_for(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
     """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
-    if log.container != "table" or sum(other.sources == log.sources for other in among) > 1:
-        return only(log.run, [other.run for other in among])
-    files = {source for other in among for source in other.sources}
+    if log.container != "table" or sum(other.sources == log.sources for other in all_logs) > 1:
+        return glob_for(log.run, [other.run for other in all_logs])
+    files = {source for other in all_logs for source in other.sources}
     stem = PurePath(log.sources[0]).stem
-    alone = sum(PurePath(file).stem == stem for file in files) == 1
-    return only(stem if alone else log.sources[0])
+    is_unique = sum(PurePath(file).stem == stem for file in files) == 1
+    return glob_for(stem if is_unique else log.sources[0])
 
 
 # Drafts
 
 
 def draft(
-    sources: Sequence[str], how: HowToRead, logs: Sequence[FoundLog], command: str
+    sources: Sequence[str], options: HowToRead, logs: Sequence[FoundLog], command: str
 ) -> tuple[str, list[str]]:
     """Return the text of an ``isolaw.toml``, and the names of the values to fill in.
 
-    It says ``how``, and what is missing as comments. ``command`` is the command to run once these values are
-    filled in. Raises `DataError` if there is nothing to write: ``how`` is empty, and nothing is missing.
+    It has the ``options``, and what is missing as comments. ``command`` is the command to run once these
+    values are filled in. Raises `DataError` if ``options`` is empty and nothing is missing.
     """
-    logs = [_as_table(log, how) for log in logs]
-    given, missing = how.tables(), _needs(logs)
-    of_tables = [line for log in logs if log.offered for line in lines_of(log.message)]
-    columns = [text for parts in of_tables if (text := "".join(parts)).startswith("  columns: ")][:1]
+    logs = [_as_table(log, options) for log in logs]
+    tables, missing_values = options.toml_tables(), _all_needs(logs)
+    message_lines = [line for log in logs if log.offered for line in lines_of(log.message)]
+    columns = [text for parts in message_lines if (text := "".join(parts)).startswith("  columns: ")][:1]
     proposal = proposed(logs, sources, math.inf)
-    wanted = proposal.tables() if proposal else {}
-    if not (how.but(files=[]).tables() or wanted):
+    proposals = proposal.toml_tables() if proposal else {}
+    if not (options.but(files=[]).toml_tables() or proposals):
         raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
-    head = [
+    header = [
         "# How isolaw reads this. All commands find this file; options on the command line override it.",
-        *(["# Fill in each missing value, remove the # before it, then run:"] if missing else []),
-        *([f"#     {command}"] if missing else []),
+        *(["# Fill in each missing value, remove the # before it, then run:"] if missing_values else []),
+        *([f"#     {command}"] if missing_values else []),
         *(f"#{one_line(line)[:4000]}" for line in columns),
     ]
-    blocks = ["\n".join(head)]
-    titles = sorted({**given, **wanted}, key=lambda title: (title != "", title != "[set]"))
+    blocks = ["\n".join(header)]
+    titles = sorted({**tables, **proposals}, key=lambda title: (title != "", title != "[set]"))
     for title in titles:
-        lines = list(given.get(title, []))
-        lines += [f"# {line.removeprefix('# ')}" for line in wanted.get(title, []) if line not in lines]
+        lines = list(tables.get(title, []))
+        lines += [f"# {line.removeprefix('# ')}" for line in proposals.get(title, []) if line not in lines]
         blocks.append("\n".join([title, *lines] if title else lines))
-    return "\n\n".join(blocks) + "\n", missing
+    return "\n\n".join(blocks) + "\n", missing_values
 
 
-def _as_table(log: FoundLog, how: HowToRead) -> FoundLog:
+def _as_table(log: FoundLog, options: HowToRead) -> FoundLog:
     """Return a log of unknown names as the table that it may be, with what it lacks."""
     if log.status is LogStatus.UNKNOWN_FORMAT and not log.facts:
         try:
-            check_complete(load(log.sources[0]), how, log.sources[0])
+            check_complete(load(log.sources[0]), options, log.sources[0])
         except TableNeeds as error:
             needs, message = list(error.needs), str(error)
             return replace(log, status=LogStatus.NEEDS, needs=needs, offered=error.needs, message=message)

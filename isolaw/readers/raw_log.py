@@ -24,10 +24,10 @@ from isolaw.readers import limits
 HEAD = 65_536  # bytes of a file that are used to recognise it
 LARGEST_COUNT = 2**31
 # A printed number can be wrapped: np.float64(0.5), tensor(0.5, device='cuda:0').
-_WRAPPED = re.compile(
+_WRAPPED_NUMBER = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
 )
-_LONG = re.compile(r"[-+]?\d+(?:\.\d*)?")  # an integer beyond any float is a value, not a text
+_INTEGER_TEXT = re.compile(r"[-+]?\d+(?:\.\d*)?")  # an integer beyond any float is a value, not a text
 
 
 @dataclass
@@ -57,34 +57,35 @@ class RawLog:
     not_finite: dict[str, int] = field(default_factory=dict)  # index of a key's last NaN or infinity
     dropped: Counter[str] = field(default_factory=Counter)  # reason → number left out
     notes: list[str] = field(default_factory=list)
-    torn: bool = False  # whether a text file ends in the middle of a line
+    is_torn: bool = False  # whether a text file ends in the middle of a line
     in_order: bool = True  # whether the records are in the order in which they were written
-    held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; by default its own
+    # Shared by the logs of one file; by default its own.
+    memory: limits.MemoryMeter = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self.held = self.held or limits.Held(self.source)
+        self.memory = self.memory or limits.MemoryMeter(self.source)
 
     @property
     def of_tracker(self) -> bool:
         """True if a tracker wrote the log, whose own steps can count records instead of updates."""
         return self.container.startswith("wandb")
 
-    def part(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
+    def new_log(self, run: str, config: dict[str, Any] | None = None, config_source: str = "") -> RawLog:
         """Return an empty log of the same file, for the next part of a run or for another run."""
-        return RawLog(self.source, self.container, run, config or {}, config_source, held=self.held)
+        return RawLog(self.source, self.container, run, config or {}, config_source, memory=self.memory)
 
-    def pieces(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
-        """Yield the records from each of these positions to the next, as logs of the runs ``names``."""
+    def split_at(self, begins: Sequence[int], names: Sequence[str]) -> Iterator[RawLog]:
+        """Yield the records from each of these positions to the next, as logs of the runs ``name_count``."""
         for name, (start, end) in zip(names, pairwise([*begins, len(self.step)]), strict=True):
             piece = replace(
                 self, run=name, step=self.step[start:end], wall_s=self.wall_s[start:end], series={},
-                not_finite={k: at - start for k, at in self.not_finite.items() if start <= at < end},
+                not_finite={key: i - start for key, i in self.not_finite.items() if start <= i < end},
                 dropped=Counter(self.dropped if end == len(self.step) else ()), notes=list(self.notes),
             )  # fmt: skip
             for key, series in self.series.items():
                 low, high = bisect_left(series.record, start), bisect_left(series.record, end)
                 if high > low:
-                    record = array("I", (at - start for at in series.record[low:high]))
+                    record = array("I", (record - start for record in series.record[low:high]))
                     piece.series[key] = Series(record, series.value[low:high])
             yield piece
 
@@ -93,32 +94,32 @@ class RawLog:
 
         Raises `DataError` if the numbers of the file take too much memory.
         """
-        self.held.record(len(values))
+        self.memory.record(len(values))
         index = len(self.step)
         self.step.append(step)
         self.wall_s.append(wall_s)
-        known, finite = self.series, math.isfinite  # reading spends most of its time in this loop
+        series_of, finite = self.series, math.isfinite  # reading spends most of its time in this loop
         for key, value in values.items():
-            number_of = value if type(value) is float else number(value)
-            if number_of is None:
+            float_value = value if type(value) is float else number(value)
+            if float_value is None:
                 continue  # text or a list, not a curve
-            if not finite(number_of):
+            if not finite(float_value):
                 self.dropped["values that are not finite"] += 1
                 if len(key) <= limits.LONGEST_NAME:
-                    self.held.names += key not in self.not_finite
+                    self.memory.name_count += key not in self.not_finite
                     self.not_finite[key] = index
                 continue
-            series = known.get(key)
+            series = series_of.get(key)
             if series is None:
                 if len(key) > limits.LONGEST_NAME:
                     self.dropped[f"values of names longer than {limits.LONGEST_NAME:,} characters"] += 1
                     continue
-                self.held.names += 1
-                series = known[key] = Series()
+                self.memory.name_count += 1
+                series = series_of[key] = Series()
             series.record.append(index)
-            series.value.append(number_of)
+            series.value.append(float_value)
 
-    def damaged(self, reason: str) -> None:
+    def count_damaged(self, reason: str) -> None:
         """Count a record that cannot be read; raise `DataError` beyond 100,000 records."""
         self.dropped[reason] += 1
         if self.dropped[reason] > limits.MOST_DAMAGED:
@@ -152,10 +153,10 @@ def finite(value: Any) -> float:
     return math.nan if parsed is None or math.isinf(parsed) else parsed
 
 
-def whole(value: Any, least: int) -> int | None:
-    """Return ``value`` as a whole number from ``least`` to 2³¹, or None if it is anything else."""
+def whole(value: Any, minimum: int) -> int | None:
+    """Return ``value`` as a whole number from ``minimum`` to 2³¹, or None if it is anything else."""
     parsed = finite(value)
-    return int(parsed) if least <= parsed <= LARGEST_COUNT and parsed == round(parsed) else None
+    return int(parsed) if minimum <= parsed <= LARGEST_COUNT and parsed == round(parsed) else None
 
 
 def progress(values: Mapping[str, Any]) -> float:
@@ -164,8 +165,8 @@ def progress(values: Mapping[str, Any]) -> float:
     >>> progress({"global_step/max_steps": "20/1875"})
     20.0
     """
-    done = values.get("global_step/max_steps")
-    return finite(done.partition("/")[0]) if isinstance(done, str) else math.nan
+    progress_text = values.get("global_step/max_steps")
+    return finite(progress_text.partition("/")[0]) if isinstance(progress_text, str) else math.nan
 
 
 def number(value: Any) -> float | None:
@@ -180,10 +181,10 @@ def number(value: Any) -> float | None:
         return float(value)
     if isinstance(value, int):
         return float(value) if abs(value) < 2**1000 else math.inf
-    if not isinstance(value, str) or (len(value) > 200 and not _LONG.fullmatch(value)):
+    if not isinstance(value, str) or (len(value) > 200 and not _INTEGER_TEXT.fullmatch(value)):
         return None
     text = value.strip()
-    wrapped = _WRAPPED.match(text)
+    wrapped = _WRAPPED_NUMBER.match(text)
     try:
         return float(wrapped[1] if wrapped else text)
     except ValueError:
@@ -196,54 +197,55 @@ _CHUNK = 1 << 16
 # Escape sequences (colours, cursor, window titles), and colour codes whose escape byte was lost in a copy.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 # Ray's prefix for a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
-_RAY = re.compile(
+_RAY_PREFIX = re.compile(
     r"\s{0,8}(\([^()\s]{1,100}(?: [^()\s]{1,100}){0,3}? pid=\d{1,10}(?:, ip=[\w.:]{1,50})?\)) ?"
 )
 # The prefix of ``srun --label`` for a line of a task: " 0: ".
-_LABEL = re.compile(r" {0,4}\d{1,5}: ")
-_HOLE = bytes(8)
-_CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
+_SRUN_PREFIX = re.compile(r" {0,4}\d{1,5}: ")
+_NUL_GAP = bytes(8)
+_CONTROL_CHARACTERS = dict.fromkeys([*range(9), *range(11, 32), 127])
 
 
-def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tuple[int, bytes]]:
+def lines(path: str | Path, log: RawLog, at_returns: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each nonempty line, without its line end.
 
-    A line of more than 1 MB is dropped and counted in ``log``. With ``returns``, a carriage return also ends
-    a line, since progress bars write many lines into one. Raises `DataError` if the file cannot be read,
+    A line of more than 1 MB is dropped and counted in ``log``. With ``at_returns``, a carriage return also
+    ends a line, since progress bars write many lines into one. Raises `DataError` if the file cannot be read,
     takes too long, or has a line of more than 256 MB.
     """
-    number, rest, cut = 0, b"", 0
+    line_number, unfinished, skipped_bytes = 0, b"", 0
     with limits.opened(path) as file:
-        ended = False
-        while not ended:
+        at_end = False
+        while not at_end:
             chunk = file.read(_CHUNK)
-            ended, log.torn = not chunk, bool(rest)
-            if returns:
+            at_end, log.is_torn = not chunk, bool(unfinished)
+            if at_returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            text = rest + (chunk or b"\n")  # the end of the file ends the last line
-            plain = len(text) <= limits.LONGEST_LINE and _HOLE not in text  # as nearly always
-            *whole, rest = text.split(b"\n")
-            for line in whole:
-                number, cut = number + 1, 0
-                if plain:
+            text = unfinished + (chunk or b"\n")  # the end of the file ends the last line
+            is_plain = len(text) <= limits.LONGEST_LINE and _NUL_GAP not in text  # as nearly always
+            *finished, unfinished = text.split(b"\n")
+            for line in finished:
+                line_number, skipped_bytes = line_number + 1, 0
+                if is_plain:
                     if line:
-                        yield number, line
+                        yield line_number, line
                 elif len(line) > limits.LONGEST_LINE:
                     log.dropped["lines longer than 1 MB"] += 1
-                elif _HOLE in line:  # left by a crash; the text before it can be cut off anywhere
-                    before, _, line = line.rpartition(_HOLE)
-                    if before.strip(b"\0"):
+                elif _NUL_GAP in line:  # left by a crash; the text before it can be cut off anywhere
+                    text_before, _, line = line.rpartition(_NUL_GAP)
+                    if text_before.strip(b"\0"):
                         log.dropped["lines cut off by NUL bytes"] += 1
-                    yield number, line.lstrip(b"\0")
+                    yield line_number, line.lstrip(b"\0")
                 elif line:
-                    yield number, line
-            if len(rest) > limits.LONGEST_LINE:  # the end of a long line is not kept
-                cut += len(rest) - limits.LONGEST_LINE - 1
-                rest = rest[: limits.LONGEST_LINE + 1]
-                if cut > limits.LONGEST_SKIPPED:
+                    yield line_number, line
+            if len(unfinished) > limits.LONGEST_LINE:  # the end of a long line is not kept
+                skipped_bytes += len(unfinished) - limits.LONGEST_LINE - 1
+                unfinished = unfinished[: limits.LONGEST_LINE + 1]
+                if skipped_bytes > limits.LONGEST_SKIPPED:
                     raise DataError(
-                        f"{path}: line {number + 1} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB, "
-                        "so it is no text log, or has a gap of null bytes. Truncate the file before that line"
+                        f"{path}: line {line_number + 1} is longer than "
+                        f"{limits.LONGEST_SKIPPED // limits.MB} MB, so it is no text log, or has a gap of "
+                        "null bytes. Truncate the file before that line"
                     )
 
 
@@ -266,7 +268,7 @@ def clean(line: bytes) -> str:
     text = line.decode("utf-8", errors="ignore")
     if "\x1b" in text or "[" in text:
         text = _ANSI.sub("", text)
-    return text if text.isprintable() else text.translate(_CONTROL)
+    return text if text.isprintable() else text.translate(_CONTROL_CHARACTERS)
 
 
 def unprefixed(text: str) -> tuple[str, str]:
@@ -277,10 +279,10 @@ def unprefixed(text: str) -> tuple[str, str]:
     >>> unprefixed("0: {'loss': 0.5}")
     ('0: ', "{'loss': 0.5}")
     """
-    label = _LABEL.match(text)
-    task = label[0] if label else ""
-    text = text[len(task) :]
-    prefix = _RAY.match(text)
-    if prefix:
-        return task + prefix[1], text[prefix.end() :].partition(" [repeated ")[0]
-    return task, text
+    srun_label = _SRUN_PREFIX.match(text)
+    task_prefix = srun_label[0] if srun_label else ""
+    text = text[len(task_prefix) :]
+    ray_prefix = _RAY_PREFIX.match(text)
+    if ray_prefix:
+        return task_prefix + ray_prefix[1], text[ray_prefix.end() :].partition(" [repeated ")[0]
+    return task_prefix, text

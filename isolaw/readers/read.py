@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError
-from isolaw.readers.how_to_read import Assignment, HowToRead, applying
+from isolaw.readers.how_to_read import Assignment, HowToRead, settings_of
 from isolaw.readers.survey import survey, with_values
 from isolaw.readers.table_files import SOURCE
 from isolaw.readers.tables import read_frame
@@ -70,31 +70,32 @@ def read(
     ...      set={"B_p": 512})
     <Runs: 4 runs, 4 configurations, 382 rows>
     """
-    how = HowToRead.of(
+    options = HowToRead.of(
         metric=metric, columns=columns, set=set, format=format, group_by=group_by, only=only,
         name_pattern=name_pattern,
     )  # fmt: skip
-    paths = [s if isinstance(s, str) else Path(s) for s in sources if isinstance(s, str | os.PathLike)]
-    parts = [source for source in sources if isinstance(source, Runs)]
+    files = [source for source in sources if isinstance(source, str | os.PathLike)]
+    paths = [file if isinstance(file, str) else Path(file) for file in files]
+    all_runs = [source for source in sources if isinstance(source, Runs)]
     frames = [source for source in sources if not isinstance(source, str | os.PathLike | Runs)]
     if frames:
-        of_files = ("group_by", "only", "name_pattern", *(["format"] if format != "auto" else []))
-        if not paths and (name := next((name for name in of_files if getattr(how, name)), None)):
+        file_options = ("group_by", "only", "name_pattern", *(["format"] if format != "auto" else []))
+        if not paths and (name := next((name for name in file_options if getattr(options, name)), None)):
             raise InputError(f"{name} applies to files; found a {SOURCE}")
-        rules = [rule for rule in how.rules if isinstance(rule, Assignment)]
+        rules = [rule for rule in options.rules if isinstance(rule, Assignment)]
         if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
             raise InputError(f"{unused[0]}: no run matches {unused[0].glob!r}; found a {SOURCE}")
-        given = applying([how.but(name_pattern=[])], SOURCE, [])
-        parts += [read_frame(frame, with_values(how, given)) for frame in frames]
-    if paths or not parts:
-        reading = survey(paths, how)
-        part = reading.runs
-        part.notes = (*reading.read_as, *part.notes)
-        parts.append(part)
-        for text in reading.warnings:
-            warnings.warn(text, stacklevel=2)
-    runs = Runs.concat(parts)
-    runs.left_out = tuple(log for part in parts for log in part.left_out)
+        settings = settings_of([options.but(name_pattern=[])], SOURCE, [])
+        all_runs += [read_frame(frame, with_values(options, settings)) for frame in frames]
+    if paths or not all_runs:
+        reading = survey(paths, options)
+        read_runs = reading.runs
+        read_runs.notes = (*reading.read_as, *read_runs.notes)
+        all_runs.append(read_runs)
+        for warning in reading.warnings:
+            warnings.warn(warning, stacklevel=2)
+    runs = Runs.concat(all_runs)
+    runs.left_out = tuple(log for read_runs in all_runs for log in read_runs.left_out)
     return runs
 
 

@@ -11,14 +11,14 @@ from typing import Any
 from isolaw import commands
 from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
-from isolaw.readers.found_logs import FoundLog, LogStatus, groups
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped, groups
 from isolaw.readers.how_to_read import place
 from isolaw.readers.proposals import proposed
 from isolaw.runs import Runs, listed
 
-_SHOWN = 8
+_MAX_LISTED = 8
 # Logs that are fitted together share these facts and their framework.
-_TOGETHER = ("algorithm", "problem_set", "model")
+_SHARED_FACTS = ("algorithm", "problem_set", "model")
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Reading:
     @property
     def simulated(self) -> Simulated:
         """Label that states whether a simulator made all, some or none of the runs that were found."""
-        known = [candidate.facts for candidate in self.candidates if candidate.facts]
-        return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known)
+        known_facts = [candidate.facts for candidate in self.candidates if candidate.facts]
+        return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known_facts)
 
     @property
     def left_out(self) -> list[FoundLog]:
@@ -55,35 +55,35 @@ class Reading:
     @property
     def table_notes(self) -> list[str]:
         """The distinct notes about tables and sweeps."""
-        return list(dict.fromkeys(note for part in self.tables for note in part.notes))
+        return list(dict.fromkeys(note for table in self.tables for note in table.notes))
 
     @cached_property
     def runs(self) -> Runs:
         """The runs that are ready. Raises a `DataError` that lists what the logs need if none is ready."""
-        parts = [*self.tables, *([self.logged] if self.logged else [])]
-        if not parts:
+        all_runs = [*self.tables, *([self.logged] if self.logged else [])]
+        if not all_runs:
             raise DataError(self.none_ready())
-        runs = Runs.concat(parts)
+        runs = Runs.concat(all_runs)
         runs.left_out = tuple(self.left_out)
         return runs
 
     @property
     def warnings(self) -> list[str]:
         """One sentence for each reason why logs were left out."""
-        out = [
+        warnings = [
             f"isolaw left out ({len(logs)}): {listed([log.run for log in logs], 4)}: {logs[0].message}"
             for logs in groups(self.candidates)
             if not logs[0].status.settled
         ]
-        settled = Counter(
+        settled_counts = Counter(
             candidate.status for candidate in self.candidates if candidate.status is not LogStatus.READY
         )
-        inert = [
+        settled_texts = [
             f"{number} {status.value.replace('_', ' ')}"
-            for status, number in settled.items()
+            for status, number in settled_counts.items()
             if status.settled
         ]
-        return [*out, *([f"isolaw left out {', '.join(inert)}"] if inert else [])]
+        return [*warnings, *([f"isolaw left out {', '.join(settled_texts)}"] if settled_texts else [])]
 
     def together(self) -> Reading:
         """Return the reading restricted to the group of logs with the most distinct n.
@@ -91,32 +91,35 @@ class Reading:
         A group shares framework, algorithm, problem set and model; all other logs are left out. Tables and
         sweeps are unchanged.
         """
-        of: dict[tuple[Any, ...], list[FoundLog]] = {}
-        for run in self.ready if self.logged and not self.tables else ():
-            facts = (run.facts.get(name) for name in _TOGETHER)
-            of.setdefault((run.framework, *(fact and fact.value for fact in facts)), []).append(run)
-        if len(of) < 2 or self.logged is None:
+
+        def shared_facts(log: FoundLog) -> tuple[Any, ...]:
+            facts = (log.facts.get(name) for name in _SHARED_FACTS)
+            return log.framework, *(fact and fact.value for fact in facts)
+
+        logs_of_group = grouped(self.ready if self.logged and not self.tables else (), shared_facts)
+        if len(logs_of_group) < 2 or self.logged is None:
             return self
-        names = ("framework", *_TOGETHER)
-        chosen = max(of, key=lambda key: (len({run.n for run in of[key]}), len(of[key])))
-        group = {member.run: key for key, members in of.items() for member in members}
+        fact_names = ("framework", *_SHARED_FACTS)
+        used_logs = max(logs_of_group.values(), key=lambda logs: (len({log.n for log in logs}), len(logs)))
+        used_group = shared_facts(used_logs[0])
+        group_of_run = {log.run: shared_facts(log) for log in self.ready}
         candidates = []
-        for run in self.candidates:
-            key = group.get(run.run, chosen)
-            if key != chosen:
-                pairs = [
-                    tuple(f"no {name}" if one is None else f"{name} {one}" for one in (value, other))
-                    for name, value, other in zip(names, key, chosen, strict=True)
-                    if value != other
+        for log in self.candidates:
+            group = group_of_run.get(log.run, used_group)
+            if group != used_group:
+                differences = [
+                    tuple(f"no {name}" if value is None else f"{name} {value}" for value in values)
+                    for name, *values in zip(fact_names, group, used_group, strict=True)
+                    if values[0] != values[1]
                 ]
-                here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
-                text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
-                text += "; choose others with only"
-                run = replace(run, status=LogStatus.APART, message=text)
-            candidates.append(run)
-        kept = self.logged.select(run.run for run in of[chosen])
-        kept.notes = shared_notes(of[chosen])
-        return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources, self.read_as)
+                own_values, used_values = (", ".join(texts) for texts in zip(*differences, strict=True))
+                message = f"{own_values}, while the {len(used_logs)} runs that are used have {used_values}"
+                message += "; choose others with only"
+                log = replace(log, status=LogStatus.APART, message=message)
+            candidates.append(log)
+        used_runs = self.logged.select(log.run for log in used_logs)
+        used_runs.notes = shared_notes(used_logs)
+        return Reading(candidates, [], used_runs, self.notes, self.no_logs, self.sources, self.read_as)
 
     def to_fill_in(self, words: Sequence[str]) -> str:
         """Return where to fill in missing values: the folder's file, or the command that drafts the file.
@@ -133,27 +136,27 @@ class Reading:
     def none_ready(self) -> str:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
-        texts = [f"{listed([log.run for log in logs], _SHOWN)}: " + logs[0].message for logs in problems]
-        how = proposed(self.candidates, self.sources)
+        texts = [f"{listed([log.run for log in logs], _MAX_LISTED)}: " + logs[0].message for logs in problems]
+        options = proposed(self.candidates, self.sources)
         words = [commands.path(source) for source in self.sources]
-        if how is None:
+        if options is None:
             texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
-        elif how.options():
-            texts[-1] = Wording(texts[-1], "  Add " + how.spelled)
+        elif options.options():
+            texts[-1] = Wording(texts[-1], "  Add " + options.spelling)
         if len(problems) == 1:
             return texts[0]
-        head = f"none of {len(self.candidates)} logs can be fitted"
-        return Wording(head, *("  - " + text for text in texts))
+        summary = f"none of {len(self.candidates)} logs can be fitted"
+        return Wording(summary, *("  - " + text for text in texts))
 
 
 def shared_notes(ready: Sequence[FoundLog]) -> tuple[str, ...]:
     """Return each distinct note, with the runs that it applies to."""
-    about: dict[str, list[str]] = {}
+    runs_of_note: dict[str, list[str]] = {}
     for run in ready:
         for note in run.notes:
-            about.setdefault(note, []).append(run.run)
-    every = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
+            runs_of_note.setdefault(note, []).append(run.run)
+    for_all = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
     return tuple(
-        f"{note}{every}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"
-        for note, runs in about.items()
+        f"{note}{for_all}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"
+        for note, runs in runs_of_note.items()
     )

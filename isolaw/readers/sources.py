@@ -31,59 +31,60 @@ from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
-_LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
-_WITHOUT_HISTORY = {".log", ".out", ".txt", ".err", ".stdout", ""}
+_LOG_SUFFIXES = {".wandb", ".jsonl", ".log", ".out", ".csv"}
+_CONSOLE_SUFFIXES = {".log", ".out", ".txt", ".err", ".stdout", ""}
 # Lines that veRL prints before its first step.
-_VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
+_VERL_START_LINES = (b"Checkpoint tracker file does not exist", b"Training Progress:")
 # Words that only printed configurations contain, in any of their forms.
-_SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
+_CONFIG_SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
 
-def _reason(path: Path, head: bytes) -> tuple[str, str] | None:
+def _no_history_reason(path: Path, head: bytes) -> tuple[str, str] | None:
     """Return why a file that no container reads is a run without history, and the framework of the run.
 
     Returns None for any other file. ``head`` is the beginning of the file.
     """
     if not head:
-        empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
-        return ("the file is empty", "") if empty else None
-    if path.suffix.lower() not in _WITHOUT_HISTORY or not is_text(head):
+        names = "tfevents" in path.name or path.name == "trainer_state.json"
+        is_log = names or path.suffix.lower() in _LOG_SUFFIXES
+        return ("the file is empty", "") if is_log else None
+    if path.suffix.lower() not in _CONSOLE_SUFFIXES or not is_text(head):
         return None
-    if all(sign in head for sign in _VERL_BEGINS):
+    if all(sign in head for sign in _VERL_START_LINES):
         return "training began, but no step was logged", "veRL"
-    if not any(sign in head for sign in _SIGNS):
+    if not any(sign in head for sign in _CONFIG_SIGNS):
         return None
-    printed, arguments = PrintedConfig(), PrintedArguments()
+    printed_config, arguments = PrintedConfig(), PrintedArguments()
     head = limits.start(path, limits.MB)  # a progress bar can be printed inside a configuration
     for line in head.replace(b"\r", b"\n").split(b"\n"):
         worker, text = unprefixed(clean(line))
-        printed.add(worker, text)
+        printed_config.add(worker, text)
         arguments.add(text)
-    printed.close()
-    framework = frameworks.find((), {**printed.command, **printed.config, **arguments.config})
+    printed_config.close()
+    framework = frameworks.find((), {**printed_config.command, **printed_config.config, **arguments.config})
     if framework is None:
         return None
     return "it has a configuration, but logged no step", framework.name
 
 
-_SETTINGS = {".yaml", ".yml", ".toml", ".json", ".sh", ".bash", ".sbatch", ".slurm", ".args", ""}
-_CONSOLES = {".log", ".out", ".txt"}
-_MOST_NAMED = 1_000  # files that are not logs
-_FEW = 3
+_SETTINGS_SUFFIXES = {".yaml", ".yml", ".toml", ".json", ".sh", ".bash", ".sbatch", ".slurm", ".args", ""}
+_TEXT_SUFFIXES = {".log", ".out", ".txt"}
+_MAX_LISTED = 1_000  # files that are not logs
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Place:
+class LogSource:
     """A source to read: a log (if it has a container), a sweep's directory, or else a table.
 
-    ``ours`` marks a table with the data model's own columns. ``no_history`` is the reason why a run has no
+    ``is_ours`` marks a table with the data model's own columns. ``no_history`` is the reason why a run has no
     log.
     """
 
     path: Path
     container: Container | None = None
-    sweep: bool = False
-    ours: bool = False
+    is_sweep: bool = False
+    is_ours: bool = False
     no_history: str = ""
     framework: str = ""  # of a run without history, or of a configuration
     config: Mapping[str, Any] = field(default_factory=dict)  # of a configuration that was named without a log
@@ -93,35 +94,36 @@ class Place:
 class Search:
     """The result of a search: the logs, tables and sweeps that were found, and counts of all other files."""
 
-    how: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
+    options: HowToRead = field(default_factory=HowToRead)  # how to read the source that is searched
     containers: list[Container] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    sources: list[LogSource] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)  # tables of runs, not written by a framework
-    incomplete: list[Path] = field(default_factory=list)  # tables with a reward but without a step
+    incomplete_tables: list[Path] = field(default_factory=list)  # tables with a reward but without a step
     reading_files: list[Path] = field(default_factory=list)  # each ``isolaw.toml`` in the directories
-    passed: Counter[str] = field(default_factory=Counter)  # number of files that are not logs, by extension
-    no_logs: list[str] = field(default_factory=list)  # paths of the first such files
+    skipped: Counter[str] = field(default_factory=Counter)  # number of files that are not logs, by extension
+    skipped_paths: list[str] = field(default_factory=list)  # paths of the first such files
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
         """Search a directory; raise `DataError` if it is too large."""
-        walk = Walk(top, lambda path: not self._is_whole(path), limits.MOST_FILES)
+        walk = Walk(top, lambda path: not self._add_whole_directory(path), limits.MOST_FILES)
         for path in walk:
             self._add_file(path)
-            if len(self.places) > limits.MOST_LOGS:
+            if len(self.sources) > limits.MOST_LOGS:
                 raise DataError(
                     f"{top}: over {limits.MOST_LOGS:,} logs; name the logs to read, e.g. "
                     f"'{top}/**/metrics.jsonl'"
                 )
         self.notes += walk.notes
 
-    def _is_whole(self, path: Path) -> bool:
+    def _add_whole_directory(self, path: Path) -> bool:
         """Add a directory that is one log or a sweep, and return whether it is."""
-        sweep = SweepStore(path).exists
-        whole = None if sweep else next((each for each in self.containers if each.directory(path)), None)
-        if sweep or whole:
-            self.places.append(Place(path, whole, sweep))
-        return sweep or whole is not None
+        is_sweep = SweepStore(path).exists
+        containers = () if is_sweep else self.containers
+        container = next((container for container in containers if container.directory(path)), None)
+        if is_sweep or container:
+            self.sources.append(LogSource(path, container, is_sweep))
+        return is_sweep or container is not None
 
     def _add_file(self, path: Path) -> None:
         if path.name == READING_FILE:
@@ -129,94 +131,94 @@ class Search:
             return
         try:
             head = limits.start(path, HEAD)
-            place = _classified(path, head, self.containers)
-            wanted: object = place.container or place.ours or place.no_history
-            if self.how.maps:
-                there = columns_of(path, head)
-                wanted = there and not columns_needed(self.how, there)
-            elif not wanted:
-                names = columns_of(path, head)
-                if _of_runs(names) or (path.suffix in _CONSOLES and is_console(head)):
+            source = _classify(path, head, self.containers)
+            is_usable: object = source.container or source.is_ours or source.no_history
+            if self.options.names_columns:
+                columns = columns_of(path, head)
+                is_usable = columns and not columns_needed(self.options, columns)
+            elif not is_usable:
+                columns = columns_of(path, head)
+                if _has_runs(columns) or (path.suffix in _TEXT_SUFFIXES and is_console(head)):
                     self.tables.append(path)
-                elif len(names) > 1 and any(map(is_reward, names)):
-                    self.incomplete.append(path)
+                elif len(columns) > 1 and any(map(is_reward, columns)):
+                    self.incomplete_tables.append(path)
         except DataError as error:
             self.notes.append(f"isolaw did not read this file: {error}")
             return
-        if wanted:
-            self.places.append(place)
+        if is_usable:
+            self.sources.append(source)
         else:
-            self.passed[path.suffix or path.name] += 1
-            if len(self.no_logs) < _MOST_NAMED:
-                self.no_logs.append(str(path))
+            self.skipped[path.suffix or path.name] += 1
+            if len(self.skipped_paths) < _MAX_LISTED:
+                self.skipped_paths.append(str(path))
 
-    def take_tables(self) -> None:
+    def use_tables(self) -> None:
         """Use the tables as sources, since no log was found next to them.
 
         If no table is complete, use the incomplete ones, so that the error states what they lack.
         """
-        taken = self.tables or self.incomplete
-        self.places += [Place(path) for path in taken]
-        for path in taken:
-            self.passed[path.suffix or path.name] -= 1
-        self.passed = +self.passed
-        self.no_logs = [path for path in self.no_logs if path not in set(map(str, taken))]
-        self.tables, self.incomplete = [], []
+        used_tables = self.tables or self.incomplete_tables
+        self.sources += [LogSource(path) for path in used_tables]
+        for path in used_tables:
+            self.skipped[path.suffix or path.name] -= 1
+        self.skipped = +self.skipped
+        self.skipped_paths = [path for path in self.skipped_paths if path not in set(map(str, used_tables))]
+        self.tables, self.incomplete_tables = [], []
 
-    def notes_next_to(self, used: Sequence[Path]) -> list[str]:
-        """Return the notes about what the search met, and about each reading file that is not ``used``."""
-        known = {path.resolve() for path in used}
-        unused = [
+    def notes_for(self, used_files: Sequence[Path]) -> list[str]:
+        """Return the notes about what the search met, and about reading files that are not ``used_files``."""
+        used_paths = {path.resolve() for path in used_files}
+        unused_notes = [
             f"isolaw ignores {path}: it applies only if {path.parent} is named as a source"
             for path in self.reading_files
-            if path.resolve() not in known and is_reading_file(path)
+            if path.resolve() not in used_paths and is_reading_file(path)
         ]
-        return [*unused, *self.notes, *([passed] if (passed := self._passed_over()) else [])]
+        return [*unused_notes, *self.notes, *([note] if (note := self._skipped_note()) else [])]
 
-    def _passed_over(self) -> str:
+    def _skipped_note(self) -> str:
         """Describe the files that are not logs, by name or number per extension; empty if there are none."""
-        total = self.passed.total()
-        kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
-        if total <= _FEW:
-            kinds = self.no_logs
-        if total and self.how.maps:
-            return f"isolaw reads only tables that have the named columns, not {listed(kinds, 6)}"
+        total = self.skipped.total()
+        kinds = [f"{number:,} {suffix}" for suffix, number in self.skipped.most_common()]
+        files = listed(self.skipped_paths if total <= _MAX_NAMED else kinds, 6)
+        if total and self.options.names_columns:
+            return f"isolaw reads only tables that have the named columns, not {files}"
         text = f"{total:,} of the files found {'is no log' if total == 1 else 'are not logs'}"
-        return f"{text} ({listed(kinds, 6)}); isolaw reads a configuration with its log" if total else ""
+        return f"{text} ({files}); isolaw reads a configuration with its log" if total else ""
 
 
-def search(sources: Sequence[str | Path], ways: Sequence[HowToRead] = ()) -> Search:
+def search(sources: Sequence[str | Path], option_sets: Sequence[HowToRead] = ()) -> Search:
     """Find the sources in files, directories and globs, in natural order (``step-50``, ``step-100``).
 
-    ``ways`` is how to read each of them. If it names columns of a table, every named file is read as a table,
-    and directories are searched for tables with these columns. Raises `DataError` if a source is missing, or
-    if none contains a log.
+    ``option_sets`` is how to read each of them. If it names columns of a table, every named file is read as a
+    table, and directories are searched for tables with these columns. Raises `DataError` if a source is
+    missing, or if none contains a log.
     """
-    out = Search()
-    without: list[str] = []
-    for source, out.how in zip(sources, ways or [HowToRead()] * len(sources), strict=True):
-        out.containers = [] if out.how.maps else list(candidates(out.how.format))
-        before, passed = len(out.places), out.passed.total()
-        out.tables, out.incomplete = [], []
-        for path in _expanded(source, out.notes):
+    result = Search()
+    misses: list[str] = []
+    for source, options in zip(sources, option_sets or [HowToRead()] * len(sources), strict=True):
+        result.options = options
+        result.containers = [] if options.names_columns else list(candidates(options.format))
+        source_count, skipped_before = len(result.sources), result.skipped.total()
+        result.tables, result.incomplete_tables = [], []
+        for path in _expand(source, result.notes):
             if path.is_dir():
-                out.add_directory(path)
+                result.add_directory(path)
             else:
-                out.places.append(_named_file(path, out.containers, forced=out.how.format != "auto"))
-        if len(out.places) == before and (out.tables or out.incomplete):
-            out.take_tables()
-        if len(out.places) == before:
-            files = out.passed.total() - passed
-            columns = ", ".join(sorted(columns_needed(out.how)))
-            expected = f"a table with the columns {columns}" if out.how.maps else expected_formats()
-            without.append(
-                f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
+                result.sources.append(_source_of_file(path, result.containers, options.format != "auto"))
+        if len(result.sources) == source_count and (result.tables or result.incomplete_tables):
+            result.use_tables()
+        if len(result.sources) == source_count:
+            skipped = result.skipped.total() - skipped_before
+            columns = ", ".join(sorted(columns_needed(options)))
+            expected = f"a table with the columns {columns}" if options.names_columns else expected_formats()
+            misses.append(
+                f"{source}: found no log and no sweep.json ({skipped:,} file{'' if skipped == 1 else 's'} "
                 f"searched); expected {expected}"
             )
-    if not out.places:
-        raise DataError(Wording(without[0], *("  " + text for text in without[1:])))
-    out.notes += [text.partition("; expected")[0] for text in without]
-    return out
+    if not result.sources:
+        raise DataError(Wording(misses[0], *("  " + text for text in misses[1:])))
+    result.notes += [text.partition("; expected")[0] for text in misses]
+    return result
 
 
 def expected_formats() -> str:
@@ -238,20 +240,20 @@ def is_table(source: str | Path) -> bool:
     if not path.is_file():
         return not path.is_dir() and not glob.has_magic(str(source))
     head = limits.start(path, HEAD)
-    mapped = {"problems_per_batch", "rollouts_per_problem"} <= set(columns_of(path, head))
-    return mapped or _classified(path, head, list(candidates())).container is None
+    has_sizes = {"problems_per_batch", "rollouts_per_problem"} <= set(columns_of(path, head))
+    return has_sizes or _classify(path, head, list(candidates())).container is None
 
 
-def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
+def _expand(source: str | Path, notes: list[str]) -> list[Path]:
     if not str(source).strip():  # an unset variable; as a path it would be the current directory
         raise DataError(f"source: found {shown(str(source))}; expected a file, a directory or a glob")
     if not is_utf8(str(source)):
         raise DataError(f"{source}: found a name that is not UTF-8; expected UTF-8, as in files. Rename it")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
         return [Path(source)]
-    before, stars, after = str(source).partition("**")
-    if stars and (not before or before.endswith("/")) and after[:1] in ("", "/"):
-        paths = [path for top in glob.glob(before or ".") for path in _below(Path(top), after, notes)]
+    prefix, stars, pattern = str(source).partition("**")
+    if stars and (not prefix or prefix.endswith("/")) and pattern[:1] in ("", "/"):
+        paths = [path for top in glob.glob(prefix or ".") for path in _paths_below(Path(top), pattern, notes)]
     else:
         paths = [Path(name) for name in glob.glob(str(source))]
     if not paths:
@@ -259,8 +261,8 @@ def _expanded(source: str | Path, notes: list[str]) -> list[Path]:
     return sorted(dict.fromkeys(paths), key=lambda path: natural(str(path)))
 
 
-def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
-    """Yield what matches ``**`` and the ``rest`` of a glob below a folder, without leaving the folder."""
+def _paths_below(top: Path, pattern: str, notes: list[str]) -> Iterator[Path]:
+    """Yield what matches ``**`` and the ``pattern`` of a glob below a folder, without leaving the folder."""
     folders: list[Path] = []
 
     def enters(path: Path) -> bool:
@@ -270,37 +272,38 @@ def _below(top: Path, rest: str, notes: list[str]) -> Iterator[Path]:
     walk = Walk(top, enters, limits.MOST_FILES)
     files = list(walk)
     notes += walk.notes
-    rest = rest.strip("/")
-    yield from (path for path in (*folders, *files) if not rest or path.relative_to(top).match(rest))
+    pattern = pattern.strip("/")
+    yield from (path for path in (*folders, *files) if not pattern or path.relative_to(top).match(pattern))
 
 
-def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Place:
+def _source_of_file(path: Path, containers: Sequence[Container], is_forced: bool) -> LogSource:
     with limits.os_errors(path), open_file(path) as file:
         head = file.read(HEAD)
-    if forced:
-        return Place(path, containers[0])
-    place = _classified(path, head, containers)
-    if place.container or place.ours or not containers or path.suffix.lower() not in _SETTINGS:
-        return place
+    if is_forced:
+        return LogSource(path, containers[0])
+    source = _classify(path, head, containers)
+    if source.container or source.is_ours or not containers or path.suffix.lower() not in _SETTINGS_SUFFIXES:
+        return source
     with contextlib.suppress(DataError):  # then it is a table, or no format that isolaw knows
         config = configs.read_settings(path)
         if framework := frameworks.find((), config):
-            return replace(place, config=config, framework=framework.name, no_history="")
-    return place
+            return replace(source, config=config, framework=framework.name, no_history="")
+    return source
 
 
-def _of_runs(columns: list[str]) -> bool:
+def _has_runs(columns: list[str]) -> bool:
     """Return whether a table's columns count steps, or name runs next to a reward."""
-    counts = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
-    names = guess(columns, RUN_NAMES)
-    return counts or (bool(names) and any(map(is_reward, columns)))
+    counts_steps = len(columns) > 1 and not {"step", "compute"}.isdisjoint(guess(columns))
+    run_columns = guess(columns, RUN_NAMES)
+    return counts_steps or (bool(run_columns) and any(map(is_reward, columns)))
 
 
-def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Place:
+def _classify(path: Path, head: bytes, containers: Sequence[Container]) -> LogSource:
     if is_ours(path, head):
-        return Place(path, ours=True)
-    container = next((each for each in containers if each.file(path, head)), None)
+        return LogSource(path, is_ours=True)
+    container = next((candidate for candidate in containers if candidate.file(path, head)), None)
     if container is wandb_csv.CONTAINER and wandb_csv.is_of_own_metrics(head):
-        return Place(path)  # a table with a column of run names
-    reason, framework = (_reason(path, head) or ("", "")) if container is None and containers else ("", "")
-    return Place(path, container, no_history=reason, framework=framework)
+        return LogSource(path)  # a table with a column of run names
+    reason = _no_history_reason(path, head) if container is None and containers else None
+    no_history, framework = reason or ("", "")
+    return LogSource(path, container, no_history=no_history, framework=framework)

@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.trainings import ROUNDED, count, mixed, repeats
+from isolaw.readers.trainings import ROUNDED, Floats, count, mixing_problem, repeat_notes
 
-Floats = NDArray[np.float64]
-
-_LAST_STEP = 2**40  # a larger number is not a step
+_LARGEST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric
-_MOST_IN_ALL = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
-_HUGE = 1e100
+_MOST_RUN_POINTS = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
+_LARGEST_VALUE = 1e100
 # Metrics of a batch of rollouts. A record with one of these comes after a batch.
-_OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
+_BATCH_METRICS = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
 @dataclass
@@ -53,15 +51,15 @@ class RunCurves:
     @property
     def steps(self) -> tuple[int, int] | None:
         """The first and the last step at which any metric has a value."""
-        ends = [(int(c.step[0]), int(c.step[-1])) for c in self.of.values()]
-        return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
+        spans = [(int(curve.step[0]), int(curve.step[-1])) for curve in self.of.values()]
+        return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
 
 def stitch(
-    parts: Sequence[RawLog],
+    logs: Sequence[RawLog],
     framework: Framework,
     logging_steps: int | None = None,
-    last_step: int = _LAST_STEP,
+    last_step: int = _LARGEST_STEP,
 ) -> RunCurves:
     """Stitch the logs of one run, the earliest first.
 
@@ -69,155 +67,161 @@ def stitch(
     the steps of such logs are placeholders, and ``unnumbered`` counts them. Numbers above ``last_step`` are
     not steps.
     """
-    out = RunCurves()
-    targets = _targets(parts, framework, out)
-    steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, _LAST_STEP), out)
-    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; steps with other values
-    most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
+    curves = RunCurves()
+    targets = _targets(logs, framework, curves)
+    last_step = min(last_step, _LARGEST_STEP)
+    steps, steps_before = _steps(logs, framework, targets, logging_steps, last_step, curves)
+    repeated_steps, changed_steps = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    most_points = max(min(MOST_POINTS, _MOST_RUN_POINTS // max(len(targets), 1)), 1)
     thinned = 0
     # With several containers, one may round its values.
-    tolerance = ROUNDED if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
+    tolerance = ROUNDED if len({log.container for log in logs}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
-        own_steps = before if framework.evaluates_first and target[0] != "train" else steps
-        pieces = [_points(part, own_step, keys, out) for part, own_step in zip(parts, own_steps, strict=True)]
-        step, value, wall_s = np.hstack(pieces)
+        steps_of_logs = steps_before if framework.evaluates_first and target[0] != "train" else steps
+        pairs = zip(logs, steps_of_logs, strict=True)
+        step, value, wall_s = np.hstack([_points(log, log_steps, keys, curves) for log, log_steps in pairs])
         if step.size:
-            curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
-            again.append(repeated)
-            other.append(differing)
-            if curve.step.size > most:  # more steps add nothing to a curve and would use too much memory
-                kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
-                curve = _MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+            curve, repeated, changed = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
+            repeated_steps.append(repeated)
+            changed_steps.append(changed)
+            if curve.step.size > most_points:  # more steps add nothing to a curve and need too much memory
+                indices = np.linspace(0, curve.step.size - 1, most_points).round().astype(np.int64)
+                curve = _MetricCurve(curve.step[indices], curve.value[indices], curve.wall_s[indices])
                 thinned += 1
-            out.of[target] = curve
-    for part, updates, at_evaluation in zip(parts, steps, before, strict=True):
-        for key, record in part.not_finite.items():
-            if (place := framework.target(key)) is not None:
-                first = framework.evaluates_first and place[0] != "train"
-                at = (at_evaluation if first else updates)[record]
-                last = out.of[place].step[-1] if place in out.of else -1
-                if at > max(last, out.diverged.get(place, -1)):
-                    out.diverged[place] = int(at)
-    differing_steps = np.unique(np.concatenate(other)).size
-    out.notes += repeats(differing_steps, np.unique(np.concatenate(again)).size - differing_steps)
+            curves.of[target] = curve
+    for log, updates_made, updates_before in zip(logs, steps, steps_before, strict=True):
+        for key, record in log.not_finite.items():
+            if (nan_target := framework.target(key)) is not None:
+                comes_first = framework.evaluates_first and nan_target[0] != "train"
+                nan_step = (updates_before if comes_first else updates_made)[record]
+                curve_end = curves.of[nan_target].step[-1] if nan_target in curves.of else -1
+                if nan_step > max(curve_end, curves.diverged.get(nan_target, -1)):
+                    curves.diverged[nan_target] = int(nan_step)
+    changed_count = np.unique(np.concatenate(changed_steps)).size
+    repeated_count = np.unique(np.concatenate(repeated_steps)).size
+    curves.notes += repeat_notes(changed_count, repeated_count - changed_count)
     if thinned:
-        out.notes.append(
-            f"{count(thinned, 'metric')} had over {most:,} steps; isolaw kept that many, evenly spaced"
+        curves.notes.append(
+            f"{count(thinned, 'metric')} had over {most_points:,} steps; isolaw kept that many, evenly spaced"
         )
-    for part in parts:
-        out.notes += [note for note in part.notes if note not in out.notes]
-        out.dropped += part.dropped  # and drops zeros
-    return out
+    for log in logs:
+        curves.notes += [note for note in log.notes if note not in curves.notes]
+        curves.dropped += log.dropped  # and drops zeros
+    return curves
 
 
-def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> dict[Target, list[str]]:
+def _targets(logs: Sequence[RawLog], framework: Framework, curves: RunCurves) -> dict[Target, list[str]]:
     """Return the framework's keys for each metric, in the order of the logs."""
     targets: dict[Target, list[str]] = {}
-    for key in dict.fromkeys(key for part in parts for key in part.series):
+    for key in dict.fromkeys(key for log in logs for key in log.series):
         target = framework.target(key)
         if target is not None:
             targets.setdefault(target, []).append(key)
         elif key not in framework.step_keys:
-            out.ignored.add(key)
+            curves.ignored.add(key)
     return targets
 
 
 def _steps(
-    parts: Sequence[RawLog],
+    logs: Sequence[RawLog],
     framework: Framework,
     targets: dict[Target, list[str]],
     logging_steps: int | None,
     last_step: int,
-    out: RunCurves,
+    curves: RunCurves,
 ) -> tuple[list[Floats], list[Floats]]:
     """Return for each part the updates made at its records, and the updates made before them, of shape (R,).
 
     Records without a step get NaN.
     """
     all_keys = [key for keys in targets.values() for key in keys]
-    trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
-    batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
-    logged = [_logged(part, framework, last_step) for part in parts]
+    training_keys = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
+    batch_targets = [("train", metric) for metric in _BATCH_METRICS]
+    batch_keys = [key for target in batch_targets for key in targets.get(target, [])]
+    log_steps = [_logged_steps(log, framework, last_step) for log in logs]
     from_zero = any(
-        np.any(steps[_holding(part, batch)] == 0) for part, steps in zip(parts, logged, strict=True)
+        np.any(steps[_has_key(log, batch_keys)] == 0) for log, steps in zip(logs, log_steps, strict=True)
     )
-    first = 0 if from_zero else framework.first_step
-    numbered = 0
-    before = [steps - first for steps in logged]
-    for i, (part, steps) in enumerate(zip(parts, logged, strict=True)):
-        training = _holding(part, trained)
+    first_step = 0 if from_zero else framework.first_step
+    counted = 0  # records without a step
+    steps_before = [steps - first_step for steps in log_steps]
+    for i, (log, steps) in enumerate(zip(logs, log_steps, strict=True)):
+        is_training = _has_key(log, training_keys)
         if np.isnan(steps).all():
-            counted = training if training.any() else _holding(part, all_keys)
-            logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
-            numbered += int(counted.sum())
-        else:
-            logged[i] = np.where((steps == 0) & ~training, steps, steps + (1 - first))  # 0 precedes training
-    if numbered and logging_steps is None:
-        out.unnumbered = numbered
-    elif numbered:
-        every = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
-        out.notes.append(f"the log has no steps; isolaw numbered {count(numbered, 'record')} in order{every}")
-    if first != framework.first_step:
-        out.notes.append("its steps count from 0, so step 0 is after the first update")
-    return logged, before
+            is_counted = is_training if is_training.any() else _has_key(log, all_keys)
+            log_steps[i] = np.asarray((counted + np.cumsum(is_counted)) * (logging_steps or 1), np.float64)
+            counted += int(is_counted.sum())
+        else:  # step 0 precedes training
+            log_steps[i] = np.where((steps == 0) & ~is_training, steps, steps + (1 - first_step))
+    if counted and logging_steps is None:
+        curves.unnumbered = counted
+    elif counted:
+        interval = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
+        curves.notes.append(
+            f"the log has no steps; isolaw numbered {count(counted, 'record')} in order{interval}"
+        )
+    if first_step != framework.first_step:
+        curves.notes.append("its steps count from 0, so step 0 is after the first update")
+    return log_steps, steps_before
 
 
-def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
+def _logged_steps(log: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the steps that the log itself gives, of shape (R,), with NaN for missing or invalid steps."""
-    numbered = _checked(np.asarray(part.step, dtype=np.float64), last_step)
-    if part.of_tracker and not framework.counted_by_trackers:
-        numbered = np.full(numbered.size, np.nan)
-    keyed: Floats = np.full(numbered.size, np.nan)
+    container_steps = _valid_steps(np.asarray(log.step, dtype=np.float64), last_step)
+    if log.of_tracker and not framework.counted_by_trackers:
+        container_steps = np.full(container_steps.size, np.nan)
+    key_steps: Floats = np.full(container_steps.size, np.nan)
     for key in framework.step_keys:
-        if key in part.series:
-            record = np.asarray(part.series[key].record)
-            missing = np.isnan(keyed[record])
-            keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing], last_step)
-    if np.isnan(keyed).all():
-        return numbered
+        if key in log.series:
+            record = np.asarray(log.series[key].record)
+            is_missing = np.isnan(key_steps[record])
+            value = np.asarray(log.series[key].value)
+            key_steps[record[is_missing]] = _valid_steps(value[is_missing], last_step)
+    if np.isnan(key_steps).all():
+        return container_steps
     # The container may count something else (W&B counts calls to log), so it fills gaps only if both agree.
-    both = ~np.isnan(keyed) & ~np.isnan(numbered)
-    if both.any() and np.array_equal(keyed[both], numbered[both]):
-        return np.where(np.isnan(keyed), numbered, keyed)
-    return keyed
+    has_both = ~np.isnan(key_steps) & ~np.isnan(container_steps)
+    if has_both.any() and np.array_equal(key_steps[has_both], container_steps[has_both]):
+        return np.where(np.isnan(key_steps), container_steps, key_steps)
+    return key_steps
 
 
-def _checked(step: Floats, last_step: int) -> Floats:
-    whole = np.round(step)
+def _valid_steps(steps: Floats, last_step: int) -> Floats:
+    rounded = np.round(steps)
     with np.errstate(invalid="ignore"):
-        good = (np.abs(step - whole) <= 1e-6) & (whole >= 0) & (whole <= last_step)
-    return np.where(good, whole, np.nan)
+        is_valid = (np.abs(steps - rounded) <= 1e-6) & (rounded >= 0) & (rounded <= last_step)
+    return np.where(is_valid, rounded, np.nan)
 
 
-def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
+def _has_key(log: RawLog, keys: list[str]) -> NDArray[np.bool_]:
     """Return which records have one of these keys, as a mask of shape (R,)."""
-    out = np.zeros(len(part.step), dtype=bool)
-    for key in part.series.keys() & keys:
-        out[np.asarray(part.series[key].record)] = True
-    return out
+    has_key = np.zeros(len(log.step), dtype=bool)
+    for key in log.series.keys() & keys:
+        has_key[np.asarray(log.series[key].record)] = True
+    return has_key
 
 
-def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Floats:
+def _points(log: RawLog, steps: Floats, keys: list[str], curves: RunCurves) -> Floats:
     """Return the steps, values and seconds of a metric in one part, in log order, of shape (3, P)."""
     points = np.empty((3, 0))
-    clock = np.asarray(part.wall_s, dtype=np.float64)
-    used = ""
-    for key in (key for key in keys if key in part.series):
-        record, own_value = (
-            np.asarray(column) for column in (part.series[key].record, part.series[key].value)
+    clock = np.asarray(log.wall_s, dtype=np.float64)
+    used_key = ""
+    for key in (key for key in keys if key in log.series):
+        records, key_values = (
+            np.asarray(column) for column in (log.series[key].record, log.series[key].value)
         )
-        own_step = steps[record]
-        numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
-        out.dropped["values without a step"] += int((~numbered).sum())
-        out.dropped[f"values beyond {_HUGE:g}"] += int((numbered & ~sound).sum())
+        key_steps = steps[records]
+        is_numbered, is_valid = ~np.isnan(key_steps), np.abs(key_values) <= _LARGEST_VALUE
+        curves.dropped["values without a step"] += int((~is_numbered).sum())
+        curves.dropped[f"values beyond {_LARGEST_VALUE:g}"] += int((is_numbered & ~is_valid).sum())
         # If a metric has an old and a new name, the first one is used.
-        known = np.isin(own_step, points[0])
-        if used and known.any():
-            out.notes.append(f"{used} and {key} are one metric; isolaw uses the first")
-        keep = numbered & sound & ~known
-        out.mixed = out.mixed or mixed(key, own_step[keep], own_value[keep])
-        points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])
-        used = used or key
+        is_known = np.isin(key_steps, points[0])
+        if used_key and is_known.any():
+            curves.notes.append(f"{used_key} and {key} are one metric; isolaw uses the first")
+        keep = is_numbered & is_valid & ~is_known
+        curves.mixed = curves.mixed or mixing_problem(key, key_steps[keep], key_values[keep])
+        points = np.hstack([points, [key_steps[keep], key_values[keep], clock[records][keep]]])
+        used_key = used_key or key
     return points
 
 
@@ -227,8 +231,8 @@ def _later_wins(
     """Return the last value of each step, the repeated steps, and repeated steps with different values."""
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
-    last = np.append(step[1:] != step[:-1], True)
-    kept = value[last][np.cumsum(last) - last]  # for each value, the value that is kept at its step
-    differs = ~np.isclose(value, kept, *tolerance)
-    curve = _MetricCurve(step[last], value[last], wall_s[last])
-    return curve, np.unique(step[~last]), np.unique(step[~last & differs])
+    is_last = np.append(step[1:] != step[:-1], True)
+    last_values = value[is_last][np.cumsum(is_last) - is_last]  # for each value, the last one at its step
+    is_changed = ~np.isclose(value, last_values, *tolerance)
+    curve = _MetricCurve(step[is_last], value[is_last], wall_s[is_last])
+    return curve, np.unique(step[~is_last]), np.unique(step[~is_last & is_changed])

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
 from isolaw.readers import frameworks, limits
-from isolaw.readers.assemble import assemble, one_identity
+from isolaw.readers.assemble import assemble, indistinct_runs
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
-from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, applying, next_to
+from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.resolve import resolve
-from isolaw.readers.sources import Place, expected_formats, search
+from isolaw.readers.sources import LogSource, expected_formats, search
 from isolaw.readers.table_columns import TableNeeds
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed, plain
@@ -32,73 +32,74 @@ from isolaw.store import SweepStore
 
 # Appended to errors about files that are neither a table nor a known log.
 _NO_LOG = "  The file is not a known log either; expected {}"
-_OF_A_TABLE = 4  # values that each table needs: n, B_p, step or compute, and the reward
+_TABLE_NEEDS = 4  # values that each table needs: n, B_p, step or compute, and the reward
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
 _SHOWN = 8
-_Rows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
+_RunRows = tuple[pd.DataFrame, NDArray[np.intp]]  # a table, and the positions of a run's rows in it
 
 
-def survey(sources: Sequence[str | Path], how: HowToRead | None = None) -> Reading:
+def survey(sources: Sequence[str | Path], options: HowToRead | None = None) -> Reading:
     """Return every log in the sources, with its `LogStatus`.
 
-    ``how`` takes precedence over ``isolaw.toml`` next to a source. Raises `DataError` for a source that does
+    ``call`` takes precedence over ``isolaw.toml`` next to a source. Raises `DataError` for a source that does
     not exist or a setting that no run uses.
     """
     if not sources:
         raise InputError("found no source; expected a directory, a log or a table")
     for source in sources:
         check_path("source", source)
-    how, paths = how or HowToRead(), [local(source) for source in sources]
-    beside, links = next_to(paths)
-    files = [file.under(how) for file in beside]
-    there = search(paths, [_searched(path, how, files) for path in paths])
-    collector = _Collector(how, files, len(there.places) > 1)
-    for place in there.places:
-        if not any(way.excludes(place.path) for way in collector.ways):
-            collector.add(place)
-    reading = collector.close(" + ".join(map(str, sources)))
-    read = listed([str(place.path) for place in there.places], _SHOWN)
-    if unused := [rule for rule in how.rules if rule not in collector.used]:
-        first, *others = (f"{rule}: {_no_run(rule)}; read: {read}" for rule in unused)
-        raise DataError(Wording(first, *(f"  {text}" for text in others)))
+    options, paths = options or HowToRead(), [local(source) for source in sources]
+    reading_files, skipped_links = load_reading_files(paths)
+    files = [file.overridden_by(options) for file in reading_files]
+    result = search(paths, [_search_options(path, options, files) for path in paths])
+    collector = _Collector(options, files, len(result.sources) > 1)
+    for log_source in result.sources:
+        if not any(options.excludes(log_source.path) for options in collector.option_sets):
+            collector.add(log_source)
+    reading = collector.reading(" + ".join(map(str, sources)))
+    searched = listed([str(log_source.path) for log_source in result.sources], _SHOWN)
+    if unused_rules := [rule for rule in options.rules if rule not in collector.used_rules]:
+        problem, *more = (f"{rule}: {_unused_reason(rule)}; read: {searched}" for rule in unused_rules)
+        raise DataError(Wording(problem, *(f"  {text}" for text in more)))
     if not reading.candidates:
-        raise DataError(f"no log matches; found: {read}")
-    reading.read_as = [file.note(how) for file in beside]
-    fetched = [
+        raise DataError(f"no log matches; found: {searched}")
+    reading.read_as = [file.used_note(options) for file in reading_files]
+    fetch_notes = [
         f"{name}: isolaw read it from {path}"
         for name, path in zip(sources, paths, strict=True)
         if name != path
     ]
-    reading.notes = [*fetched, *reading.read_as, *there.notes_next_to([Path(file.file) for file in beside])]
+    search_notes = result.notes_for([Path(file.file) for file in reading_files])
+    reading.notes = [*fetch_notes, *reading.read_as, *search_notes]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
-        for path in links
-        if not any(str(path) in note for note in there.notes)
+        for path in skipped_links
+        if not any(str(path) in note for note in result.notes)
     ]
-    reading.no_logs = there.no_logs
+    reading.no_logs = result.skipped_paths
     reading.sources = tuple(map(str, sources))
     return reading
 
 
-def _searched(source: str | Path, how: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
+def _search_options(source: str | Path, options: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
     """Return how to search a source: its format and, if columns are named, the columns of a table."""
-    key, columns = "format", how
+    key, columns = "format", options
     for file in [file for file in files if file.applies_to(source)][:1]:
-        if file.format != how.format:
+        if file.format != options.format:
             key = f"{file.file}: format"
         if not (file.files and Path(source).is_dir()):  # else other files are no such tables
             columns = file
-        how = file
-    if columns.maps and how.format != "auto":
-        where = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
+        options = file
+    if columns.names_columns and options.format != "auto":
+        of_file = f" of {columns.file}" if columns.file and not key.startswith(columns.file) else ""
         raise InputError(
-            f"{key}: found {how.format!r} next to the columns{where}; expected only one of them, since "
+            f"{key}: found {options.format!r} next to the columns{of_file}; expected only one of them, since "
             "columns are for tables, whose format isolaw detects"
         )
-    return how if columns is how else how.but(columns=columns.columns, metrics=columns.metrics)
+    return options if columns is options else options.but(columns=columns.columns, metrics=columns.metrics)
 
 
-def _no_run(rule: Rule) -> str:
+def _unused_reason(rule: Rule) -> str:
     """Return what is wrong with a rule that no run uses."""
     if not isinstance(rule, Assignment):
         return "no run matches it"
@@ -108,93 +109,95 @@ def _no_run(rule: Rule) -> str:
 class _Collector:
     """Collects the runs and logs of all sources that the search found."""
 
-    def __init__(self, how: HowToRead, files: Sequence[HowToRead], several: bool) -> None:
-        self.how, self.ways = how, (*files, how)
-        self.several = several  # whether there are several places; tables are then named by their files
+    def __init__(self, call: HowToRead, files: Sequence[HowToRead], has_several: bool) -> None:
+        self.call, self.option_sets = call, (*files, call)
+        self.has_several = has_several  # sources; tables are then named by their files
         self.logs: list[RawLog] = []
         self.candidates: list[FoundLog] = []  # except candidates from logs
         self.tables: list[Runs] = []
-        self.of_tables: dict[str, tuple[FoundLog, _Rows]] = {}  # run → its candidate and its rows
+        self.table_runs: dict[str, tuple[FoundLog, _RunRows]] = {}  # run → its candidate and its rows
         self.trainings: set[str] = set()  # runs that one table contains without naming them
-        self.used: set[Rule] = set()
+        self.used_rules: set[Rule] = set()
 
-    def add(self, place: Place) -> None:
+    def add(self, source: LogSource) -> None:
         """Read one source. A source that cannot be read becomes a candidate that is left out."""
-        path = str(place.path)
-        how = self.how
-        for file in self.ways[:-1]:
-            if file.covers([path]) and not (place.ours or place.sweep):
-                how = file  # the nearest file comes last
+        path = str(source.path)
+        options = self.call
+        for file in self.option_sets[:-1]:
+            if file.covers([path]) and not (source.is_ours or source.is_sweep):
+                options = file  # the nearest file comes last
         try:
-            if place.config:
-                self._add_configuration(place)
+            if source.config:
+                self._add_configuration(source)
                 return
-            if place.no_history:
-                raise NoHistory(f"{path}: {place.no_history}")
-            if place.container is None:
-                self._add_table(place, how)
+            if source.no_history:
+                raise NoHistory(f"{path}: {source.no_history}")
+            if source.container is None:
+                self._add_table(source, options)
                 return
-            for log in place.container.read(place.path):
-                if self._keeps(log.run, [log.source]):
+            for log in source.container.read(source.path):
+                if self._selects(log.run, [log.source]):
                     self.logs.append(log)
         except TableNeeds as error:
-            nothing = len(error.needs) >= _OF_A_TABLE and not how.maps
-            more = [_NO_LOG.format(expected_formats())] if nothing else []
-            text = Wording(str(error).removeprefix(f"{path}: "), *more)
-            needs, name = list(error.needs), path if not self.several else _name(place.path)
+            needs_all = len(error.needs) >= _TABLE_NEEDS and not options.names_columns
+            hints = [_NO_LOG.format(expected_formats())] if needs_all else []
+            text = Wording(str(error).removeprefix(f"{path}: "), *hints)
+            needs, name = list(error.needs), path if not self.has_several else _run_name(source.path)
             table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text)
             table.offered = error.needs
-            self._leave_out(table)
+            self._add_left_out(table)
         except (DataError, StoreError) as error:
-            container = place.container.name if place.container else "sweep" if place.sweep else ""
+            container = source.container.name if source.container else "sweep" if source.is_sweep else ""
             message = str(error).removeprefix(f"{path}: ")
-            self._leave_out(
-                FoundLog(path, place.framework, container, [path], _status(error, place), [], message)
+            self._add_left_out(
+                FoundLog(path, source.framework, container, [path], _status(error, source), [], message)
             )
 
-    def _keeps(self, run: str, sources: list[str]) -> bool:
+    def _selects(self, run: str, sources: list[str]) -> bool:
         """Return whether to keep a run. Settings of an omitted run count as used."""
-        kept = all(way.keeps(run, sources) for way in self.ways)
-        if not kept:
-            self._heed(run, sources)
-        return kept
+        is_selected = all(options.keeps(run, sources) for options in self.option_sets)
+        if not is_selected:
+            self._mark_used(run, sources)
+        return is_selected
 
-    def _leave_out(self, log: FoundLog) -> None:
-        self._heed(log.run, log.sources)
-        if self._keeps(log.run, log.sources):
+    def _add_left_out(self, log: FoundLog) -> None:
+        self._mark_used(log.run, log.sources)
+        if self._selects(log.run, log.sources):
             self.candidates.append(log)
 
-    def _heed(self, run: str, sources: list[str]) -> None:
+    def _mark_used(self, run: str, sources: list[str]) -> None:
         """Count the settings of a run that is left out as used, so that they are not reported as unused."""
-        self.used |= {one.rule for way in self.ways for one in way.assigned(run, sources)}
+        for options in self.option_sets:
+            self.used_rules |= {setting.rule for setting in options.settings_for(run, sources)}
 
-    def _add_table(self, place: Place, how: HowToRead) -> None:
+    def _add_table(self, source: LogSource, options: HowToRead) -> None:
         """Read a table or a sweep."""
-        path, name = place.path, _name(place.path)
-        if place.sweep:
-            if how.maps:
+        path, name = source.path, _run_name(source.path)
+        if source.is_sweep:
+            if options.names_columns:
                 raise DataError(f"{path}: a sweep's directory needs no columns")
-            self._add_runs(SweepStore(path).collect(), place, {})
+            self._add_runs(SweepStore(path).collect(), source, {})
             return
-        ways = () if place.ours else [way for way in self.ways if way.covers([str(path)])]
-        given = applying(ways, name, [str(path)])
-        self.used |= {assignment.rule for assignment in given.values()}
-        how = with_values(how, given)
+        option_sets = [each for each in self.option_sets if each.covers([str(path)]) and not source.is_ours]
+        settings = settings_of(option_sets, name, [str(path)])
+        self.used_rules |= {assignment.rule for assignment in settings.values()}
+        options = with_values(options, settings)
         try:
-            part = read_table(path, how, ways, self.used, name if self.several else "")
+            runs = read_table(path, options, option_sets, self.used_rules, name if self.has_several else "")
         except DataError as error:
-            if how.maps or place.ours or isinstance(error, TableNeeds):
+            if options.names_columns or source.is_ours or isinstance(error, TableNeeds):
                 raise
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
-        self._add_runs(part, place, given)
+        self._add_runs(runs, source, settings)
 
-    def _add_configuration(self, place: Place) -> None:
+    def _add_configuration(self, source: LogSource) -> None:
         """Add what a configuration says, without the log of a run."""
-        name, path = _name(place.path), str(place.path)
-        framework = frameworks.named(place.framework)
-        given = applying(self.ways, name, [path])
-        self.used |= {one.rule for one in given.values()}
-        resolved = resolve([RawLog(path, "", name, dict(place.config), place.path.name)], framework, given)
+        name, path = _run_name(source.path), str(source.path)
+        framework = frameworks.named(source.framework)
+        settings = settings_of(self.option_sets, name, [path])
+        self.used_rules |= {setting.rule for setting in settings.values()}
+        config_log = RawLog(path, "", name, dict(source.config), source.path.name)
+        resolved = resolve([config_log], framework, settings)
         message = "it is a configuration without a log"
         if resolved.problems:
             message += f": {joined('. ', resolved.problems)}"
@@ -202,119 +205,117 @@ class _Collector:
         log.facts, log.notes = resolved.facts, resolved.notes
         self.candidates.append(log)
 
-    def _add_runs(self, part: Runs, place: Place, given: Mapping[str, Assignment]) -> None:
+    def _add_runs(self, runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
-        points = part.points.drop(columns="wall_s")
-        of_run = points.groupby("run_id", sort=False).indices
-        if len(of_run) > limits.MOST_LOGS and not place.sweep:
-            most = f"isolaw reads up to {limits.MOST_LOGS:,} of a table. Keep only the runs of one study"
-            raise DataError(f"{place.path}: {len(of_run):,} runs; {most}")
-        self.trainings |= set(of_run) if "training" in part.origins else set()
-        for run in _of_table(part, place, given):
-            if not all(way.keeps(run.run, run.sources) for way in self.ways):
+        points = runs.points.drop(columns="wall_s")
+        rows_of_run = points.groupby("run_id", sort=False).indices
+        if len(rows_of_run) > limits.MOST_LOGS and not source.is_sweep:
+            limit = f"isolaw reads up to {limits.MOST_LOGS:,} of a table. Keep only the runs of one study"
+            raise DataError(f"{source.path}: {len(rows_of_run):,} runs; {limit}")
+        self.trainings |= set(rows_of_run) if "training" in runs.origins else set()
+        for log in _logs_of_table(runs, source, settings):
+            if not all(options.keeps(log.run, log.sources) for options in self.option_sets):
                 continue
-            rows = points, of_run[run.run]
-            before, known = self.of_tables.get(run.run, (None, rows))
-            if before is None:
-                self.of_tables[run.run] = run, rows
-            elif _taken(*rows).equals(_taken(*known)):
-                run.leave_out(LogStatus.DUPLICATE, "a run in another source has the same values")
-                run.duplicate_of = run.run
+            run_rows = points, rows_of_run[log.run]
+            previous, previous_rows = self.table_runs.get(log.run, (None, run_rows))
+            if previous is None:
+                self.table_runs[log.run] = log, run_rows
+            elif _rows_of_run(*run_rows).equals(_rows_of_run(*previous_rows)):
+                log.leave_out(LogStatus.DUPLICATE, "a run in another source has the same values")
+                log.duplicate_of = log.run
             else:
-                text = f"repeated (run, step): two sources have a run called {run.run}, with different values"
-                for one in (before, run):
-                    one.leave_out(LogStatus.NEEDS, text, ["seed"])
-            self.candidates.append(run)
-        self.tables.append(part)
+                text = f"repeated (run, step): two sources have a run called {log.run}, with different values"
+                for conflicting in (previous, log):
+                    conflicting.leave_out(LogStatus.NEEDS, text, ["seed"])
+            self.candidates.append(log)
+        self.tables.append(runs)
 
-    def _ask_for_seeds(self) -> None:
+    def _require_seeds(self) -> None:
         """Leave out runs from several tables that share configuration, seed and attributes."""
-        groups: dict[tuple[Any, ...], list[FoundLog]] = {}
-        for run, _ in self.of_tables.values():
-            if run.status is LogStatus.READY and run.container == "table" and not run.final:
-                known = sorted((name, repr(fact.value)) for name, fact in run.facts.items())
-                groups.setdefault((*known, *run.metrics), []).append(run)
-        for group in (members for members in groups.values() if len(members) > 1):
-            if len({run.sources[0] for run in group}) > 1 or all(run.run in self.trainings for run in group):
-                text = one_identity(group[0].facts, [run.run for run in group])
-                for run in group:
-                    run.leave_out(LogStatus.NEEDS, text, ["seed"])
+        logs_of_facts: dict[tuple[Any, ...], list[FoundLog]] = {}
+        for log, _ in self.table_runs.values():
+            if log.status is LogStatus.READY and log.container == "table" and not log.final:
+                fact_values = sorted((name, repr(fact.value)) for name, fact in log.facts.items())
+                logs_of_facts.setdefault((*fact_values, *log.metrics), []).append(log)
+        for logs in (group for group in logs_of_facts.values() if len(group) > 1):
+            if len({log.sources[0] for log in logs}) > 1 or all(log.run in self.trainings for log in logs):
+                text = indistinct_runs(logs[0].facts, [log.run for log in logs])
+                for log in logs:
+                    log.leave_out(LogStatus.NEEDS, text, ["seed"])
 
     def _ready_tables(self) -> list[Runs]:
         """Return the tables without runs that are left out."""
-        out, taken = [], set[str]()
-        for part in self.tables:
-            keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
-            keep = [
-                run for run in keep if self.of_tables[run][0].status is LogStatus.READY and run not in taken
-            ]
-            taken |= set(keep)
-            if keep:
-                out.append(part if len(keep) == len(part) else part.select(keep))
-        return out
+        ready_ids = {run for run, (log, _) in self.table_runs.items() if log.status is LogStatus.READY}
+        ready_tables = []
+        for runs in self.tables:
+            ids = [run_id for run_id in runs.points["run_id"].unique() if run_id in ready_ids]
+            ready_ids -= set(ids)  # a later table with the same run does not repeat it
+            if ids:
+                ready_tables.append(runs if len(ids) == len(runs) else runs.select(ids))
+        return ready_tables
 
-    def close(self, source: str) -> Reading:
+    def reading(self, source: str) -> Reading:
         """Turn the logs into runs, and return everything that was found."""
-        self._ask_for_seeds()
-        runs, used = assemble(self.logs, self.ways)
-        self.used |= used
-        candidates = [run.candidate() for run in runs]
+        self._require_seeds()
+        runs, used_rules = assemble(self.logs, self.option_sets)
+        self.used_rules |= used_rules
+        candidates = [run.found_log() for run in runs]
         ready = [run for run in runs if run.status is LogStatus.READY]
         logged = None
         if ready:
             notes = shared_notes([run for run in candidates if run.status is LogStatus.READY])
             points = pd.concat([run.table() for run in ready], ignore_index=True)
-            made = {
+            attributes_of_run = {
                 run.run: run.attributes | ({"framework": run.framework} if run.framework else {})
                 for run in ready
             }
-            logged = Runs(points, made, source, notes)
+            logged = Runs(points, attributes_of_run, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
 
 
-def _name(path: Path) -> str:
+def _run_name(path: Path) -> str:
     """Return the name of a table's run, as for a log: its path without the suffix."""
     return str(path.with_suffix(""))
 
 
-def _status(error: Exception, place: Place) -> LogStatus:
+def _status(error: Exception, source: LogSource) -> LogStatus:
     if isinstance(error, NoHistory):
         return LogStatus.NO_HISTORY
     if isinstance(error, NotInstalled):
         return LogStatus.NOT_INSTALLED
-    return LogStatus.DAMAGED if place.container or place.sweep else LogStatus.UNKNOWN_FORMAT
+    return LogStatus.DAMAGED if source.container or source.is_sweep else LogStatus.UNKNOWN_FORMAT
 
 
-def with_values(how: HowToRead, given: Mapping[str, Assignment]) -> HowToRead:
+def with_values(options: HowToRead, settings: Mapping[str, Assignment]) -> HowToRead:
     """Return how to read a table to whose rows these settings apply."""
-    values = {name: one.value for name, one in given.items() if name not in _NOT_FOR_TABLES}
-    return how.but(set={"": values})
+    values = {name: setting.value for name, setting in settings.items() if name not in _NOT_FOR_TABLES}
+    return options.but(set={"": values})
 
 
-def _taken(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
+def _rows_of_run(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
     return table.iloc[rows].reset_index(drop=True)
 
 
-def _of_table(runs: Runs, place: Place, given: Mapping[str, Assignment]) -> list[FoundLog]:
-    """Return the runs of a table or a sweep. ``given`` contains the user's settings for all of them."""
-    origins = {**runs.origins, **{name: one.origin for name, one in given.items()}}
-    framework, container = ("isolaw", "sweep") if place.sweep else ("", "table")
-    counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
-    ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
-    out = []
+def _logs_of_table(runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> list[FoundLog]:
+    """Return the runs of a table or a sweep. ``settings`` contains the user's settings for all of them."""
+    origins = {**runs.origins, **{name: setting.origin for name, setting in settings.items()}}
+    framework, container = ("isolaw", "sweep") if source.is_sweep else ("", "table")
+    value_counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
+    ranges = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
+    logs = []
     for run_id, row in runs.table().iterrows():
-        known = {str(name): plain(value) for name, value in row.items() if value == value}
-        facts = {name: Fact(v, origins.get(name, f"in the {container}")) for name, v in known.items()}
+        values = {str(name): plain(value) for name, value in row.items() if value == value}
+        facts = {name: Fact(v, origins.get(name, f"in the {container}")) for name, v in values.items()}
         batch = facts["problems_per_batch"].value * facts["rollouts_per_problem"].value
         facts["rollouts_per_step"] = Fact(batch, "B_p · n")
         metrics: dict[str, dict[str, int]] = {}
-        for (eval_set, metric), size in counts.loc[run_id].items():
-            metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
-        first, last, least, most = (int(end) for end in ends.loc[run_id])
-        out.append(
+        for (eval_set, metric), count in value_counts.loc[run_id].items():
+            metrics.setdefault(str(eval_set), {})[str(metric)] = int(count)
+        first, last, lowest, highest = (int(number) for number in ranges.loc[run_id])
+        logs.append(
             FoundLog(
-                str(run_id), framework, container, [str(place.path)], facts=facts, metrics=metrics,
-                steps=(first, last), compute=(least, most), final=place.sweep or place.ours,
+                str(run_id), framework, container, [str(source.path)], facts=facts, metrics=metrics,
+                steps=(first, last), compute=(lowest, highest), final=source.is_sweep or source.is_ours,
             )
         )  # fmt: skip
-    return out
+    return logs

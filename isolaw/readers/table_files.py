@@ -21,26 +21,18 @@ from isolaw.metrics import is_reward
 from isolaw.parquet import column_names, frame_of, is_plain, read_parquet
 from isolaw.readers.configs import flatten
 from isolaw.readers.console_table import is_console, read_console
-from isolaw.readers.containers import wandb_csv
-from isolaw.readers.containers.json_document import lists
-from isolaw.readers.containers.jsonlines import objects, parsed
-from isolaw.readers.containers.notebook import (
-    HtmlTable,
-    holds_cells,
-    pipe_tables,
-    printed_text,
-    shown,
-    tables,
-)
+from isolaw.readers.containers import notebook, wandb_csv
+from isolaw.readers.containers.json_document import record_lists
+from isolaw.readers.containers.jsonlines import iterate_objects, parse_record
 from isolaw.readers.limits import MB, errors_in, os_errors
 from isolaw.readers.literals import loads, parse_dictionary, scalar
 from isolaw.readers.names import is_step
 from isolaw.readers.raw_log import HEAD, RawLog, number
-from isolaw.readers.records import of_list, with_settings
+from isolaw.readers.records import summary_of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
-_TABLES = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
+_TABLE_KINDS = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
 
 
 def as_pandas(table: Any) -> pd.DataFrame:
@@ -60,14 +52,14 @@ def as_pandas(table: Any) -> pd.DataFrame:
         frame = table.to_pandas()
     else:
         hint = "; call its collect() first" if callable(getattr(table, "collect", None)) else ""
-        raise DataError(f"source: found {type(table).__name__}; expected {_TABLES}{hint}")
+        raise DataError(f"source: found {type(table).__name__}; expected {_TABLE_KINDS}{hint}")
     if frame.columns.nlevels > 1:
         raise DataError(f"{SOURCE}: found columns of {frame.columns.nlevels} levels; expected one level")
-    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
-    frame = frame.reset_index(level=named) if named else frame.copy()
+    named_levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    frame = frame.reset_index(level=named_levels) if named_levels else frame.copy()
     frame.columns = pd.Index([str(name) for name in frame.columns])
-    if twice := frame.columns[frame.columns.duplicated()].tolist():
-        raise DataError(f"{SOURCE}: two columns are called {twice[0]!r}")
+    if repeated := frame.columns[frame.columns.duplicated()].tolist():
+        raise DataError(f"{SOURCE}: two columns are called {repeated[0]!r}")
     if frame.empty:
         raise DataError(f"{SOURCE}: the table has no rows; columns: {', '.join(frame.columns)}")
     frame = with_plain_columns(frame.set_axis(pd.RangeIndex(len(frame), name="row")), SOURCE)
@@ -90,14 +82,14 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 
 _PARQUET_MAGIC = b"PAR1"
 _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
-_LARGE = 2 * MB  # bytes of a document that a search for tables reads
+_LARGEST_SEARCHED = 2 * MB  # bytes of a document that a search for tables reads
 WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
-_LARGEST = 100 * MB  # bytes of text; Parquet has its own limits
+_LARGEST_TEXT = 100 * MB  # bytes of text; Parquet has its own limits
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
 _MOST_CELLS = 5_000_000  # up to 100 bytes each, as objects
-_NO_CONSOLE = ", and no console with lines such as 'step 3: reward=0.5'"
-_MEND = "Keep only the rows and columns of the evaluations, or write them as Parquet"
+_NOR_CONSOLE = ", and no console with lines such as 'step 3: reward=0.5'"
+_SHRINK_IT = "Keep only the rows and columns of the evaluations, or write them as Parquet"
 
 
 def load(path: str | Path) -> pd.DataFrame:
@@ -112,25 +104,28 @@ def load(path: str | Path) -> pd.DataFrame:
         content = file.read(len(_PARQUET_MAGIC))
         if content == _PARQUET_MAGIC:
             return _read_parquet(path)
-        content += file.read(_LARGEST)
-    if len(content) > _LARGEST:
-        raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
+        content += file.read(_LARGEST_TEXT)
+    if len(content) > _LARGEST_TEXT:
+        raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST_TEXT // MB} MB. {_SHRINK_IT}")
     if not content.strip():
         raise DataError(f"{path}: the file is empty")
-    start = content.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if _is_document(start):
-        return _not_empty(path, _read_document(path, start))
-    if start.startswith(b"{"):
-        return _not_empty(path, _read_jsonl(path, content))
-    if start.startswith(b"<"):
-        return _not_empty(path, _read_grid(path, tables(content.decode("utf-8-sig", "replace"))))
+    text = content.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if _is_document(text):
+        return _check_rows(path, _read_document(path, text))
+    if text.startswith(b"{"):
+        return _check_rows(path, _read_jsonl(path, content))
+    if text.startswith(b"<"):
+        return _check_rows(
+            path, _read_grid(path, notebook.html_tables(content.decode("utf-8-sig", "replace")))
+        )
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
-    if _PIPES.search(content) and (grids := pipe_tables(content.decode("utf-8-sig", "replace"))):
-        return _not_empty(path, _read_grid(path, grids))
+    tables = notebook.pipe_tables(content.decode("utf-8-sig", "replace")) if _PIPES.search(content) else []
+    if tables:
+        return _check_rows(path, _read_grid(path, tables))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
-        return _not_empty(path, _read_export(path))
-    return _not_empty(path, _read_csv(path, content))
+        return _check_rows(path, _read_export(path))
+    return _check_rows(path, _read_csv(path, content))
 
 
 def _read_export(path: Path) -> pd.DataFrame:
@@ -154,7 +149,7 @@ def _read_export(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+def _check_rows(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
         raise DataError(
             f"{path}: the table has a header but no rows; columns: {', '.join(map(str, frame.columns))}"
@@ -165,7 +160,7 @@ def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
 def _read_parquet(path: Path) -> pd.DataFrame:
     table = read_parquet(path)
     left_out = [name for name in column_names(path) if name not in table.column_names]
-    frame = _not_empty(path, frame_of(table, path))
+    frame = _check_rows(path, frame_of(table, path))
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
     frame.attrs["notes"] = [f"isolaw left out columns of lists: {', '.join(left_out)}"] if left_out else []
     return frame
@@ -185,19 +180,20 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except (csv.Error, pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
-        raise DataError(f"{path}: not a CSV table ({str(error).strip()[:200]}){_NO_CONSOLE}") from None
-    twice = next((name for name, times in Counter(filter(None, header)).items() if times > 1), None)
-    if twice:
-        raise DataError(f"{path}: two columns are called {twice[:100]!r}")
+        raise DataError(f"{path}: not a CSV table ({str(error).strip()[:200]}){_NOR_CONSOLE}") from None
+    repeated = next((name for name, times in Counter(filter(None, header)).items() if times > 1), None)
+    if repeated:
+        raise DataError(f"{path}: two columns are called {repeated[:100]!r}")
     if not isinstance(frame.index, pd.RangeIndex):  # pandas would use the surplus as row labels
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
     frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
-    holes = [at for at in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, at].hasnans]
-    if holes:  # a written NaN is a value, an empty cell is a missing value
-        texts = pd.read_csv(io.BytesIO(content), **options, keep_default_na=False, dtype=str, usecols=holes)
-        nan = texts.apply(lambda column: column.str.strip().str.lower() == "nan").to_numpy()
+    has_nan = [i for i in range(frame.shape[1]) if b"nan" in content.lower() and frame.iloc[:, i].hasnans]
+    if has_nan:  # a written NaN is a value, an empty cell is a missing value
+        options |= {"keep_default_na": False, "dtype": str, "usecols": has_nan}
+        texts = pd.read_csv(io.BytesIO(content), **options)
+        is_nan = texts.apply(lambda column: column.str.strip().str.lower() == "nan").to_numpy()
         frame.attrs[WRITTEN_NAN] = {
-            frame.columns[at]: set(frame.index[nan[:, k]]) for k, at in enumerate(holes)
+            frame.columns[i]: set(frame.index[is_nan[:, k]]) for k, i in enumerate(has_nan)
         }
     return frame.dropna(how="all")
 
@@ -208,52 +204,52 @@ def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
     if rows > _MOST_ROWS or cells > _MOST_CELLS:
         raise DataError(
             f"{path}: {rows:,} rows with {cells:,} cells; isolaw reads text tables of up to {_MOST_ROWS:,} "
-            f"rows and {_MOST_CELLS:,} cells. {_MEND}"
+            f"rows and {_MOST_CELLS:,} cells. {_SHRINK_IT}"
         )
 
 
 def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
     """Read one object per line, as a log. Nested objects become dotted columns."""
     rows: list[dict[str, Any]] = []
-    places: list[int] = []
+    line_numbers: list[int] = []
     columns: set[str] = set()
     log = RawLog(str(path), "jsonl", "")
     _check_size(path, content.count(b"\n"), content.count(b":"))
-    for at, record, _ in objects(path, log, _parsed):
-        with errors_in(f"{path}: line {at}"):
-            rows.append(_row(record))
-        places.append(at)
+    for line, record, _ in iterate_objects(path, log, _parse_line):
+        with errors_in(f"{path}: line {line}"):
+            rows.append(_plain_row(record))
+        line_numbers.append(line)
         columns.update(rows[-1])
         if len(columns) > _MOST_COLUMNS:
-            raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {at}; a table has fewer")
+            raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {line}; a table has fewer")
         _check_size(path, len(rows), len(rows) * len(columns))
     if not rows:
         raise DataError(f"{path}: found no JSON object; expected one object on each line")
-    rows, places, settings = with_settings(rows, places, "line")
-    frame = pd.DataFrame(rows, index=pd.Index(places, name="line"))
-    counts = [f"{number:,} {reason}" for reason, number in log.dropped.items()]
-    left_out = [f"isolaw left out {text}" for text in counts if text.partition(" ")[2] not in str(log.notes)]
-    frame.attrs["notes"] = [*log.notes, *left_out, *settings]
+    rows, line_numbers, setting_notes = with_settings(rows, line_numbers, "line")
+    frame = pd.DataFrame(rows, index=pd.Index(line_numbers, name="line"))
+    drops = [f"{number:,} {reason}" for reason, number in log.dropped.items()]
+    drop_notes = [f"isolaw left out {text}" for text in drops if text.partition(" ")[2] not in str(log.notes)]
+    frame.attrs["notes"] = [*log.notes, *drop_notes, *setting_notes]
     return frame
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    if (record := parsed(line)) is None and line.startswith(b"{'"):  # a printed Python dictionary
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    if (record := parse_record(line)) is None and line.startswith(b"{'"):  # a printed Python dictionary
         texts, _ = parse_dictionary(line.decode("utf-8", "replace"))
         return texts and {key: scalar(text) for key, text in texts.items()}
     return record
 
 
-def _is_document(start: bytes) -> bool:
+def _is_document(text: bytes) -> bool:
     """Return whether JSON is one document: an object over several lines, a list, or an object with a list."""
-    if not start.startswith(b"{"):  # console lines may start with [step 1/500]
-        return start.startswith(b"[") and not (is_console(start) and _parsed(start) is None)
-    line, _, more = start.partition(b"\n")
-    first = _parsed(line)
-    if first is not None:
-        return not more.strip() and (holds_cells(first) or any(lists(first)))
+    if not text.startswith(b"{"):  # console lines may start with [step 1/500]
+        return text.startswith(b"[") and not (is_console(text) and _parse_line(text) is None)
+    line, _, later_lines = text.partition(b"\n")
+    record = _parse_line(line)
+    if record is not None:
+        return not later_lines.strip() and (notebook.is_notebook(record) or any(record_lists(record)))
     try:
-        return isinstance(orjson.loads(start), dict)
+        return isinstance(orjson.loads(text), dict)
     except ValueError:
         return False  # JSON lines whose first line is broken
 
@@ -263,48 +259,50 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     try:
         document = loads(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NO_CONSOLE}") from None
+        raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NOR_CONSOLE}") from None
     _check_size(path, 0, content.count(b":"))
-    if holds_cells(document):
+    if notebook.is_notebook(document):
         return _read_notebook(path, document)
-    every = [(rows, _row(beside)) for rows, beside in lists(document)]
-    records, beside = max(every, key=lambda pair: len(pair[0]), default=([], {}))
+    candidates = [(rows, _plain_row(outside)) for rows, outside in record_lists(document)]
+    records, outside = max(candidates, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
         raise DataError(
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
-    alike = [one for one in every if one[0][0].keys() == records[0].keys() and one[1].keys() == beside.keys()]
-    beside_of: set[str] = set()
+    keys = records[0].keys(), outside.keys()
+    alike = [(rows, values) for rows, values in candidates if (rows[0].keys(), values.keys()) == keys]
+    outside_keys: set[str] = set()
     if len(alike) > 1:  # one list for each n, seed or arm
-        beside_of = set().union(*(below for _, below in alike))
-        records, beside = [row | below for rows, below in alike for row in rows], {}
+        outside_keys = set().union(*(values for _, values in alike))
+        records, outside = [row | values for rows, values in alike for row in rows], {}
     with errors_in(path):
-        rows = list(map(_row, records))
+        rows = list(map(_plain_row, records))
     columns = set().union(*rows)
     _check_size(path, len(rows), len(rows) * len(columns), len(columns))
-    constant = {name: value for name, value in beside.items() if name not in columns}
-    rows, places, notes = with_settings(rows, list(range(1, len(rows) + 1)), "record")
-    frame = pd.DataFrame([row | constant for row in rows], index=pd.Index(places, name="record"))
-    outside = [f"these columns are from outside the list: {', '.join(constant)}"[:500]] if constant else []
-    frame.attrs |= {"notes": [*notes, *outside]} | ({"trainings": True} if "run" in beside_of else {})
+    constants = {name: value for name, value in outside.items() if name not in columns}
+    rows, positions, notes = with_settings(rows, list(range(1, len(rows) + 1)), "record")
+    frame = pd.DataFrame([row | constants for row in rows], index=pd.Index(positions, name="record"))
+    if constants:
+        notes = [*notes, f"these columns are from outside the list: {', '.join(constants)}"[:500]]
+    frame.attrs |= {"notes": notes} | ({"trainings": True} if "run" in outside_keys else {})
     return frame
 
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
     """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
-    text = printed_text(document).encode("utf-8", "replace")
-    html = "".join(shown(document)).encode("utf-8", "replace")
+    text = notebook.printed_text(document).encode("utf-8", "replace")
+    html = "".join(notebook.html_outputs(document)).encode("utf-8", "replace")
     if is_console(text):
         return read_console(path, text)
     if b"<table" in html:
-        return _read_grid(path, tables(html.decode()))
+        return _read_grid(path, notebook.html_tables(html.decode()))
     raise DataError(
         f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
         "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
     )
 
 
-def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:
+def _read_grid(path: Path, grids: Sequence[notebook.HtmlTable]) -> pd.DataFrame:
     """Read the longest of some tables of HTML or Markdown."""
     header, rows = max(grids, key=lambda table: len(table[1]), default=([], []))
     if not rows:
@@ -315,23 +313,17 @@ def _read_grid(path: Path, grids: Sequence[HtmlTable]) -> pd.DataFrame:
     return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
 
 
-def _row(record: dict[str, Any]) -> dict[str, Any]:
+def _plain_row(record: dict[str, Any]) -> dict[str, Any]:
     """Return the plain values of a record under dotted keys; of a list of rewards, its mean and length."""
     flat = flatten(record)
-    lists = {name: value for name, value in flat.items() if isinstance(value, list) and is_reward(name)}
-    out = {name: _cell(value) for name, value in flat.items() if _plain(value)}
-    for name, value in lists.items():
-        out |= of_list(name, value)
-    return out
-
-
-def _plain(value: Any) -> bool:
-    return not isinstance(value, dict | list)
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a table holds it: an integer beyond 64 bits as a float, which can be infinite."""
-    return number(value) if isinstance(value, int) and abs(value) > 2**63 else value
+    row = {name: value for name, value in flat.items() if not isinstance(value, dict | list)}
+    for name, value in row.items():
+        if isinstance(value, int) and abs(value) > 2**63:
+            row[name] = number(value)  # beyond 64 bits, as a float, which can be infinite
+    for name, value in flat.items():
+        if isinstance(value, list) and is_reward(name):
+            row |= summary_of_list(name, value)
+    return row
 
 
 def columns_of(path: Path, head: bytes) -> list[str]:
@@ -340,11 +332,11 @@ def columns_of(path: Path, head: bytes) -> list[str]:
         return column_names(path)
     if b"\0" in head:
         return []
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     line = head.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
     try:
-        if start[:1] in (b"{", b"[") or _PIPES.search(head):
-            if path.stat().st_size <= _LARGE and (
+        if text[:1] in (b"{", b"[") or _PIPES.search(head):
+            if path.stat().st_size <= _LARGEST_SEARCHED and (
                 _PIPES.search(head) or _is_document(path.read_bytes().strip())
             ):
                 return list(map(str, load(path).columns))

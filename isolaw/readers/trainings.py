@@ -13,6 +13,7 @@ parts have the same step, the later value is kept.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,111 +31,112 @@ from isolaw.runs import plain as plain_value
 
 Floats = NDArray[np.float64]
 # A training whose first record is later than this many intervals between records continues a checkpoint.
-_FROM_SCRATCH = 2
+_MAX_FIRST_INTERVALS = 2
 _SHOWN = 4
-_MIXED = 2  # steps
+_MIN_MIXED_STEPS = 2  # steps
 # rtol and atol of equal values in different containers: TensorBoard stores 32-bit numbers, and consoles print
 # few digits.
 ROUNDED = 1e-4, 6e-4
 PART = "_part"  # the column with the place of each row's part among the parts of its run
 # Words in the names of what a trainer measures; a learning rate can follow a schedule.
-_MEASURED = {
+_METRIC_WORDS = {
     *("loss", "lr", "learning", "grad", "gradient", "norm", "kl", "entropy", "clip", "clipfrac"),
     *("advantage", "length", "tokens", "epoch", "time", "times", "elapsed", "duration", "seconds", "secs"),
     *("timestamp", "wall", "runtime", "memory", "mem", "gb", "mb", "throughput", "speed", "eta"),
 }
 # A metric → ascending positions of the records that measure it, and its values.
-_Measured = Mapping[str, tuple[Sequence[int], Sequence[float]]]
+_MetricRecords = Mapping[str, tuple[Sequence[int], Sequence[float]]]
 
 
-def trainings(step: Sequence[float] | Floats, places: _Measured, settings: Collection[int] = ()) -> list[int]:
+def training_starts(
+    step: Sequence[float] | Floats, metrics: _MetricRecords, config_starts: Collection[int] = ()
+) -> list[int]:
     """Return the positions at which another training begins in the same file.
 
-    ``step`` has the step of each record (NaN if unknown), ``places`` the records that measure each metric,
-    and ``settings`` the positions before which a configuration was printed that differs from the one before.
-    Another training begins where a metric's steps start again from their first one, with other values. A
-    resumed run goes back only to its last checkpoint.
+    ``step`` has the step of each record (NaN if unknown), ``metrics`` the records that measure each metric,
+    and ``config_starts`` the positions before which a configuration was printed that differs from the one
+    before. Another training begins where a metric's steps start again from their first one, with other
+    values. A resumed run goes back only to its last checkpoint.
 
-    >>> trainings([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
+    >>> training_starts([1, 2, 3, 4, 3, 4, 5], {"reward": (range(7), range(7))})
     []
-    >>> trainings([0, 1, 2, 3, 1, 2, 3], {"reward": (range(1, 7), range(1, 7)), "val/acc": ([0], [0.1])})
+    >>> training_starts([0, 1, 2, 3, 1, 2], {"reward": (range(1, 6), range(1, 6)), "val/acc": ([0], [0.1])})
     [4]
-    >>> trainings([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
+    >>> training_starts([1, 2, 3, 1, 2, 3], {"reward": (range(6), [1, 2, 3, 1, 2, 3])})
     []
     """
     steps = np.asarray(step, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(steps))
-    begins: list[int] = []
-    start, furthest, fall, before = 0, -np.inf, -1, -np.inf
-    if not settings and not (np.diff(steps[known]) < 0).any():
-        return begins
-    for at in known.tolist():
-        now = steps[at]
-        fall = at if now < before or at in settings else fall
-        before = now
-        if now > furthest or (now == furthest and at not in settings):
-            furthest = now
-        elif fall > start and _again(
-            steps, start, fall, at, places, any(fall <= each <= at for each in settings)
-        ):
-            begins.append(fall)
-            start, furthest = fall, now
-    return begins
+    numbered = np.flatnonzero(~np.isnan(steps))
+    starts: list[int] = []
+    start, furthest, fall, previous = 0, -np.inf, -1, -np.inf
+    if not config_starts and not (np.diff(steps[numbered]) < 0).any():
+        return starts
+    for record in numbered.tolist():
+        current = steps[record]
+        fall = record if current < previous or record in config_starts else fall
+        previous = current
+        if current > furthest or (current == furthest and record not in config_starts):
+            furthest = current
+        elif fall > start:
+            has_new_config = any(fall <= config_start <= record for config_start in config_starts)
+            if _starts_again(steps, start, fall, record, metrics, has_new_config):
+                starts.append(fall)
+                start, furthest = fall, current
+    return starts
 
 
-def _again(steps: Floats, start: int, fall: int, at: int, places: _Measured, resettled: bool) -> bool:
-    """Return whether a metric in the record ``at`` starts again at ``fall`` from its first step."""
-    for positions, values in places.values():
-        low, here = bisect_left(positions, start), bisect_left(positions, at)
+def _starts_again(
+    steps: Floats, start: int, fall: int, record: int, metrics: _MetricRecords, has_new_config: bool
+) -> bool:
+    """Return whether a metric in a record starts again at ``fall`` from its first step."""
+    for positions, values in metrics.values():
+        low, current = bisect_left(positions, start), bisect_left(positions, record)
         high = bisect_left(positions, fall)
-        if high == low or here == len(positions) or positions[here] != at:
+        if high == low or current == len(positions) or positions[current] != record:
             continue
-        past = steps[np.asarray(positions[low:high])]
-        first = past[0]
-        if np.isnan(first) or steps[fall] > first:
+        past_steps = steps[np.asarray(positions[low:high])]
+        first_step = past_steps[0]
+        if np.isnan(first_step) or steps[fall] > first_step:
             continue
-        same = [
-            k for k in np.flatnonzero(past == steps[at]).tolist() if _equal(values[low + k], values[here])
-        ]
-        gaps = np.diff(past)
+        is_repeated = any(
+            math.isclose(values[low + i], values[current], rel_tol=1e-9)
+            for i in np.flatnonzero(past_steps == steps[record]).tolist()
+        )
+        gaps = np.diff(past_steps)
         interval = gaps[gaps > 0].max(initial=0)
-        scratch = past.max() > first and first <= _FROM_SCRATCH * interval
-        if resettled or (scratch and not same):
+        is_new = past_steps.max() > first_step and first_step <= _MAX_FIRST_INTERVALS * interval
+        if has_new_config or (is_new and not is_repeated):
             return True
     return False
 
 
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
-
-
-def of_logs(logs: Sequence[RawLog]) -> Iterator[RawLog]:
+def split_by_training(logs: Sequence[RawLog]) -> Iterator[RawLog]:
     """Yield the logs, with one run for each training in a file: ``run``, ``run#2`` and so on."""
     for _, group in groupby(logs, lambda log: (log.source, log.run)):
-        parts = list(group)
-        ends = np.cumsum([0, *(len(part.step) for part in parts)]).tolist()
-        steps = np.concatenate([_steps(part) for part in parts])
-        begins: list[int] = []
-        if all(part.in_order for part in parts):
-            places: dict[str, tuple[list[int], list[float]]] = {}
+        run_logs = list(group)
+        log_ends = np.cumsum([0, *(len(log.step) for log in run_logs)]).tolist()
+        steps = np.concatenate([_record_steps(log) for log in run_logs])
+        starts: list[int] = []
+        if all(log.in_order for log in run_logs):
+            metrics: dict[str, tuple[list[int], list[float]]] = {}
             if len(steps) and (np.diff(steps[~np.isnan(steps)]) < 0).any():
-                for part, offset in zip(parts, ends, strict=False):
-                    for key, series in part.series.items():
-                        at, values = places.setdefault(key, ([], []))
-                        at.extend(place + offset for place in series.record)
+                for log, offset in zip(run_logs, log_ends, strict=False):
+                    for key, series in log.series.items():
+                        records, values = metrics.setdefault(key, ([], []))
+                        records.extend(record + offset for record in series.record)
                         values.extend(series.value)
-            begins = trainings(steps, places, ends[1:-1] if len(parts) > 1 else ())
-        if not begins:
-            yield from parts
+            starts = training_starts(steps, metrics, log_ends[1:-1] if len(run_logs) > 1 else ())
+        if not starts:
+            yield from run_logs
             continue
-        for part, (start, end) in zip(parts, pairwise(ends), strict=True):
-            inside = [start, *(at for at in begins if start < at < end)]
-            numbers = [bisect_right(begins, at) + 1 for at in inside]
-            names = [f"{part.run}#{number}" if number > 1 else part.run for number in numbers]
-            yield from part.pieces([at - start for at in inside], names)
+        for log, (start, end) in zip(run_logs, pairwise(log_ends), strict=True):
+            cuts = [start, *(cut for cut in starts if start < cut < end)]
+            numbers = [bisect_right(starts, cut) + 1 for cut in cuts]
+            names = [f"{log.run}#{number}" if number > 1 else log.run for number in numbers]
+            yield from log.split_at([cut - start for cut in cuts], names)
 
 
-def _steps(log: RawLog) -> NDArray[np.float64]:
+def _record_steps(log: RawLog) -> NDArray[np.float64]:
     """Return the steps of a log's records, by the container or by a key that counts steps."""
     steps = np.array(log.step, dtype=np.float64)
     keys = [key for key in log.series if is_step(key)] if np.isnan(steps).all() else []
@@ -143,53 +145,56 @@ def _steps(log: RawLog) -> NDArray[np.float64]:
     return steps
 
 
-def by_training(frame: pd.DataFrame, step: str, name: str, named: Collection[str] = ()) -> pd.DataFrame:
+def name_trainings(
+    frame: pd.DataFrame, step_column: str, name: str, user_columns: Collection[str] = ()
+) -> pd.DataFrame:
     """Return a table whose column ``run`` names the trainings in it, if there are several.
 
     ``attrs["falls"]`` has the rows at which steps go back, as in a resumed run. A table whose columns
-    distinguish the trainings already names its runs. ``step`` is the column of the steps, ``name`` the name
-    of the first training, and ``named`` has the columns that the user names.
+    distinguish the trainings already names its runs. ``step_column`` is the column of the steps, ``name`` the
+    name of the first training, and ``user_columns`` has the columns that the user names.
     """
-    steps = pd.to_numeric(frame[step], errors="coerce").to_numpy(np.float64)
+    steps = pd.to_numeric(frame[step_column], errors="coerce").to_numpy(np.float64)
     falls = np.flatnonzero(np.diff(steps, prepend=-np.inf) < 0)
-    others = frame.drop(columns=step)
-    if not falls.size or others.shape[1] == 0:
+    other_columns = frame.drop(columns=step_column)
+    if not falls.size or other_columns.shape[1] == 0:
         return frame
-    part = np.searchsorted(falls, np.arange(len(frame)), side="right")
-    of_runs = guess(list(others), RUN_NAMES).values()
-    if _labels(others, part, named) or any(frame[column].nunique() > 1 for column in of_runs):
+    part_index = np.searchsorted(falls, np.arange(len(frame)), side="right")
+    run_columns = guess(list(other_columns), RUN_NAMES).values()
+    has_names = any(frame[column].nunique() > 1 for column in run_columns)
+    if has_names or _distinguish(other_columns, part_index, user_columns):
         return frame
     log = RawLog("", "table", name, step=array("d", steps))
-    for column in others.select_dtypes("number"):
-        cells = others[column].to_numpy(np.float64, na_value=np.nan)
-        at = np.flatnonzero(~np.isnan(cells))
-        log.series[column] = Series(array("I", at), array("d", cells[at]))
-    pieces = list(of_logs([log]))
-    sizes = [len(piece.step) for piece in pieces]
-    training = np.repeat(np.arange(len(pieces)), sizes)
-    if len(pieces) > 1 and (of_runs or _labels(others, training, named)):
+    for column in other_columns.select_dtypes("number"):
+        cells = other_columns[column].to_numpy(np.float64, na_value=np.nan)
+        filled = np.flatnonzero(~np.isnan(cells))
+        log.series[column] = Series(array("I", filled), array("d", cells[filled]))
+    pieces = list(split_by_training([log]))
+    piece_sizes = [len(piece.step) for piece in pieces]
+    training_index = np.repeat(np.arange(len(pieces)), piece_sizes)
+    if len(pieces) > 1 and (run_columns or _distinguish(other_columns, training_index, user_columns)):
         return frame
-    out, notes = frame.copy(), list(frame.attrs.get("notes", ()))
-    out.attrs["falls"] = frame.index[falls].tolist()
+    result, notes = frame.copy(), list(frame.attrs.get("notes", ()))
+    result.attrs["falls"] = frame.index[falls].tolist()
     if len(pieces) > 1:
-        out.insert(0, "run", np.repeat([piece.run for piece in pieces], sizes))
-        out.attrs["trainings"] = True
-        where = listed([f"{frame.index.name} {frame.index[at]}" for at in np.cumsum(sizes)[:-1]], 4)
-        notes.append(f"the steps start again at {where}, so other trainings begin there")
-    out.attrs["notes"] = notes
-    return out
+        result.insert(0, "run", np.repeat([piece.run for piece in pieces], piece_sizes))
+        result.attrs["trainings"] = True
+        starts = [f"{frame.index.name} {frame.index[start]}" for start in np.cumsum(piece_sizes)[:-1]]
+        notes.append(f"the steps start again at {listed(starts, 4)}, so other trainings begin there")
+    result.attrs["notes"] = notes
+    return result
 
 
-def _labels(frame: pd.DataFrame, part: NDArray[np.int64], named: Collection[str]) -> bool:
+def _distinguish(frame: pd.DataFrame, part_index: NDArray[np.int64], user_columns: Collection[str]) -> bool:
     """Return whether columns that are constant within most parts distinguish most parts.
 
     Not all: a row that is repeated by mistake is no training of its own.
     """
-    sizes, labels = np.bincount(part), []
+    has_single, labels = np.bincount(part_index).min() < 2, []
     for name, cells in frame.items():
-        if name not in named and (is_measured(str(name)) or (cells.dtype.kind == "f" and sizes.min() < 2)):
+        if name not in user_columns and (is_measured(str(name)) or (cells.dtype.kind == "f" and has_single)):
             continue
-        values = cells.groupby(part).agg(["nunique", "first"])
+        values = cells.groupby(part_index).agg(["nunique", "first"])
         if (values["nunique"] == 1).mean() > 0.5 and cells.notna().all():
             labels.append(values["first"])
     return bool(labels) and bool(pd.concat(labels, axis=1).duplicated().mean() < 0.5)
@@ -201,7 +206,7 @@ def is_measured(column: str) -> bool:
     >>> [is_measured(name) for name in ("train/loss", "lr", "elapsed_time", "gpu_mem", "variant", "seed")]
     [True, True, True, True, False, False]
     """
-    return is_reward(column) or not _MEASURED.isdisjoint(plain(column).split("_"))
+    return is_reward(column) or not _METRIC_WORDS.isdisjoint(plain(column).split("_"))
 
 
 # Runs that the columns of a table name
@@ -209,91 +214,91 @@ def is_measured(column: str) -> bool:
 
 def names_of(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the columns that name runs, the coarsest first, without columns that number the rows."""
-    called = guess(columns, RUN_NAMES).values()
-    names = [name for name in called if table[name].notna().all() and table[name].nunique() * 2 <= len(table)]
+    labels = guess(columns, RUN_NAMES).values()
+    names = [name for name in labels if table[name].notna().all() and table[name].nunique() * 2 <= len(table)]
     return sorted(names, key=lambda column: int(table[column].nunique()))
 
 
-def naming(
-    table: pd.DataFrame, identity: Sequence[str], free: Sequence[str]
+def run_columns(
+    table: pd.DataFrame, identity: Sequence[str], free_columns: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns of ``free`` by which a table distinguishes its runs and their parts.
+    """Return the columns of ``free_columns`` by which a table distinguishes its runs and their parts.
 
     They are the columns that name runs, from the coarsest (the run's name) to the finest, and the attributes
     of a run, such as lr, each with its column. Both are empty if the identity columns distinguish the runs.
     """
-    names = names_of(table, free)
+    names = names_of(table, free_columns)
     if not names or not (table.groupby(list(identity))[names].nunique() > 1).any(axis=None):
         return [], {}
-    varying = [column for column in free if column not in names and table[column].nunique() > 1]
-    of_part = table.groupby(names, sort=False)[varying].nunique(dropna=False)
-    fixed = [c for c in varying if (of_part[c] == 1).all() and table[c].notna().all()]
-    recipe = guess(fixed, RECIPE)
-    runs = table.groupby([names[0], *recipe.values()], sort=False)
+    varying = [column for column in free_columns if column not in names and table[column].nunique() > 1]
+    part_counts = table.groupby(names, sort=False)[varying].nunique(dropna=False)
+    constant = [c for c in varying if (part_counts[c] == 1).all() and table[c].notna().all()]
+    recipe = guess(constant, RECIPE)
+    run_groups = table.groupby([names[0], *recipe.values()], sort=False)
     labels = {  # a different text for each run is a label, not a setting
-        c: c
-        for c in fixed
-        if c not in recipe.values()
-        and table[c].dtype.kind not in "iuf"
-        and (runs[c].nunique() == 1).all()
-        and table[c].nunique() < max(runs.ngroups, 3)
+        column: column
+        for column in constant
+        if column not in recipe.values()
+        and table[column].dtype.kind not in "iuf"
+        and (run_groups[column].nunique() == 1).all()
+        and table[column].nunique() < max(run_groups.ngroups, 3)
     }
     return names, {**recipe, **labels}
 
 
-def join(
+def join_parts(
     table: pd.DataFrame,
     identity: Sequence[str],
-    names: Sequence[str],
-    attributes: Sequence[str],
-    seeded: bool,
+    name_columns: Sequence[str],
+    attribute_columns: Sequence[str],
+    has_seeds: bool,
 ) -> list[str]:
     """Join parts to runs: set the columns ``run_id`` and `PART`, in place; return notes.
 
-    ``names`` and ``attributes`` are the columns that `naming` returns.
+    ``name_columns`` and ``attribute_columns`` are the columns that `run_columns` returns.
 
-    Without a column ``step``, every part is a run. Unless ``seeded`` is true (the table has seeds), the runs
-    of one configuration are numbered as repeats in the column ``seed``.
+    Without a column ``step``, every part is a run. Unless ``has_seeds`` is true (the table has seeds), the
+    runs of one configuration are numbered as repeats in the column ``seed``.
     """
-    label, *finer = names
-    settings = list(dict.fromkeys([*identity, *attributes]))
-    part = table.groupby([label, *settings, *finer], sort=False).ngroup()
-    numbered = "step" in table
-    steps = pd.to_numeric(table["step"] if numbered else part, errors="coerce").groupby(part)
+    run_column, *part_columns = name_columns
+    settings = list(dict.fromkeys([*identity, *attribute_columns]))
+    part_index = table.groupby([run_column, *settings, *part_columns], sort=False).ngroup()
+    has_steps = "step" in table
+    steps = pd.to_numeric(table["step"] if has_steps else part_index, errors="coerce").groupby(part_index)
     first, last = steps.min(), steps.max()
-    parts = table.set_axis(pd.Index(part)).loc[:, [label, *settings, *finer]]
+    parts = table.set_axis(pd.Index(part_index)).loc[:, [run_column, *settings, *part_columns]]
     parts = parts[~parts.index.duplicated()].loc[first.sort_values(kind="stable").index]
-    several = parts.groupby(label)[settings].nunique().gt(1).any(axis=1)
+    has_several = parts.groupby(run_column)[settings].nunique().gt(1).any(axis=1)
     varying = [column for column in settings if parts[column].nunique() > 1]
-    open_: dict[int, dict[str, int]] = {}  # a name with its settings → its runs → the last part of each
-    run_of, place = dict[int, str](), dict[int, int]()
-    for of, (at, row) in zip(
-        parts.groupby([label, *settings], sort=False).ngroup(), parts.iterrows(), strict=True
-    ):
-        runs = open_.setdefault(int(of), {})
-        before = {r: p for r, p in runs.items() if numbered and first[p] < first[at] and last[p] < last[at]}
-        if before:
-            run = min(before, key=lambda run: abs(last[before[run]] - first[at]))
-            place[at] = place[before[run]] + 1
+    last_parts: dict[int, dict[str, int]] = {}  # a name with its settings → its runs → the last part of each
+    run_of_part, position_of_part = dict[int, str](), dict[int, int]()
+    groups = parts.groupby([run_column, *settings], sort=False).ngroup()
+    for group, (part, row) in zip(groups, parts.iterrows(), strict=True):
+        runs = last_parts.setdefault(int(group), {})
+        earlier = {r: p for r, p in runs.items() if first[p] < first[part] and last[p] < last[part]}
+        if earlier and has_steps:
+            run = min(earlier, key=lambda run: abs(last[earlier[run]] - first[part]))
+            position_of_part[part] = position_of_part[earlier[run]] + 1
         else:
-            run = str(plain_value(row[label]))
-            if several[row[label]]:
+            run = str(plain_value(row[run_column]))
+            if has_several[row[run_column]]:
                 run += "".join(f"/{column}={plain_value(row[column])}" for column in varying)
-            if run in run_of.values():
-                run += f"/{plain_value(row[finer[-1]])}" if finer else f"/{len(run_of)}"
-            place[at] = 0
-        runs[run], run_of[at] = at, run
-    table["run_id"], table[PART] = part.map(run_of), part.map(place)
-    notes = [f"the columns {', '.join([*names, *attributes])} distinguish runs"]
-    sizes = pd.Series(run_of).value_counts(sort=False)
-    if (sizes > 1).any():
-        joined = sizes.index[sizes > 1].tolist()
-        notes.append(f"{sizes[joined].sum()} segments are {len(joined)} runs: {listed(joined, _SHOWN)}")
-    if not seeded:
-        heads = parts.assign(run=pd.Series(run_of))[[place[at] == 0 for at in parts.index]]
-        alike = heads.groupby([*identity, *attributes], sort=False)["run"]
-        table["seed"] = table["run_id"].map(dict(zip(heads["run"], alike.cumcount(), strict=True)))
-        repeats = [" and ".join(runs) for _, runs in alike if len(runs) > 1]
+            if run in run_of_part.values():
+                run += f"/{plain_value(row[part_columns[-1]])}" if part_columns else f"/{len(run_of_part)}"
+            position_of_part[part] = 0
+        runs[run], run_of_part[part] = part, run
+    table["run_id"], table[PART] = part_index.map(run_of_part), part_index.map(position_of_part)
+    notes = [f"the columns {', '.join([*name_columns, *attribute_columns])} distinguish runs"]
+    part_counts = pd.Series(run_of_part).value_counts(sort=False)
+    if (part_counts > 1).any():
+        joined = part_counts.index[part_counts > 1].tolist()
+        notes.append(f"{part_counts[joined].sum()} segments are {len(joined)} runs: {listed(joined, _SHOWN)}")
+    if not has_seeds:
+        is_first = [position_of_part[part] == 0 for part in parts.index]
+        first_parts = parts.assign(run=pd.Series(run_of_part))[is_first]
+        runs_alike = first_parts.groupby([*identity, *attribute_columns], sort=False)["run"]
+        table["seed"] = table["run_id"].map(dict(zip(first_parts["run"], runs_alike.cumcount(), strict=True)))
+        repeats = [" and ".join(runs) for _, runs in runs_alike if len(runs) > 1]
         if repeats:
             notes.append(
                 f"repeats of one configuration by their columns, seeds from 0: {listed(repeats, 8, '; ')}"
@@ -304,46 +309,46 @@ def join(
 # Repeated steps
 
 
-def once(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return the table with one row for each step of a run, that of its last part, and notes.
 
     If rows differ within a part, all rows of the last parts stay.
     """
     repeated = table[table.duplicated(KEY, keep=False)]
     latest = table[table[PART] == table.groupby(KEY, dropna=False)[PART].transform("max")]
-    kept = latest[~latest.duplicated([*KEY, "value"])]
-    if repeated.empty or kept.duplicated(KEY).any():
+    distinct = latest[~latest.duplicated([*KEY, "value"])]
+    if repeated.empty or distinct.duplicated(KEY).any():
         return latest.drop(columns=PART), []
     differing = repeated.groupby(KEY)["value"].nunique().gt(1).groupby(["run_id", "step"]).any()
-    return kept.drop(columns=PART), repeats(int(differing.sum()), int((~differing).sum()))
+    return distinct.drop(columns=PART), repeat_notes(int(differing.sum()), int((~differing).sum()))
 
 
-def mixed(key: str, step: Floats, value: Floats) -> str:
+def mixing_problem(key: str, steps: Floats, values: Floats) -> str:
     """Return the problem if a key has consecutive values for one step at two or more steps, else "".
 
     A resumed run goes back by several steps. Consecutive values for one step therefore come from two kinds of
     rows, or from parts of a batch. So do four values for one step, since no run resumes there so often.
     """
-    twice = (step[1:] == step[:-1]) & ~np.isclose(value[1:], value[:-1], *ROUNDED)
-    steps = np.unique(step[1:][twice]).size
-    if steps < _MIXED and twice.sum() <= _MIXED:
+    is_mixed = (steps[1:] == steps[:-1]) & ~np.isclose(values[1:], values[:-1], *ROUNDED)
+    mixed_steps = np.unique(steps[1:][is_mixed]).size
+    if mixed_steps < _MIN_MIXED_STEPS and is_mixed.sum() <= _MIN_MIXED_STEPS:
         return ""
-    at = int(np.flatnonzero(twice)[0])
+    first = int(np.flatnonzero(is_mixed)[0])
     return (
-        f"{key} has several values at {count(steps, 'step')}, e.g. at step {step[at]:g}: "
-        f"{value[at]:g} and {value[at + 1]:g}. The log mixes training rows with rows of an evaluation, of "
-        "parts of a batch, or of several processes. Leave the other rows out, or give their keys a prefix, "
-        "e.g. eval/"
+        f"{key} has several values at {count(mixed_steps, 'step')}, e.g. at step {steps[first]:g}: "
+        f"{values[first]:g} and {values[first + 1]:g}. The log mixes training rows with rows of an "
+        "evaluation, of parts of a batch, or of several processes. Leave the other rows out, or give their "
+        "keys a prefix, e.g. eval/"
     )
 
 
-def repeats(differing: int, same: int) -> list[str]:
+def repeat_notes(differing: int, same: int) -> list[str]:
     """Return the notes about steps of a run that are repeated, with other values or with the same ones."""
-    other = f"{count(differing, 'step')} repeated with other values; isolaw kept the later values"
-    equal = f"{count(same, 'step')} repeated with the same values; isolaw counts them once"
-    return [*([other] if differing else []), *([equal] if same else [])]
+    different = f"{count(differing, 'step')} repeated with other values; isolaw kept the later values"
+    identical = f"{count(same, 'step')} repeated with the same values; isolaw counts them once"
+    return [*([different] if differing else []), *([identical] if same else [])]
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, noun: str) -> str:
     """Return a number with the name of what it counts, in the plural unless it is 1."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -23,48 +23,45 @@ PREFIX = "wandb://"
 _NAME = r"[\w-][\w.-]{0,127}"
 _SOURCE = re.compile(rf"wandb://(?P<entity>{_NAME})/(?P<project>{_NAME})(/(?P<run>{_NAME}))?/?", re.ASCII)
 _LARGEST = 100_000  # characters of a configuration, which a cell of a table can have
-_ANSWERS_S = 30  # seconds that W&B may take to answer
+_TIMEOUT_S = 30  # seconds that W&B may take to answer
 
 
-def fetched(source: str) -> Path:
+def fetch_tables(source: str) -> Path:
     """Return the folder with a table for each run of a project, or the table of one run.
 
     Raises `NotInstalled` without wandb, and `DataError` without a key or a network, or if there is no such
     project.
     """
-    asked = _SOURCE.fullmatch(source)
-    if asked is None:
+    source_match = _SOURCE.fullmatch(source)
+    if source_match is None:
         raise DataError(f"source: found {shown(source)}; expected wandb://ENTITY/PROJECT[/RUN_ID]")
     try:
         from wandb import Api
     except ImportError:  # also for a folder wandb/ with logs, which Python takes for a package
-        needed = f"wandb is not installed: {commands.install('isolaw[wandb]')}"
-        raise NotInstalled(f"{source}: {needed}") from None
-    folder = _cache() / asked["entity"] / asked["project"]
-    path = f"{asked['entity']}/{asked['project']}"
+        message = f"wandb is not installed: {commands.install('isolaw[wandb]')}"
+        raise NotInstalled(f"{source}: {message}") from None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "isolaw", "wandb")
+    folder = cache / source_match["entity"] / source_match["project"]
+    path = f"{source_match['entity']}/{source_match['project']}"
     try:
-        api = Api(timeout=_ANSWERS_S)
-        runs = [api.run(f"{path}/{asked['run']}")] if asked["run"] else list(api.runs(path))
-        kept = [_keep(run, folder) for run in runs]
+        api = Api(timeout=_TIMEOUT_S)
+        runs = [api.run(f"{path}/{source_match['run']}")] if source_match["run"] else list(api.runs(path))
+        tables = [_cached_table(run, folder) for run in runs]
     except OSError as error:
         raise DataError(f"{error.filename or source}: {error.strerror or error}") from None
     except Exception as error:  # of the network, or of W&B, whose messages say what to do
         text = " ".join(str(error).split())[:500]
         raise DataError(f"{source}: not downloaded: {type(error).__name__}: {text}") from None
-    if asked["run"]:
-        return kept[0]
-    if not kept:
+    if source_match["run"]:
+        return tables[0]
+    if not tables:
         raise DataError(f"{source}: the project has no runs")
-    for old in {*folder.glob("*.csv")} - {*kept}:  # deleted on W&B, or downloaded before its last steps
+    for old in {*folder.glob("*.csv")} - {*tables}:  # deleted on W&B, or downloaded before its last steps
         old.unlink()
     return folder
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "isolaw", "wandb")
-
-
-def _keep(run: Any, folder: Path) -> Path:
+def _cached_table(run: Any, folder: Path) -> Path:
     """Return the table of a run; download it unless the cache has all of its steps."""
     name = f"{run.id}-{run.lastHistoryStep}.csv"
     if not re.fullmatch(_NAME, name, re.ASCII):
@@ -75,13 +72,13 @@ def _keep(run: Any, folder: Path) -> Path:
         columns = ["run_name", CONFIG, "_step", "_runtime"]
         columns += dict.fromkeys(key for row in rows for key in row if not key.startswith("_"))
         config = json.dumps(run.config, default=str)
-        about = {"run_name": f"{run.name} ({run.id})", CONFIG: config if len(config) < _LARGEST else ""}
+        cells = {"run_name": f"{run.name} ({run.id})", CONFIG: config if len(config) < _LARGEST else ""}
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, columns, extrasaction="ignore")
             table.writeheader()
-            table.writerows({**row, **about} for row in rows[:1])
-            table.writerows({**row, "run_name": about["run_name"]} for row in rows[1:])
+            table.writerows({**row, **cells} for row in rows[:1])
+            table.writerows({**row, "run_name": cells["run_name"]} for row in rows[1:])
     return path
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.table_columns import _derive
+from isolaw.readers.table_columns import _evaluate
 
 COLUMNS = {"a": np.array([1.0, 2.0, 4.0]), "b": np.array([3.0, 5.0, 7.0]), "text": np.array(["x", "y", "z"])}
 OPERATIONS = {
@@ -40,7 +40,7 @@ OPERATIONS = {
     ],
 )
 def test_values(expression: str, expected: list[float]) -> None:
-    np.testing.assert_allclose(_derive(expression, COLUMNS), expected)
+    np.testing.assert_allclose(_evaluate(expression, COLUMNS), expected)
 
 
 @st.composite
@@ -59,7 +59,7 @@ def trees(draw: st.DrawFn, depth: int = 4) -> tuple[str, np.ndarray | float]:
 @given(trees())
 def test_any_tree(tree: tuple[str, np.ndarray | float]) -> None:
     expression, expected = tree
-    np.testing.assert_array_equal(_derive(expression, COLUMNS), expected)
+    np.testing.assert_array_equal(_evaluate(expression, COLUMNS), expected)
 
 
 REFUSED = [
@@ -114,7 +114,7 @@ REFUSED = [
 @pytest.mark.parametrize("expression", REFUSED)
 def test_refused(expression: str) -> None:
     with pytest.raises(DataError, match="expected numbers, column names"):
-        _derive(expression, COLUMNS)
+        _evaluate(expression, COLUMNS)
 
 
 TRAP = "__import__('pathlib').Path('sprung').touch()"
@@ -152,7 +152,7 @@ def test_nothing_is_ever_evaluated(expression: str, tmp_path: Path, monkeypatch:
 
     column = pd.Series([Trap()] * 3, dtype=object)
     with pytest.raises(DataError):
-        _derive(expression, {**COLUMNS, "trap": column})
+        _evaluate(expression, {**COLUMNS, "trap": column})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,7 +164,7 @@ def test_the_trap_would_spring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("expression", ["9" * 900, "1e999", "a * " + "9" * 400, "a // 0", "a / (a - a)"])
 def test_huge_numbers_are_infinite_at_once(expression: str) -> None:
-    assert np.all(np.isinf(_derive(expression, COLUMNS)))
+    assert np.all(np.isinf(_evaluate(expression, COLUMNS)))
 
 
 @pytest.mark.parametrize(
@@ -175,16 +175,16 @@ def test_huge_numbers_are_infinite_at_once(expression: str) -> None:
 def test_long_and_deep(expression: str) -> None:
     """Either a value or one message: no recursion and no interpreter limit shows."""
     with contextlib.suppress(DataError):
-        assert np.shape(_derive(expression, COLUMNS)) == (3,)
+        assert np.shape(_evaluate(expression, COLUMNS)) == (3,)
 
 
 def test_an_unknown_column_has_a_nearest_one() -> None:
     with pytest.raises(DataError, match="no column 'prompts_sen'; did you mean 'prompts_seen'"):
-        _derive("prompts_sen * 2", {"prompts_seen": np.ones(2)})
+        _evaluate("prompts_sen * 2", {"prompts_seen": np.ones(2)})
     with pytest.raises(DataError, match="no column 'zzz'; columns: a, b, text"):
-        _derive("zzz", COLUMNS)
+        _evaluate("zzz", COLUMNS)
 
 
 def test_a_column_of_words() -> None:
     with pytest.raises(DataError, match="'text' is not numeric"):
-        _derive("a * text", COLUMNS)
+        _evaluate("a * text", COLUMNS)

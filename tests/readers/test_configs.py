@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.configs import beside, flatten, home, overrides, read, scalar
+from isolaw.readers.configs import find_config, flatten, overrides, read, run_directory, scalar
 
 # Flat keys
 
@@ -261,7 +261,7 @@ def put(path: Path, **config: Any) -> None:
 
 def test_the_most_particular_is_taken(tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl"
-    assert beside(log) == ({}, "")
+    assert find_config(log) == ({}, "")
     names = [
         "args.json",
         "config.json",
@@ -273,14 +273,14 @@ def test_the_most_particular_is_taken(tmp_path: Path) -> None:
     ]
     for i, name in enumerate(names):
         put(tmp_path / name, n=i)
-        assert beside(log) == ({"n": i}, name)
-    assert beside(tmp_path) == ({"n": 4}, ".hydra/config.yaml")  # a directory has no name's own
+        assert find_config(log) == ({"n": i}, name)
+    assert find_config(tmp_path) == ({"n": 4}, ".hydra/config.yaml")  # a directory has no name's own
 
 
 def test_hydras_overrides_where_its_configuration_is_gone(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra/overrides.yaml").write_text("- data.train_batch_size=512\n")
-    assert beside(tmp_path / "a.log") == ({"data.train_batch_size": 512}, ".hydra/overrides.yaml")
+    assert find_config(tmp_path / "a.log") == ({"data.train_batch_size": 512}, ".hydra/overrides.yaml")
 
 
 @pytest.mark.parametrize(
@@ -291,43 +291,43 @@ def test_one_further_up_from_a_folder_inside_a_run(tmp_path: Path, inside: str) 
     log = tmp_path / "run" / inside / "trainer_state.json"
     log.parent.mkdir(parents=True)
     up = "/".join([".."] * (inside.count("/") + 1))
-    assert beside(log) == ({"n": 8}, f"{up}/config.yaml")
-    assert home(log.parent) == tmp_path / "run"
+    assert find_config(log) == ({"n": 8}, f"{up}/config.yaml")
+    assert run_directory(log.parent) == tmp_path / "run"
 
 
 def test_a_run_is_called_as_the_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs/a/checkpoint-5").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert home("runs/a/checkpoint-5") == home("runs/a") == Path("runs/a")
+    assert run_directory("runs/a/checkpoint-5") == run_directory("runs/a") == Path("runs/a")
     monkeypatch.chdir(tmp_path / "runs/a")
-    assert home("checkpoint-5") == home(".") == tmp_path / "runs/a"  # "." is no name
+    assert run_directory("checkpoint-5") == run_directory(".") == tmp_path / "runs/a"  # "." is no name
 
 
 def test_not_from_the_folder_of_all_runs(tmp_path: Path) -> None:
     put(tmp_path / "config.yaml", n=8)
-    assert beside(tmp_path / "qwen_n16/run.jsonl") == ({}, "")
-    assert home(tmp_path / "qwen_n16") == tmp_path / "qwen_n16"
+    assert find_config(tmp_path / "qwen_n16/run.jsonl") == ({}, "")
+    assert run_directory(tmp_path / "qwen_n16") == tmp_path / "qwen_n16"
 
 
 def test_a_models_own_is_none(tmp_path: Path) -> None:
     put(tmp_path / "config.json", architectures=["Qwen2ForCausalLM"], hidden_size=896)
-    assert beside(tmp_path / "trainer_state.json") == ({}, "")
+    assert find_config(tmp_path / "trainer_state.json") == ({}, "")
     put(tmp_path / "args.json", num_generations=8)
-    assert beside(tmp_path / "trainer_state.json") == ({"num_generations": 8}, "args.json")
+    assert find_config(tmp_path / "trainer_state.json") == ({"num_generations": 8}, "args.json")
 
 
 def test_a_log_is_not_its_own_configuration(tmp_path: Path) -> None:
     put(tmp_path / "config.json", n=8)
-    assert beside(tmp_path / "config.json") == ({}, "")
+    assert find_config(tmp_path / "config.json") == ({}, "")
 
 
 def test_one_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: [")
-    config, source = beside(tmp_path / "run.log")
+    config, source = find_config(tmp_path / "run.log")
     assert config == {}
     assert source.startswith("config.yaml (cannot be read: not YAML")
     put(tmp_path / "config.json", n=8)
-    assert beside(tmp_path / "run.log") == ({"n": 8}, "config.json")
+    assert find_config(tmp_path / "run.log") == ({"n": 8}, "config.json")
 
 
 @pytest.mark.parametrize("name", ["config.yaml", ".hydra/config.yaml", "log.yaml"])
@@ -336,9 +336,9 @@ def test_a_link_next_to_a_log_stays_in_its_folder(tmp_path: Path, name: str) -> 
     run, inside = tmp_path / "run", tmp_path / "run" / "own"
     (run / ".hydra").mkdir(parents=True)
     (run / name).symlink_to(tmp_path / "secret.yaml")
-    config, source = beside(run / "log.jsonl")
+    config, source = find_config(run / "log.jsonl")
     assert (config, source) == ({}, f"{name} (not read: a link that leads out of the folder)")
     inside.write_text("n: 16\n")
     (run / name).unlink()
     (run / name).symlink_to(inside)
-    assert beside(run / "log.jsonl") == ({"n": 16}, name)
+    assert find_config(run / "log.jsonl") == ({"n": 16}, name)

@@ -23,9 +23,9 @@ import isolaw as library
 from isolaw.cli.common import shown
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
-from isolaw.readers.how_to_read import Assignment, HowToRead, _read_reading_file, applying
+from isolaw.readers.how_to_read import Assignment, HowToRead, _read_reading_file, settings_of
 from isolaw.readers.proposals import draft
-from isolaw.readers.resolve import only, option
+from isolaw.readers.resolve import glob_for, set_option
 from isolaw.readers.survey import survey
 
 Call = Callable[..., tuple[int, str, str]]
@@ -271,7 +271,7 @@ def test_a_glob_goes_before_none_and_the_later_before_the_earlier() -> None:
     how = HowToRead.of(set=["runs/a*:n=8", "n=16", "n=32", "*a:n=4", "seed=1"])
 
     def n(run: str, *sources: str) -> object:
-        return {name: one.value for name, one in applying([how], run, sources).items()}
+        return {name: one.value for name, one in settings_of([how], run, sources).items()}
 
     assert n("runs/a") == {"rollouts_per_problem": 4, "seed": 1}
     assert n("runs/ab") == {"rollouts_per_problem": 8, "seed": 1}
@@ -286,7 +286,7 @@ def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
 
 @pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])
 def test_what_is_suggested_is_accepted_and_is_for_that_run_alone(run: str) -> None:
-    flag, text = shlex.split(shown(option(only(run), "seed", 1)))
+    flag, text = shlex.split(shown(set_option(glob_for(run), "seed", 1)))
     assert flag == "--set"
     (setting,) = HowToRead.of(set=[text]).rules
     assert isinstance(setting, Assignment)
@@ -447,13 +447,14 @@ def test_a_file_that_is_a_link_out_of_its_folder_is_not_read(tmp_path: Path, nam
 @pytest.mark.parametrize("run", ["runs/a", "a:n=8", "[x] *?", 'it\'s "b"', ""])
 def test_what_python_is_told_are_keywords_of_read(run: str) -> None:
     how = HowToRead.of(
-        set=[f"{only(run)}:n=8" if run else "n=8", "B_p=32"], columns={"C": "steps*8", "seed": "trial no."},
+        set=[f"{glob_for(run)}:n=8" if run else "n=8", "B_p=32"],
+        columns={"C": "steps*8", "seed": "trial no."},
         only=["*n8*", "!*debug*"], name_pattern="s{seed}-*", group_by="file", metric="val acc",
     )  # fmt: skip
-    keywords = eval(f"dict({how.spelled})")
+    keywords = eval(f"dict({how.spelling})")
     assert keywords.keys() <= inspect.signature(library.read).parameters.keys()
-    assert HowToRead.of(**keywords).tables() == how.tables()
-    one = eval(f"dict({option(only(run) if run else '', 'seed', 1)})")
+    assert HowToRead.of(**keywords).toml_tables() == how.toml_tables()
+    one = eval(f"dict({set_option(glob_for(run) if run else '', 'seed', 1)})")
     assert [
         (rule.name, rule.value, rule.matches(run or "any", [])) for rule in HowToRead.of(**one).rules
     ] == [("seed", 1, True)]

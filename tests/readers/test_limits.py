@@ -22,7 +22,7 @@ import pytest
 from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
-from isolaw.readers.containers.notebook import tables
+from isolaw.readers.containers.notebook import html_tables
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
@@ -327,8 +327,8 @@ class TestTables:
     def test_html_takes_linear_time(self, unit: str) -> None:
         began = time.process_time()
         text = "<table><tr><th>step<th>reward<tr><td>1<td>0.5</table>"
-        assert tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
-        tables("<table><tr><td>" + unit * 200_000)
+        assert html_tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
+        html_tables("<table><tr><td>" + unit * 200_000)
         assert time.process_time() - began < SECONDS / 3
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import InputError
-from isolaw.readers.how_to_read import HowToRead, applying
-from isolaw.readers.name_patterns import NamePattern, offer, words_that_differ
+from isolaw.readers.how_to_read import HowToRead, settings_of
+from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
 from isolaw.readers.names import WHOLE, settable
 
 RUNS = ["GRPO-s21-p8-n128-m32-ga4", "GRPO-s22-p8-n32-m32-ga4", "GRPO-s21-p8-n8-m32-ga4"]
@@ -53,17 +53,17 @@ def test_zero_rollouts_are_refused_as_in_any_setting() -> None:
 
 def test_a_setting_with_a_glob_is_stronger_and_one_without_weaker() -> None:
     ways = [HowToRead.of(set=["*-n8*:n=9", "n=7", "seed=3"], name_pattern="*-n{n}-*")]
-    assert applying(ways, RUNS[0], [])["rollouts_per_problem"].value == 128
-    assert applying(ways, RUNS[2], [])["rollouts_per_problem"].value == 9
-    assert applying(ways, "x", [])["rollouts_per_problem"].value == 7
-    assert applying(ways, RUNS[0], [])["seed"].value == 3
+    assert settings_of(ways, RUNS[0], [])["rollouts_per_problem"].value == 128
+    assert settings_of(ways, RUNS[2], [])["rollouts_per_problem"].value == 9
+    assert settings_of(ways, "x", [])["rollouts_per_problem"].value == 7
+    assert settings_of(ways, RUNS[0], [])["seed"].value == 3
 
 
 def test_what_is_offered_reads_the_names() -> None:
-    pattern, given = offer(RUNS, ["n", "B_p", "seed", "logging_steps"])
+    pattern, given = suggest(RUNS, ["n", "B_p", "seed", "logging_steps"])
     assert (pattern, given) == ("*-s{seed}-p{B_p}-n{n}*", ["n", "B_p", "seed"])
     assert [values(pattern, run)["rollouts_per_problem"] for run in RUNS] == [128, 32, 8]
-    assert offer(["a-seed42", "a-seed43"], ["seed"]) == ("*-seed{seed}*", ["seed"])
+    assert suggest(["a-seed42", "a-seed43"], ["seed"]) == ("*-seed{seed}*", ["seed"])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_offered_reads_the_names() -> None:
     ],
 )
 def test_nothing_is_offered_that_is_not_clear(runs: list[str], needs: list[str]) -> None:
-    assert offer(runs, needs) == ("", [])
+    assert suggest(runs, needs) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_pattern_has_a_limit() -> None:
 def test_an_offer_takes_no_time_that_grows_with_names(unit: str) -> None:
     began = time.process_time()
     names = [unit * 2_000 + end for end in ("n8", "n16", "n32")]
-    offer(names, ["n", "B_p", "seed"])
+    suggest(names, ["n", "B_p", "seed"])
     words_that_differ(names)
     assert time.process_time() - began < 2
 

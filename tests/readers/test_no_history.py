@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isolaw.readers.sources import _reason
+from isolaw.readers.sources import _no_history_reason
 
 # wandb/latest-run/files/output.log of github.com/jianghoucheng/Agent_On_Policy_Distillation, in full.
 BEGAN = """\
@@ -30,4 +30,4 @@ Training Progress:   0%|          | 0/59723 [00:00<?, ?it/s]
     ],
 )
 def test_why_there_is_no_history(name: str, text: str, found: tuple[str, str] | None) -> None:
-    assert _reason(Path(name), text.encode()) == found
+    assert _no_history_reason(Path(name), text.encode()) == found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.how_to_read import HowToRead, applying
+from isolaw.readers.how_to_read import HowToRead, settings_of
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
 
@@ -17,7 +17,7 @@ from isolaw.readers.resolve import Resolved, resolve
 def run(toy_framework: Framework) -> Any:
     def call(*configs: dict[str, Any], settings: tuple[str, ...] = ()) -> Resolved:
         parts = [RawLog(f"f{i}", "toy", "r", dict(config), "toy.yaml") for i, config in enumerate(configs)]
-        return resolve(parts, toy_framework, applying([HowToRead.of(set=settings)], "r", ["f"]))
+        return resolve(parts, toy_framework, settings_of([HowToRead.of(set=settings)], "r", ["f"]))
 
     return call
 
@@ -170,7 +170,7 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
     framework = Framework("Toy", lambda _key: None, more_facts=lambda _c, _f: {"problems_per_batch": hint})
     (problem,) = resolve([RawLog("f", "toy", "r")], framework, {}).problems
     assert problem == "n and B_p unknown (B_p = train_batch_size (6) · devices / n)"
-    settings = applying([HowToRead.of(set=["n=6", "B_p=16"])], "r", [])
+    settings = settings_of([HowToRead.of(set=["n=6", "B_p=16"])], "r", [])
     assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []
 
 
@@ -178,7 +178,7 @@ def test_a_name_adds_what_the_log_lacks_and_may_not_contradict_it(toy_framework:
     def named(**config: int) -> Resolved:
         ways = [HowToRead.of(name_pattern="n{n}-p{B_p}-s{seed}")]
         part = RawLog("f", "toy", "r", {f"toy.{key}": value for key, value in config.items()}, "toy.yaml")
-        return resolve([part], toy_framework, applying(ways, "n8-p32-s3", ["f"]))
+        return resolve([part], toy_framework, settings_of(ways, "n8-p32-s3", ["f"]))
 
     assert values(named()) == (32, 8, 256)
     assert named().facts["seed"].value == 3
@@ -199,7 +199,7 @@ def counting(toy_framework: Framework) -> Any:
         for step, count in enumerate(counts):
             part.add({"toy/episodes": count}, step)
         framework = replace(toy_framework, counts=("toy/episodes",))
-        return resolve([part], framework, applying([HowToRead.of(set=settings)], "r", ["f"]))
+        return resolve([part], framework, settings_of([HowToRead.of(set=settings)], "r", ["f"]))
 
     return call
 

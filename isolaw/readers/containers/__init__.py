@@ -53,5 +53,5 @@ def get(name: str) -> Container:
 
 def candidates(name: str = "auto") -> Iterator[Container]:
     """Yield the containers to try, in order: all containers, or the one called ``name``."""
-    for one in CONTAINERS if name == "auto" else [name]:
-        yield get(one)
+    for container_name in CONTAINERS if name == "auto" else [name]:
+        yield get(container_name)

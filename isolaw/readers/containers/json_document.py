@@ -28,7 +28,7 @@ from typing import Any
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
-from isolaw.readers.containers.jsonlines import GENERIC, add, flat
+from isolaw.readers.containers.jsonlines import GENERIC, add_record, flat_metrics
 from isolaw.readers.literals import loads, parse_json, scalar
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, is_step
@@ -36,24 +36,24 @@ from isolaw.readers.raw_log import Container, RawLog, finite, number
 
 _LARGEST = 50 * limits.MB
 _DEEPEST = 4  # levels above the list of records
-_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
+_KEY_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
-_COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
+_COLUMN_START = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
 _MOST_TRIED = 20  # objects to check when recognising a document
-_FEWEST = 2  # records, or values of a column
-_BETWEEN = re.compile(r"[\s,\0]*")
+_MIN_RECORDS = 2  # records, or values of a column
+_SEPARATORS = re.compile(r"[\s,\0]*")
 
 
 def _is_document(_path: Path, head: bytes) -> bool:
     """Return whether a file is JSON with a framework's metrics, as records or as columns."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start[:1] not in (b"{", b"["):
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] not in (b"{", b"["):
         return False
-    objects = (parse_json(match[0]) for match in islice(_INNERMOST.finditer(start), _MOST_TRIED))
+    objects = (parse_json(match[0]) for match in islice(_INNERMOST.finditer(text), _MOST_TRIED))
     records = [record for record in objects if type(record) is dict]
     keys = {key for record in records for key, value in record.items() if number(value) is not None}
-    columns = {match[1].decode("utf-8", "replace") for match in _COLUMN.finditer(start)}
-    return (len(records) >= _FEWEST and _known(keys)) or _known(columns)
+    columns = {match[1].decode("utf-8", "replace") for match in _COLUMN_START.finditer(text)}
+    return (len(records) >= _MIN_RECORDS and _names_metrics(keys)) or _names_metrics(columns)
 
 
 def _read(path: Path) -> Iterator[RawLog]:
@@ -74,85 +74,86 @@ def _read(path: Path) -> Iterator[RawLog]:
     records: Iterable[dict[str, Any]]
     if document is None:
         text = content.decode("utf-8-sig", "replace").lstrip("[ \t\r\n\0")
-        records = (record for record, _ in _in_sequence(text, log))
+        records = (record for record, _ in _iterate_records(text, log))
     else:
-        known = [
-            one
-            for one in lists(document)
-            if _known({key for record in one[0][:_MOST_TRIED] for key in flat(record)})
+        known_lists = [
+            (records, values)
+            for records, values in record_lists(document)
+            if _names_metrics({key for record in records[:_MOST_TRIED] for key in flat_metrics(record)})
         ]
-        records, config = max(known, key=lambda one: len(one[0]), default=([], {}))
-    began = math.nan
+        records, config = max(known_lists, key=lambda pair: len(pair[0]), default=([], {}))
+    start_time = math.nan
     for record in records:
-        began = add(log, record, began, escaped=True)
+        start_time = add_record(log, record, start_time, has_escapes=True)
     if not log.step:
         raise NoHistory(f"{path}: found no list of records; expected [{{'step': 1, 'reward': 0.5}}, …]")
-    beside, source = configs.beside(path)
+    file_config, source = configs.find_config(path)
     with limits.errors_in(path):
-        log.config = beside | configs.flatten(config)
+        log.config = file_config | configs.flatten(config)
     log.config_source = path.name if config else source
     yield log
 
 
-def _in_sequence(text: str, log: RawLog, at: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the objects of a sequence or of a list, which can be truncated, each with the place of its end.
+def _iterate_records(text: str, log: RawLog, end: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the objects of a sequence or of a list, which can be truncated, each with the index of its end.
 
     They are read one by one, so that a long history is never in memory as a tree of objects.
     """
     decoder = json.JSONDecoder()
-    while (match := _BETWEEN.match(text, at)) and (at := match.end()) < len(text) and text[at] != "]":
+    while (match := _SEPARATORS.match(text, end)) and (end := match.end()) < len(text) and text[end] != "]":
         try:
-            record, at = decoder.raw_decode(text, at)
+            record, end = decoder.raw_decode(text, end)
         except (ValueError, RecursionError):
             log.dropped["incomplete end of the file"] += 1
             return
         if isinstance(record, dict):
-            yield record, at
+            yield record, end
         else:
-            log.damaged("records that are not objects")
+            log.count_damaged("records that are not objects")
 
 
-_Found = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
+_Records = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain values next to them
 
 
-def lists(document: Any, beside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[_Found]:
+def record_lists(document: Any, outside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[_Records]:
     """Yield the lists of records in a document, each with the values next to it and above it.
 
     Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys
     above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
     """
-    beside = beside or {}
+    outside = outside or {}
     if isinstance(document, list):
         records = [record for record in document if isinstance(record, dict)]
-        if len(records) >= _FEWEST:
-            yield records, beside
+        if len(records) >= _MIN_RECORDS:
+            yield records, outside
     elif isinstance(document, dict) and depth <= _DEEPEST:
-        columns = {key: v for key, v in document.items() if isinstance(v, list) and len(v) >= _FEWEST}
-        values = {key: v for key, v in document.items() if not isinstance(v, dict | list)}
+        lists = {key: value for key, value in document.items() if isinstance(value, list)}
+        own_values = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
         for name in CONFIGURATIONS:
-            values |= configs.flatten(below) if isinstance(below := document.get(name), dict) else {}
-        columns = {key: v for key, v in columns.items() if not any(isinstance(x, dict | list) for x in v)}
-        alike = len(columns) > 1 and len({len(column) for column in columns.values()}) == 1
-        if alike and (any(map(is_step, columns)) or _known({*columns})):
+            own_values |= configs.flatten(section) if isinstance(section := document.get(name), dict) else {}
+        is_plain = {key: not any(isinstance(item, dict | list) for item in lists[key]) for key in lists}
+        columns = {key: lists[key] for key in lists if is_plain[key] and len(lists[key]) >= _MIN_RECORDS}
+        same_length = len(columns) > 1 and len({len(column) for column in columns.values()}) == 1
+        if same_length and (any(map(is_step, columns)) or _names_metrics({*columns})):
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-            yield rows, beside | values
-        nested = {key: below for key, below in document.items() if isinstance(below, dict | list)}
-        nested = {key: v for key, v in nested.items() if key not in CONFIGURATIONS and key not in columns}
-        for name, below in nested.items():
-            above = _above(name, beside) if len(nested) > 1 else {}
-            yield from lists(below, beside | values | above, depth + 1)
+            yield rows, outside | own_values
+        nested = {key: value for key, value in document.items() if isinstance(value, dict | list)}
+        nested = {key: nested[key] for key in nested if key not in CONFIGURATIONS and key not in columns}
+        for name, value in nested.items():
+            key_values = _values_of_key(name, outside) if len(nested) > 1 else {}
+            yield from record_lists(value, outside | own_values | key_values, depth + 1)
 
 
-def _above(name: str, beside: dict[str, Any]) -> dict[str, Any]:
+def _values_of_key(name: str, outside: dict[str, Any]) -> dict[str, Any]:
     """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
     if phase := eval_set_of(name):
         return {"phase": phase}
-    if setting := _SETTING.fullmatch(name):
+    if setting := _KEY_SETTING.fullmatch(name):
         return {setting[1]: scalar(setting[2])}
-    return {"run": f"{beside['run']}/{name}" if "run" in beside else name}
+    return {"run": f"{outside['run']}/{name}" if "run" in outside else name}
 
 
-def _known(keys: set[str]) -> bool:
+def _names_metrics(keys: set[str]) -> bool:
     return bool(keys) and frameworks.find(keys, {}) is not None
 
 
@@ -162,8 +163,8 @@ CONTAINER = Container("json", _read, file=_is_document)
 # The state of a Trainer
 
 _LARGEST_STATE = 100 * limits.MB  # of a history with a million values; what follows is an incomplete end
-_HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
-_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_HISTORY_START = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
+_CHECKPOINT_FOLDER = re.compile(r"checkpoint-\d+")
 # Keys of the state that belong to the configuration.
 _SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs", "eval_steps", "save_steps")
 _PICKLE = "training_args.bin"
@@ -181,24 +182,24 @@ def _read_state(path: Path) -> Iterator[RawLog]:
     Raises `DataError` if the file cannot be read or has no history.
     """
     folder = path.parent
-    if _CHECKPOINT.fullmatch(folder.absolute().name):
+    if _CHECKPOINT_FOLDER.fullmatch(folder.absolute().name):
         folder = folder.parent
     log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
         content = file.read(min(_LARGEST_STATE, path.stat().st_size))
     text = content.decode("utf-8-sig", "replace").rstrip("\0")  # as a crash leaves them
-    match = _HISTORY.search(text)
+    match = _HISTORY_START.search(text)
     if match is None:
         raise DataError(f"{path}: not a trainer's state: it has no list 'log_history'")
-    end = match.end()
-    for record, end in _in_sequence(text, log, match.end()):  # noqa: B007
+    history_end = match.end()
+    for record, history_end in _iterate_records(text, log, match.end()):  # noqa: B007
         log.add(record, finite(record.pop("step", None)))
     if not log.step:
         raise NoHistory(
             f"{path}: log_history has no record, since nothing was logged before the file was written"
         )
-    state = _around(text[: match.end()], text[end : end + limits.MB])
-    config, source = configs.beside(path)
+    state = _state_without_history(text[: match.end()], text[history_end : history_end + limits.MB])
+    config, source = configs.find_config(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
     if not config and (path.parent / _PICKLE).is_file():
@@ -206,11 +207,11 @@ def _read_state(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-def _around(begin: str, end: str) -> dict[str, Any]:
+def _state_without_history(before: str, after: str) -> dict[str, Any]:
     """Return the state without its history; for a truncated file, only the part before the history."""
-    for tail in (end, "]}"):
+    for ending in (after, "]}"):
         try:
-            state = loads(begin + tail)
+            state = loads(before + ending)
         except (ValueError, RecursionError):
             continue
         return state if isinstance(state, dict) else {}

@@ -45,20 +45,20 @@ def _read(path: Path) -> Iterator[RawLog]:
     if not _is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
     with limits.os_errors(path):
-        lines = (line.partition(":") for line in _text(path, "meta.yaml").splitlines())
-        meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
-        if meta.get("lifecycle_stage") == "deleted":
+        lines = (line.partition(":") for line in _read_text(path, "meta.yaml").splitlines())
+        metadata = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
+        if metadata.get("lifecycle_stage") == "deleted":
             return
-        name = _text(path, "tags/mlflow.runName").strip() or meta.get("run_name", "")
+        name = _read_text(path, "tags/mlflow.runName").strip() or metadata.get("run_name", "")
         log = RawLog(str(path), "mlflow", f"{name} ({path.name[:8]})" if name else path.name)
         params = path / "params"
-        texts = {
-            ".".join(param.relative_to(params).parts): _text(params, param.relative_to(params))
+        param_texts = {
+            ".".join(param.relative_to(params).parts): _read_text(params, param.relative_to(params))
             for param in _files(params)
         }
         with limits.errors_in(params):
-            log.config = flatten({key: scalar(text) for key, text in texts.items()})
-        log.config_source = "params" if texts else ""
+            log.config = flatten({key: scalar(text) for key, text in param_texts.items()})
+        log.config_source = "params" if param_texts else ""
         _add_points(path / "metrics", log)
         if len(log.step) > 1 and not any(log.step):  # MLflow's step for values logged without a step
             log.step = array("d", [math.nan]) * len(log.step)
@@ -67,7 +67,7 @@ def _read(path: Path) -> Iterator[RawLog]:
 
 def _add_points(folder: Path, log: RawLog) -> None:
     """Add a record for each step, and another if a key repeats a step, as a resumed run does."""
-    names, rows = list[str](), array("d")  # key, step, value and seconds of each value
+    names, points_ = list[str](), array("d")  # key, step, value and seconds of each value
     files = _files(folder)
     size = sum(path.stat().st_size for path in files)
     if size > _LARGEST:
@@ -80,22 +80,22 @@ def _add_points(folder: Path, log: RawLog) -> None:
         with limits.opened(path) as file:
             while line := file.readline(_LONGEST_LINE):
                 if not line.endswith(b"\n"):
-                    log.damaged("torn metric lines")
+                    log.count_damaged("torn metric lines")
                     continue
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
                     case [float(time), float(value), float(step)] if math.isfinite(time + step):
-                        rows.extend((len(names) - 1, step, value, time / 1000))
+                        points_.extend((len(names) - 1, step, value, time / 1000))
                     case [_, *_]:
-                        log.damaged("metric lines that are not 'time value step'")
-    points = pd.DataFrame(np.reshape(rows, (-1, 4)), columns=["key", "step", "value", "seconds"])
+                        log.count_damaged("metric lines that are not 'time value step'")
+    points = pd.DataFrame(np.reshape(points_, (-1, 4)), columns=["key", "step", "value", "seconds"])
     points["repeat"] = points.groupby(["key", "step"]).cumcount()
     points = points.sort_values(["repeat", "step"], kind="stable")
-    began = points.drop_duplicates(["repeat", "step"])["seconds"].min()
+    start_time = points.drop_duplicates(["repeat", "step"])["seconds"].min()
     columns = ["repeat", "step", "seconds", "key", "value"]
     for (_, step), record in groupby(points[columns].itertuples(index=False, name=None), lambda row: row[:2]):
         values = list(record)
-        log.add({names[int(key)]: value for *_, key, value in values}, step, values[0][2] - began)
+        log.add({names[int(key)]: value for *_, key, value in values}, step, values[0][2] - start_time)
     log.in_order = False
 
 
@@ -112,7 +112,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def _text(folder: Path, name: str | Path) -> str:
+def _read_text(folder: Path, name: str | Path) -> str:
     """Return the content of a small text file in a folder, or "" if there is none."""
     path = folder / name
     return "" if leads_out(path, folder) else limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")

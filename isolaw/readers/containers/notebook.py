@@ -31,11 +31,11 @@ _TAG = re.compile(
     r"""<!--|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?:(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+|[^<>]*+)>|<[!?][^<>]*+>"""
 )
 _COMMENT_END = re.compile("-->")
-_HIDDEN = {name: re.compile(f"</{name}[^<>]*+>", re.IGNORECASE) for name in ("script", "style")}
+_END_OF_HIDDEN = {name: re.compile(f"</{name}[^<>]*+>", re.IGNORECASE) for name in ("script", "style")}
 _LARGEST = 50 * limits.MB
-_TEXTS = ("verl-console", "step-console", "stdout-dicts")  # that a cell can print
-_NAMES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
-_CONFIG = re.compile(r"\w{0,40}(?:GRPO|RLOO|GSPO|DAPO|PPO)\w{0,40}(?:Config|Arguments)")
+_CONSOLES = ("verl-console", "step-console", "stdout-dicts")  # that a cell can print
+_KEY_OF_COLUMN = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
+_CONFIG_CLASS = re.compile(r"\w{0,40}(?:GRPO|RLOO|GSPO|DAPO|PPO)\w{0,40}(?:Config|Arguments)")
 _MOST_CODE = 200_000  # characters per cell
 
 
@@ -67,7 +67,7 @@ def _read(path: Path) -> Iterator[RawLog]:
         raise NoHistory(
             f"{path}: no cell output has metrics; expected a table with Step, or lines of a console"
         )
-    with _as_file(notebook.text) as text:
+    with _temporary_file(notebook.text) as text:
         for log in container.read(text):
             name = log.run.replace(str(text), str(path))
             config = notebook.config | log.config
@@ -86,30 +86,29 @@ class _Notebook:
             document = orjson.loads(content)
         except ValueError:
             document = None
-        if not holds_cells(document):
+        if not is_notebook(document):
             raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
         self.text = printed_text(document)
-        in_html = (table for html in shown(document) for table in tables(html))
-        named = map(_named, in_html)
-        self.tables = [
-            table for table in named if "Step" in table[0] and frameworks.find(table[0], {}) is not None
-        ]
-        printed = PrintedArguments()
+        self.tables = []
+        for header, rows in (table for html in html_outputs(document) for table in html_tables(html)):
+            keys = [_KEY_OF_COLUMN.get(name, name.replace(" / ", "/")) for name in header]
+            if "Step" in keys and frameworks.find(keys, {}):
+                self.tables.append((keys, rows))
+        arguments = PrintedArguments()
         for line in self.text.splitlines():
-            printed.add(clean(line.encode("utf-8", "replace")))
-        self.config = _arguments(_code(document)) | printed.config
+            arguments.add(clean(line.encode("utf-8", "replace")))
+        self.config = _trainer_arguments(_code_cells(document)) | arguments.config
 
     def console(self) -> Container | None:
         """Return the container that can read the printed text, or None."""
-        with _as_file(self.text) as path:
+        with _temporary_file(self.text) as path:
             head = limits.start(path, 65_536)
-            return next(
-                (container for container in map(containers.get, _TEXTS) if container.file(path, head)), None
-            )
+            consoles = map(containers.get, _CONSOLES)
+            return next((console for console in consoles if console.file(path, head)), None)
 
 
 @contextmanager
-def _as_file(text: str) -> Iterator[Path]:
+def _temporary_file(text: str) -> Iterator[Path]:
     """Yield the path of a temporary file with this text, since consoles are read from files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "printed"
@@ -117,12 +116,7 @@ def _as_file(text: str) -> Iterator[Path]:
         yield path
 
 
-def _named(table: HtmlTable) -> HtmlTable:
-    header, rows = table
-    return [_NAMES.get(name, name.replace(" / ", "/")) for name in header], rows
-
-
-def _arguments(code: list[str]) -> dict[str, Any]:
+def _trainer_arguments(code: list[str]) -> dict[str, Any]:
     """Return the keyword arguments of trainer configurations: literals, and names with one literal value.
 
     A keyword with several values is left out, since it is unknown which call belongs to the last training
@@ -130,29 +124,30 @@ def _arguments(code: list[str]) -> dict[str, Any]:
     """
     arguments: dict[str, list[Any]] = {}
     names: dict[str, list[Any]] = {}
-    for node in (node for cell in code for node in ast.walk(_tree(cell))):
+    for node in (node for cell in code for node in ast.walk(_parse_cell(cell))):
         if isinstance(node, ast.Assign):
             constant = node.value.value if isinstance(node.value, ast.Constant) else None
             for target in node.targets:
                 names.setdefault(getattr(target, "id", ""), []).append(constant)
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            for keyword in node.keywords if _CONFIG.fullmatch(called) else ():
+            callee = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for keyword in node.keywords if _CONFIG_CLASS.fullmatch(callee) else ():
                 arguments.setdefault(keyword.arg or "", []).append(keyword.value)
     config = {
-        key: values[0].value if isinstance(values[0], ast.Constant) else _only(names.get(values[0].id, []))
-        for key, values in arguments.items()
-        if len({ast.dump(value) for value in values}) == 1 and isinstance(values[0], ast.Constant | ast.Name)
+        key: node.value if isinstance(node, ast.Constant) else _only_value(names.get(node.id, []))
+        for key, [node, *others] in arguments.items()
+        if all(ast.dump(other) == ast.dump(node) for other in others)
+        and isinstance(node, ast.Constant | ast.Name)
     }
     return {key: value for key, value in config.items() if value is not None}
 
 
-def _only(values: list[Any]) -> Any:
+def _only_value(values: list[Any]) -> Any:
     """Return the value of a name that never had another value, else None."""
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
-def _tree(cell: str) -> ast.AST:
+def _parse_cell(cell: str) -> ast.AST:
     """Parse a cell without its shell lines; return an empty module if it is not Python."""
     lines = ("pass" if line[:1] in ("%", "!") else line for line in cell[:_MOST_CODE].split("\n"))
     try:
@@ -164,37 +159,37 @@ def _tree(cell: str) -> ast.AST:
 # Tables and texts
 
 
-def tables(text: str) -> list[HtmlTable]:
+def html_tables(text: str) -> list[HtmlTable]:
     """Return the tables in an HTML text that have a header and rows of its length; nothing is executed.
 
-    >>> tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")
+    >>> html_tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")
     [(['Step', 'reward'], [['1', '0.5']])]
     """
-    out = []
-    for rows in _rows_of_tables(text):
-        header, *below = rows or [[]]
+    tables = []
+    for rows in _parse_tables(text):
+        header, *body_rows = rows or [[]]
         names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index is unnamed
-        body = [row[-len(names) :] for row in below if len(row) >= len(names) > 1]
+        body = [row[-len(names) :] for row in body_rows if len(row) >= len(names) > 1]
         if body and len(set(names)) == len(names):
-            out.append((names, body))
-    return out
+            tables.append((names, body))
+    return tables
 
 
-def _rows_of_tables(text: str) -> list[list[list[str]]]:
+def _parse_tables(text: str) -> list[list[list[str]]]:
     """Return the cells of each row of each table, in linear time, also if nothing is closed."""
     tables: list[list[list[list[str]]]] = []  # table, row, cell, pieces of its text
-    cells = at = 0
+    cells = position = 0
     cell: list[str] | None = None  # the one that is open
-    while tag := _TAG.search(text, at):
+    while tag := _TAG.search(text, position):
         if cell is not None:
-            cell.append(_plain(text[at : tag.start()]))
-        at = tag.end()
+            cell.append(_unescape(text[position : tag.start()]))
+        position = tag.end()
         name = (tag["name"] or "").lower()
-        if tag[0] == "<!--" or (name in _HIDDEN and not tag["end"]):
-            closing = _HIDDEN.get(name, _COMMENT_END).search(text, at)
-            if closing is None:
+        if tag[0] == "<!--" or (name in _END_OF_HIDDEN and not tag["end"]):
+            end_tag = _END_OF_HIDDEN.get(name, _COMMENT_END).search(text, position)
+            if end_tag is None:
                 break
-            at = closing.end()
+            position = end_tag.end()
         elif name in ("table", "tr", "td", "th"):
             cell = None
             if tag["end"]:
@@ -209,18 +204,18 @@ def _rows_of_tables(text: str) -> list[list[list[str]]]:
                 cells += 1
     else:
         if cell is not None:
-            cell.append(_plain(text[at:]))
+            cell.append(_unescape(text[position:]))
     return [[["".join(pieces) for pieces in row] for row in rows] for rows in tables]
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     try:
         return unescape(text).strip()
     except ValueError:  # the number of a character with thousands of digits
         return text.strip()
 
 
-_PIPES = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*\|?)?[ \t]*")
+_DASHES = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*\|?)?[ \t]*")
 _MARKUP = re.compile(r"[*`_]{1,3}(.*?)[*`_]{1,3}")
 
 
@@ -231,17 +226,17 @@ def pipe_tables(text: str) -> list[HtmlTable]:
     [(['Step', 'reward'], [['1', '0.5']])]
     """
     lines = text.splitlines()
-    out = []
-    for at in (at for at, line in enumerate(lines) if at and "|" in line and _PIPES.fullmatch(line)):
-        names = _cells(lines[at - 1])
+    tables = []
+    for i in (i for i, line in enumerate(lines) if i and "|" in line and _DASHES.fullmatch(line)):
+        names = _cells(lines[i - 1])
         rows = []
-        for line in lines[at + 1 :]:
+        for line in lines[i + 1 :]:
             if len(cells := _cells(line)) != len(names):
                 break
             rows.append(cells)
         if rows and len(set(names)) == len(names) > 1:
-            out.append((names, rows))
-    return out
+            tables.append((names, rows))
+    return tables
 
 
 def _cells(line: str) -> list[str]:
@@ -249,12 +244,12 @@ def _cells(line: str) -> list[str]:
     return [match[1] if (match := _MARKUP.fullmatch(cell)) else cell for cell in cells]
 
 
-def holds_cells(document: Any) -> bool:
+def is_notebook(document: Any) -> bool:
     """Return whether a JSON document is a notebook."""
     return isinstance(document, dict) and isinstance(document.get("cells"), list) and "nbformat" in document
 
 
-def _code(document: dict[str, Any]) -> list[str]:
+def _code_cells(document: dict[str, Any]) -> list[str]:
     """Return the source of each code cell."""
     cells = (cell for cell in document["cells"] if isinstance(cell, dict))
     return [_joined(cell.get("source")) for cell in cells if cell.get("cell_type") == "code"]
@@ -267,7 +262,7 @@ def printed_text(document: dict[str, Any]) -> str:
     )
 
 
-def shown(document: dict[str, Any]) -> list[str]:
+def html_outputs(document: dict[str, Any]) -> list[str]:
     """Return the HTML in the outputs of the cells."""
     texts = (
         output["data"].get("text/html")
@@ -285,7 +280,7 @@ def _outputs(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _joined(text: Any) -> str:
     if isinstance(text, list):
-        return "".join(part for part in text if isinstance(part, str))
+        return "".join(piece for piece in text if isinstance(piece, str))
     return text if isinstance(text, str) else ""
 
 

@@ -22,6 +22,7 @@ import ast
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,36 +31,36 @@ from isolaw.readers.configs import flatten, overrides
 from isolaw.readers.literals import literal, loads, parse_yaml
 from isolaw.readers.raw_log import RawLog
 
-_FEWEST = 8  # keys; model output can contain small dictionaries, but a configuration is large
-_LARGEST = 250_000  # characters; veRL's configuration has 25,000
-_MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first of them
-_FOREIGN = 10_000  # lines of other output inside a dictionary, such as the states of a progress bar
+_MIN_KEYS = 8  # keys; model output can contain small dictionaries, but a configuration is large
+_LONGEST_CONFIG = 250_000  # characters; veRL's configuration has 25,000
+_MOST_ATTEMPTS = 10_000  # dictionaries and commands; a configuration is among the first of them
+_MOST_BETWEEN = 10_000  # lines of other output inside a dictionary, such as the states of a progress bar
 # As printed by a shell, or as a Python list: ['python3', '-m', 'verl.trainer.main_ppo', 'a.b=1'].
 _COMMAND = re.compile(
     r"""\bpython[\d.]*['",\s]+(?:-\w+['",\s]+)*-m['",\s]+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*['"]?([,\s])"""
 )
-_FAILED = "Error executing job with overrides: ["
-_LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
+_HYDRA_FAILURE = "Error executing job with overrides: ["
+_QUOTED_OVERRIDE = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 # What a line of a dictionary consists of, up to a place where the line can end.
-_PRINTED = re.compile(
+_DICT_CONTENT = re.compile(
     r"""(?:\s|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|-?[\d.]++(?:e[-+]?\d++)?|None|True|False|nan|inf"""
     r"""|null|true|false|NaN|Infinity|[\[\](){},:])++"""
 )
-_DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
+_DICT_LINE = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines except the first
 # pprint writes a token at a time, and each can arrive as a line of its own, without indentation.
 _TOKEN = re.compile(r"""[{}\[\]()'",:\d-]|None|True|False""")
-_FIRST = re.compile(r"\{'(?:actor_rollout_ref|algorithm)'")
-_YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
-_FOREIGN_TO_ARGUMENTS = 50  # lines of other output, or of a value that spans several lines
-_CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
-_EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")
+_VERL_DICT = re.compile(r"\{'(?:actor_rollout_ref|algorithm)'")
+_YAML_LINE = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
+_MOST_AMONG_ARGUMENTS = 50  # lines of other output, or of a value that spans several lines
+_CLASS_CALL = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
+_KEYWORD = re.compile(r"(\w{1,60})=(.{0,500}),$")
 _TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
-_DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
+_DOTTED_ARGUMENT = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
 _MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
 # The banners of the Trainer and of Unsloth.
-_SIZES = {
+_KEY_OF_SIZE = {
     "batch size per device": "per_device_train_batch_size",
     "gradient accumulation steps": "gradient_accumulation_steps",
     "data parallel gpus": "world_size",
@@ -68,8 +69,8 @@ _SIZES = {
     "total steps": "total_steps",
     "total optimization steps": "total_steps",
 }
-_SIZE = re.compile(rf"\b({'|'.join(_SIZES)})(?: \([^()]{{1,60}}\))? = (\d[\d,]{{0,15}})", re.I)
-_TRAINER = "per_device_train_batch_size"  # a model's arguments do not contain this key
+_PRINTED_SIZE = re.compile(rf"\b({'|'.join(_KEY_OF_SIZE)})(?: \([^()]{{1,60}}\))? = (\d[\d,]{{0,15}})", re.I)
+_TRAINER_KEY = "per_device_train_batch_size"  # a model's arguments do not contain this key
 
 
 class PrintedConfig:
@@ -78,98 +79,98 @@ class PrintedConfig:
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.command: dict[str, Any] = {}
-        self.torn = False  # whether a configuration could not be read
-        self._kind = ""  # form of the current configuration: "dict", "yaml" or "command"
+        self.is_torn = False  # whether a configuration could not be read
+        self._form = ""  # form of the current configuration: "dict", "yaml" or "command"
         self._worker = ""
         self._lines: list[str] = []
-        self._size = self._open = self._foreign = self._begun = 0
+        self._size = self._open_brackets = self._other_lines = self._attempts = 0
 
     def add(self, worker: str, line: str) -> None:
         """Process the next line of a worker, cleaned and without Ray's prefix."""
-        if self._kind:
+        if self._form:
             if worker != self._worker:
                 return  # an interleaved line of another worker
-            if self._goes_on(line):
-                self._keep(_unglued(line) if self._kind == "dict" else line)
+            if self._continues(line):
+                self._add_line(_trimmed(line) if self._form == "dict" else line)
                 return
-            if self._kind == "dict" and self._foreign < _FOREIGN and not _kind(line):
-                self._foreign += 1  # other output inside the configuration
+            if self._form == "dict" and self._other_lines < _MOST_BETWEEN and not _config_form(line):
+                self._other_lines += 1  # other output inside the configuration
                 return
             self.close()
-        kind = _kind(line) if self._begun < _MOST_BEGUN else ""
-        if kind:
-            self._begun += 1
-            self._kind, self._worker = kind, worker
-            self._keep(line)
+        form = _config_form(line) if self._attempts < _MOST_ATTEMPTS else ""
+        if form:
+            self._attempts += 1
+            self._form, self._worker = form, worker
+            self._add_line(line)
 
     def close(self) -> None:
         """Parse the lines collected so far as a configuration."""
-        text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
-        self._forget()
-        if kind == "command":
-            self.command = _command(text) or self.command
-        elif kind and whole and text.count(":") >= _FEWEST:
-            config = _parsed(text, kind)
-            if len(config) >= _FEWEST:
+        text, form, is_complete = "\n".join(self._lines), self._form, self._open_brackets <= 0
+        self._reset()
+        if form == "command":
+            self.command = _parse_command(text) or self.command
+        elif form and is_complete and text.count(":") >= _MIN_KEYS:
+            config = _parse_config(text, form)
+            if len(config) >= _MIN_KEYS:
                 self.config = config
-        self.torn = self.torn or (kind == "dict" and not self.config and bool(_FIRST.match(text)))
+        self.is_torn = self.is_torn or (form == "dict" and not self.config and bool(_VERL_DICT.match(text)))
 
     @property
-    def collecting(self) -> bool:
+    def is_collecting(self) -> bool:
         """True if the next line can continue the current configuration."""
-        return bool(self._kind)
+        return bool(self._form)
 
-    def _keep(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         self._lines.append(line)
         self._size += len(line) + 1
-        if self._size > _LARGEST:
-            self._forget()
-        elif self._kind == "dict":
-            bare = _STRING.sub("", line)  # strings do not span lines
-            self._open += sum(bare.count(c) for c in "{[(") - sum(bare.count(c) for c in "}])")
-            if self._open <= 0:
+        if self._size > _LONGEST_CONFIG:
+            self._reset()
+        elif self._form == "dict":
+            counts = Counter(_STRING.sub("", line))  # strings do not span lines
+            self._open_brackets += sum(counts[c] for c in "{[(") - sum(counts[c] for c in "}])")
+            if self._open_brackets <= 0:
                 self.close()
 
-    def _forget(self) -> None:
-        self._lines, self._kind = [], ""
-        self._size = self._open = self._foreign = 0
+    def _reset(self) -> None:
+        self._lines, self._form = [], ""
+        self._size = self._open_brackets = self._other_lines = 0
 
-    def _goes_on(self, line: str) -> bool:
-        if self._kind == "command":
+    def _continues(self, line: str) -> bool:
+        if self._form == "command":
             return self._lines[-1].endswith("\\")
-        if self._kind == "yaml":
-            return bool(_YAML.match(line))
-        broken = not self._lines[-1].rstrip().endswith(",") and not _FIRST.match(line)
-        return bool(_DICT.match(line) or (broken and _TOKEN.match(line)))
+        if self._form == "yaml":
+            return bool(_YAML_LINE.match(line))
+        is_broken = not self._lines[-1].rstrip().endswith(",") and not _VERL_DICT.match(line)
+        return bool(_DICT_LINE.match(line) or (is_broken and _TOKEN.match(line)))
 
 
-def _unglued(line: str) -> str:
+def _trimmed(line: str) -> str:
     """Return a line of a dictionary without other output that was printed right after it.
 
-    >>> _unglued(" 'seed': 3,Filtering prompts: 0%|"), _unglued(" 'nnodes': 1, (Worker pid=7) hello")
+    >>> _trimmed(" 'seed': 3,Filtering prompts: 0%|"), _trimmed(" 'nnodes': 1, (Worker pid=7) hello")
     (" 'seed': 3,", " 'nnodes': 1,")
     """
-    printed = _PRINTED.match(line)
+    printed = _DICT_CONTENT.match(line)
     if printed is None or not line[printed.end() :].lstrip()[:1].isalpha():
         return line
     end = max(printed[0].rfind(sign) for sign in ",{}[]'\"")
     return line[: end + 1]
 
 
-def _kind(line: str) -> str:
+def _config_form(line: str) -> str:
     if line.startswith(("{'", '{"')) or line == "{":
         return "dict"
     if _SECTION.match(line):
         return "yaml"
-    if line.startswith(_FAILED):
+    if line.startswith(_HYDRA_FAILURE):
         return "command"
     return "command" if "python" in line and _COMMAND.search(line[:2_000]) else ""
 
 
-def _parsed(text: str, kind: str) -> dict[str, Any]:
+def _parse_config(text: str, form: str) -> dict[str, Any]:
     """Return a printed dictionary with flat keys, or an empty one if the text is not a dictionary."""
     try:
-        parsed = parse_yaml(text) if kind == "yaml" else _python_or_json(text)
+        parsed = parse_yaml(text) if form == "yaml" else _python_or_json(text)
         return flatten(parsed) if isinstance(parsed, Mapping) else {}
     except DataError:
         return {}
@@ -185,27 +186,27 @@ def _python_or_json(text: str) -> Any:
     return None
 
 
-def _command(text: str) -> dict[str, Any]:
+def _parse_command(text: str) -> dict[str, Any]:
     words = text.replace("\\\n", " ").partition("\n")[0]
-    if words.startswith(_FAILED):
-        return overrides(word for _, word in _LISTED.findall(words))
+    if words.startswith(_HYDRA_FAILURE):
+        return overrides(word for _, word in _QUOTED_OVERRIDE.findall(words))
     match = _COMMAND.search(words)
     words = words[match.end() :] if match else ""
     if match and match[1] == ",":
-        return overrides(word for _, word in _LISTED.findall(words))
+        return overrides(word for _, word in _QUOTED_OVERRIDE.findall(words))
     try:
         return overrides(shlex.split(words))
     except ValueError:  # unclosed quotation mark: the command itself may be quoted
         return overrides(word.strip("'\"") for word in words.split())
 
 
-def _changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _contradict(config: Mapping[str, Any], other_config: Mapping[str, Any]) -> bool:
     """Return whether two configurations in one console have different values for the same setting.
 
-    >>> _changed({"n": 4, "lr": 1e-6}, {"n": 8}), _changed({"n": 4}, {"lr": 1e-6})
+    >>> _contradict({"n": 4, "lr": 1e-6}, {"n": 8}), _contradict({"n": 4}, {"lr": 1e-6})
     (True, False)
     """
-    return any(one[key] != other[key] for key in one.keys() & other.keys())
+    return any(config[key] != other_config[key] for key in config.keys() & other_config.keys())
 
 
 class Settings:
@@ -214,7 +215,7 @@ class Settings:
     >>> log = RawLog("train.log", "example", "run")
     >>> settings = Settings(log)
     >>> for step, n in enumerate((4, 4, 8)):
-    ...     settings.hold({"n": n})
+    ...     settings.set_config({"n": n})
     ...     log.add({"reward": 0.5}, step)
     >>> for part in settings.parts({}, ""):
     ...     print(part.config, part.config_source)
@@ -226,31 +227,32 @@ class Settings:
         self.configs, self._sources = [dict[str, Any]()], [""]
         self._log, self._begins = log, [0]
 
-    def hold(self, config: dict[str, Any], source: str = "") -> None:
+    def set_config(self, config: dict[str, Any], source: str = "") -> None:
         """State the configuration of the records that are added to the log from now on."""
         if config is self.configs[-1]:  # as at nearly every record
             return
-        at = len(self._log.step)
-        if at > self._begins[-1] and _changed(self.configs[-1], config):
-            self._begins.append(at)
+        record = len(self._log.step)
+        if record > self._begins[-1] and _contradict(self.configs[-1], config):
+            self._begins.append(record)
             self.configs.append(config)
             self._sources.append(source)
         else:
             self.configs[-1], self._sources[-1] = config, source
 
     def parts(
-        self, config: Mapping[str, Any], source: str, printed: str = "the printed configuration"
+        self, config: Mapping[str, Any], source: str, printed_source: str = "the printed configuration"
     ) -> Iterator[RawLog]:
         """Yield the log, in parts where the configuration changes.
 
-        ``config`` and ``source`` are the configuration of a file, which the ``printed`` values replace.
+        ``config`` and ``source`` are the configuration of a file, which the printed values replace.
         """
-        log, several = self._log, len(self._begins) > 1
-        parts = log.pieces(self._begins, [log.run] * len(self._begins)) if several else [log]
-        for part, values, where in zip(parts, self.configs, self._sources, strict=True):
-            first = part.step[0] if several and part.step else math.nan
-            where = where or f"{printed}{'' if math.isnan(first) else f' before step {first:g}'}"
-            part.config, part.config_source = {**config, **values}, where if values else source
+        log, has_several = self._log, len(self._begins) > 1
+        parts = log.split_at(self._begins, [log.run] * len(self._begins)) if has_several else [log]
+        for part, values, part_source in zip(parts, self.configs, self._sources, strict=True):
+            first_step = part.step[0] if has_several and part.step else math.nan
+            before = "" if math.isnan(first_step) else f" before step {first_step:g}"
+            part_source = part_source or f"{printed_source}{before}"
+            part.config, part.config_source = {**config, **values}, part_source if values else source
             yield part
 
 
@@ -262,12 +264,12 @@ class PrintedArguments:
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
-        self._found: dict[str, Any] = {}
+        self._arguments: dict[str, Any] = {}
         self._form: re.Pattern[str] | None = None  # form of the current arguments
-        self._foreign = 0
+        self._other_lines = 0
 
     @property
-    def collecting(self) -> bool:
+    def is_collecting(self) -> bool:
         """True if the next line can be an argument."""
         return self._form is not None
 
@@ -276,24 +278,21 @@ class PrintedArguments:
         if self._form:
             argument = self._form.match(line)
             if argument:
-                self._found[argument[1]] = literal(argument[2])
+                self._arguments[argument[1]] = literal(argument[2])
                 return
-            self._foreign += 1
-            if line.strip() == ")" or _TITLE.match(line) or self._foreign > _FOREIGN_TO_ARGUMENTS:
-                self._end()
-        elif line.endswith("(") and _CLASS.search(line[-80:]):
-            self._form = _EQUALS
+            self._other_lines += 1
+            if line.strip() == ")" or _TITLE.match(line) or self._other_lines > _MOST_AMONG_ARGUMENTS:
+                if self._form is _DOTTED_ARGUMENT or _TRAINER_KEY in self._arguments:
+                    self.config = {**self.config, **self._arguments}
+                self._form, self._arguments, self._other_lines = None, {}, 0
+        elif line.endswith("(") and _CLASS_CALL.search(line[-80:]):
+            self._form = _KEYWORD
         elif line.startswith("-----") and (title := _TITLE.match(line)) and not title[1]:
-            self._form = _DOTS
+            self._form = _DOTTED_ARGUMENT
         elif "model_name_or_path=" in line and (model := _MODEL.search(line)):
             self.config.setdefault("model_name_or_path", model[1])
         elif " = " in line:
-            for size in _SIZE.finditer(line[:1_000]):
-                name, value = _SIZES[size[1].lower()], int(size[2].replace(",", ""))
+            for printed_size in _PRINTED_SIZE.finditer(line[:1_000]):
+                name, value = _KEY_OF_SIZE[printed_size[1].lower()], int(printed_size[2].replace(",", ""))
                 if self.config.get(name) != value:
                     self.config = {**self.config, name: value}
-
-    def _end(self) -> None:
-        if self._form is _DOTS or _TRAINER in self._found:
-            self.config = {**self.config, **self._found}
-        self._form, self._found, self._foreign = None, {}, 0

@@ -21,33 +21,22 @@ from itertools import islice
 from pathlib import Path
 
 from isolaw.errors import DataError, NoHistory
-from isolaw.readers import limits
-from isolaw.readers.configs import beside
+from isolaw.readers import limits, raw_log
+from isolaw.readers.configs import find_config
 from isolaw.readers.containers.printed_config import PrintedArguments, Settings
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
-from isolaw.readers.raw_log import (
-    HEAD,
-    Container,
-    RawLog,
-    clean,
-    is_text,
-    lines,
-    number,
-    progress,
-    unprefixed,
-)
-from isolaw.readers.trainings import trainings
+from isolaw.readers.trainings import training_starts
 
 _SEARCHED = 1 << 22  # bytes; much output can precede the first metrics
-_COUNTERS = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)")
-_COUNTED = re.compile(rb"'(?:epoch|grad_norm)': ")
-_LARGEST = 1 << 16  # characters of a dictionary that spans several lines
+_COUNTER = re.compile(r"'(epoch|num_tokens)': '?(\d{1,15}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)")
+_METRIC_KEY = re.compile(rb"'(?:epoch|grad_norm)': ")
+_LONGEST_DICTIONARY = 1 << 16  # characters of a dictionary that spans several lines
 _MOST_ENDS = 20
-_STEP = re.compile(
+_STEP_BEFORE = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
 )
-_NUMBERED = re.compile(
+_STEP_WITH_METRICS = re.compile(
     rb"(?:[sS]tep|rollout|eval|perf|passrate) \d{1,9}(?:, eval_metrics)?: ?(?:\r?\n[^\n]{0,150})?\{'"
 )
 
@@ -56,66 +45,65 @@ def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains metrics as Python dictionaries in its first 4 MB."""
     if _holds_metrics(head):
         return True
-    if len(head) < HEAD or b"\0\0\0\0" in head or not is_text(head):
+    if len(head) < raw_log.HEAD or b"\0\0\0\0" in head or not raw_log.is_text(head):
         return False
     return _holds_metrics(limits.start(path, _SEARCHED))
 
 
 def _holds_metrics(text: bytes) -> bool:
-    if _NUMBERED.search(text):
+    if _STEP_WITH_METRICS.search(text):
         return True
-    for counted in islice(_COUNTED.finditer(text), 200):
-        line = text[max(counted.start() - 4_000, 0) : counted.start()].rpartition(b"\n")[2]
+    for key in islice(_METRIC_KEY.finditer(text), 200):
+        line = text[max(key.start() - 4_000, 0) : key.start()].rpartition(b"\n")[2]
         # A callback that prints some of the metrics leaves out the epoch; the gradient norm is the Trainer's.
-        measured = (b"loss': " in line, b"'reward': " in line)
-        if b"{'" in line and (any if counted[0] == b"'epoch': " else all)(measured):
+        has_metrics = (b"loss': " in line, b"'reward': " in line)
+        if b"{'" in line and (any if key[0] == b"'epoch': " else all)(has_metrics):
             return True
     return False
 
 
-def _read(path: Path) -> Iterator[RawLog]:
+def _read(path: Path) -> Iterator[raw_log.RawLog]:
     """Read a console; raise `DataError` if it cannot be read or has no metrics."""
-    readers = [_Reader(RawLog(str(path), "stdout-dicts", str(path)))]
-    since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
-    for _, line in lines(path, readers[0].log, returns=True):
+    readers = [_Reader(raw_log.RawLog(str(path), "stdout-dicts", str(path)))]
+    lines_since: list[tuple[str, str]] = []  # lines after the end of a run, which belong to it or to the next
+    for _, line in raw_log.lines(path, readers[0].log, at_returns=True):
         reader = readers[-1]
-        if not (reader.waits or _may_matter(line) or line.rstrip().endswith(b"(")):
+        if not (reader.must_read_next or _may_matter(line) or line.rstrip().endswith(b"(")):
             continue
-        parts = unprefixed(clean(line))
-        counters = _counters(parts[1])
+        worker, text = raw_log.unprefixed(raw_log.clean(line))
+        counters = _counters(text)
         if counters and reader.starts_again(counters):
-            reader = _Reader(reader.log.part(f"{path}#{len(readers) + 1}"))
+            reader = _Reader(reader.log.new_log(f"{path}#{len(readers) + 1}"))
             reader.starts_again(counters)
             readers.append(reader)
-        elif reader.ended and "'epoch': " not in parts[1]:
-            since.append(parts)
+        elif reader.has_ended and "'epoch': " not in text:
+            lines_since.append((worker, text))
             continue
-        for one in (*since, parts):
-            reader.add(*one)
-        since = []
-    for one in since:
-        readers[-1].add(*one)
-    for reader in [candidate for candidate in readers if candidate.log.step] or readers[
-        :1
-    ]:  # the last log may be truncated
-        yield from _finished(reader, path)
+        for worker_and_text in (*lines_since, (worker, text)):
+            reader.add(*worker_and_text)
+        lines_since = []
+    for worker_and_text in lines_since:
+        readers[-1].add(*worker_and_text)
+    with_steps = [reader for reader in readers if reader.log.step]  # the last log may be truncated
+    for reader in with_steps or readers[:1]:
+        yield from _logs_of_reader(reader, path)
 
 
 def _counters(text: str) -> dict[str, float]:
     """Return the counters in a line with a training step, by name; empty for any other line."""
     if "{'" not in text or not ("'reward': " in text or "{'loss': " in text):
         return {}
-    return {name: float(value) for name, value in _COUNTERS.findall(text)}
+    return {name: float(value) for name, value in _COUNTER.findall(text)}
 
 
-def _finished(reader: _Reader, path: Path) -> Iterator[RawLog]:
+def _logs_of_reader(reader: _Reader, path: Path) -> Iterator[raw_log.RawLog]:
     """Yield the log of a training run, with its steps and its configuration, in parts where that changes."""
     log = reader.log
     reader.close()
-    config, source = beside(path)
+    config, source = find_config(path)
     printed = reader.arguments.config
-    reader.steps.number(log, config | printed)
-    if not log.step and reader.ended:
+    reader.steps.set_steps(log, config | printed)
+    if not log.step and reader.has_ended:
         raise NoHistory(
             f"{path}: no step was logged, only the summary at the end of training. Lower logging_steps, "
             "the number of updates between two records, in later runs"
@@ -127,8 +115,8 @@ def _finished(reader: _Reader, path: Path) -> Iterator[RawLog]:
         )
     # A single printed argument is the model's name, so the file is then the better source.
     reader.settings.configs[-1] = printed
-    best = path.name if len(printed) > 1 or not source else source
-    yield from reader.settings.parts(config, source, best)
+    best_source = path.name if len(printed) > 1 or not source else source
+    yield from reader.settings.parts(config, source, best_source)
 
 
 def _may_matter(line: bytes) -> bool:
@@ -140,121 +128,120 @@ def _may_matter(line: bytes) -> bool:
 
 
 class _Reader:
-    def __init__(self, log: RawLog) -> None:
+    def __init__(self, log: raw_log.RawLog) -> None:
         self.log = log
         self.arguments = PrintedArguments()
         self.settings = Settings(log)
-        self._part: list[str] = []  # the lines of an unfinished dictionary
-        self._size = self._ends = 0  # their characters, and how many lines end in a brace
+        self._lines: list[str] = []  # the lines of an unfinished dictionary
+        self._size = self._brace_ends = 0  # their characters, and how many lines end in a brace
         self._worker, self._step = "", math.nan  # worker and step of the current dictionary
-        self._next = "", math.nan  # worker and step announced on a line of its own
+        self._announced = "", math.nan  # worker and step announced on a line of its own
         self.steps = TrainerSteps()
-        self.ended = False  # whether the final summary was printed
-        self._counted: dict[str, list[float]] = {}  # a counter → its values in training steps
+        self.has_ended = False  # whether the final summary was printed
+        self._values_of_counter: dict[str, list[float]] = {}  # a counter → its values in training steps
 
     @property
-    def waits(self) -> bool:
+    def must_read_next(self) -> bool:
         """True if the next line can continue the current dictionary."""
-        return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
+        return bool(self._lines) or self.arguments.is_collecting or not math.isnan(self._announced[1])
 
     def starts_again(self, counters: dict[str, float]) -> bool:
         """Return whether a step with these counters starts another training run, or restarts the same one.
 
         The counters of a run that continues from a checkpoint also continue.
         """
-        again = False
-        for name, now in counters.items():
-            past = self._counted.setdefault(name, [])
-            if past and now < past[-1]:
-                again = again or bool(
-                    trainings([*past, now], {name: (range(len(past) + 1), range(len(past) + 1))})
-                )
-            past.append(now)
-        return again
+        is_restart = False
+        for name, value in counters.items():
+            values = self._values_of_counter.setdefault(name, [])
+            if values and value < values[-1] and not is_restart:
+                indices = range(len(values) + 1)
+                is_restart = bool(training_starts([*values, value], {name: (indices, indices)}))
+            values.append(value)
+        return is_restart
 
     def add(self, worker: str, text: str) -> None:
-        if self._part:
+        if self._lines:
             if worker != self._worker:
                 return
             if text.startswith((" '", ' "')):
-                self._goes_on(text)
+                self._continue_dictionary(text)
                 return
-            self._give_up()
-        begin = text.find("{'")
-        if begin >= 0:
-            self._begin(worker, text, begin)
+            self._drop_dictionary()
+        start = text.find("{'")
+        if start >= 0:
+            self._begin_dictionary(worker, text, start)
             return
         if "%" in text:
-            self.steps.bars(text)
-        numbered = _STEP.search(text[-60:])
-        if numbered:
-            self._next = worker, float(numbered[1])
-        elif worker == self._next[0]:
-            self._next = "", math.nan
+            self.steps.add_bars(text)
+        step = _STEP_BEFORE.search(text[-60:])
+        if step:
+            self._announced = worker, float(step[1])
+        elif worker == self._announced[0]:
+            self._announced = "", math.nan
         self.arguments.add(text)
 
     def close(self) -> None:
-        if self._part:
-            self._give_up()
+        if self._lines:
+            self._drop_dictionary()
 
-    def _begin(self, worker: str, text: str, begin: int) -> None:
-        before = text[:begin]
-        self.steps.bars(before)
+    def _begin_dictionary(self, worker: str, text: str, start: int) -> None:
+        before = text[:start]
+        self.steps.add_bars(before)
         self._worker, self._step = worker, math.nan
-        numbered = _STEP.search(before[-60:])
-        if numbered:
-            self._step = float(numbered[1])
-        elif worker == self._next[0]:
-            self._step = math.nan if before.strip() else self._next[1]
-            self._next = "", math.nan
-        self._part, self._size, self._ends = [text[begin:]], 0, 0
-        self._dictionary(self._part[0])
+        step = _STEP_BEFORE.search(before[-60:])
+        if step:
+            self._step = float(step[1])
+        elif worker == self._announced[0]:
+            self._step = math.nan if before.strip() else self._announced[1]
+            self._announced = "", math.nan
+        self._lines, self._size, self._brace_ends = [text[start:]], 0, 0
+        self._read_dictionary(self._lines[0])
 
-    def _goes_on(self, text: str) -> None:
-        self._part.append(text)
+    def _continue_dictionary(self, text: str) -> None:
+        self._lines.append(text)
         self._size += len(text)
-        ends = text.rstrip().endswith("}")
-        self._ends += ends  # the brace may end a nested dictionary; the number of attempts is limited
-        if self._ends > _MOST_ENDS or (self._size > _LARGEST and not ends):
-            self._give_up()
-        elif ends:
-            self._dictionary("\n".join(self._part))
+        has_brace = text.rstrip().endswith("}")
+        self._brace_ends += has_brace  # the brace may end a nested dictionary; the attempts are limited
+        if self._brace_ends > _MOST_ENDS or (self._size > _LONGEST_DICTIONARY and not has_brace):
+            self._drop_dictionary()
+        elif has_brace:
+            self._read_dictionary("\n".join(self._lines))
 
-    def _dictionary(self, text: str) -> None:
+    def _read_dictionary(self, text: str) -> None:
         """Read a dictionary if it is complete and contains metrics."""
         values, end = parse_dictionary(text)
-        if values is None and end >= len(text) and len(text) <= _LARGEST:
+        if values is None and end >= len(text) and len(text) <= _LONGEST_DICTIONARY:
             return  # the dictionary may continue on the next line
         if values is None:
-            self._give_up()
+            self._drop_dictionary()
             return
-        step = progress(values) if math.isnan(self._step) else self._step
-        self._part = []
-        trained = "loss" in values or "reward" in values
+        step = raw_log.progress(values) if math.isnan(self._step) else self._step
+        self._lines = []
+        is_training = "loss" in values or "reward" in values
         if math.isnan(step):
-            metrics = {"loss", "reward", "grad_norm"} <= values.keys() or (
-                "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
+            has_metrics = {"loss", "reward", "grad_norm"} <= values.keys() or (
+                "epoch" in values and (is_training or any(key.startswith("eval_") for key in values))
             )
         else:
-            metrics = any(number(value) is not None for value in values.values())
+            has_metrics = any(raw_log.number(value) is not None for value in values.values())
         if "train_runtime" in values:  # the final summary
-            self.steps.end(values.get("epoch", ""))
-            self.ended = True
+            self.steps.set_end(values.get("epoch", ""))
+            self.has_ended = True
             return
-        if not metrics:
+        if not has_metrics:
             return
         if math.isnan(step):
-            self.steps.record(len(self.log.step), trained, values.get("epoch", ""))
-            self.ended = self.ended and not trained
-        self.settings.hold(self.arguments.config)
+            self.steps.add_entry(len(self.log.step), is_training, values.get("epoch", ""))
+            self.has_ended = self.has_ended and not is_training
+        self.settings.set_config(self.arguments.config)
         self.log.add(values, step)
 
-    def _give_up(self) -> None:
+    def _drop_dictionary(self) -> None:
         """Drop a truncated dictionary, and count it if it contained metrics."""
-        text = self._part[0]
+        text = self._lines[0]
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
             self.log.dropped["torn dictionaries"] += 1
-        self._part = []
+        self._lines = []
 
 
-CONTAINER = Container("stdout-dicts", _read, file=_is_console)
+CONTAINER = raw_log.Container("stdout-dicts", _read, file=_is_console)

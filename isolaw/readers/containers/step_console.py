@@ -33,23 +33,23 @@ from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, Settings
 from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, finite, is_text, lines, unprefixed
 
-_NUMBER = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
-_EXACT_COUNT = 99_999  # AReaL prints five digits
+_NUMBER_PATTERN = r"(-?(?:\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
+_LARGEST_EXACT = 99_999  # AReaL prints five digits
 # Generic file names, which do not identify the run.
 _GENERIC = {"train", "output", "console", "stdout", "log", "main", "trainer", "nohup", "log_rank_0"}
 _GENERIC |= {"orchestrator", "rl"}
 _LONGEST_KEY = 200
-_SEARCHED = 4 * limits.MB  # much output can precede the first step
+_SEARCHED_BYTES = 4 * limits.MB  # much output can precede the first step
 _LONGEST_STEP = 65_536  # bytes from the line of a step to its first value
 _MOST_TRIED = 20  # steps without values
 _SIGNS = (b"{'", b"tep ", b"STEP ", b"ter ", b"Epoch")  # of configurations and steps
 _StepValues = dict[str, Any]
 
 
-def _areal(text: str) -> _StepValues:
-    cells = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER} *(?=│)", text)
-    counts = {key for key, value in cells if key.endswith("n_seqs") and finite(value) > _EXACT_COUNT}
-    return {key: value for key, value in cells if key not in counts}
+def _read_areal(text: str) -> _StepValues:
+    cells = re.findall(rf"│ *([\w./@-]{{1,{_LONGEST_KEY}}}) *│ *{_NUMBER_PATTERN} *(?=│)", text)
+    counts = {key: finite(value) for key, value in cells if key.endswith("n_seqs")}
+    return {key: value for key, value in cells if counts.get(key, 0) <= _LARGEST_EXACT}
 
 
 _NEMO_NAMES = {
@@ -67,10 +67,10 @@ _NEMO_NAMES = {
 _NEMO_BATCH = re.compile(r"▶ Generating responses for batch of size (\d{1,9})")
 
 
-def _nemo_rl(text: str) -> _StepValues:
+def _read_nemo_rl(text: str) -> _StepValues:
     if batch := _NEMO_BATCH.match(text):
         return {"generated": batch[1]}
-    match = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER}(?: tokens)?\s*$", text)
+    match = re.match(rf"\s{{1,8}}• ([A-Z][\w ]{{1,40}}): {_NUMBER_PATTERN}(?: tokens)?\s*$", text)
     return {_NEMO_NAMES[match[1]]: match[2]} if match and match[1] in _NEMO_NAMES else {}
 
 
@@ -82,19 +82,19 @@ _MLX_NAMES = {
 }
 
 
-def _mlx_lm(text: str) -> _StepValues:
+def _read_mlx_lm(text: str) -> _StepValues:
     if " loss " in text:  # all in one line
-        pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER}(?= GB|,|$)", text)
+        pairs = re.findall(rf"(?:^|[:,]) ?([A-Za-z][\w /.-]{{0,100}}?) {_NUMBER_PATTERN}(?= GB|,|$)", text)
         names = [key.lower().replace(" ", "_") for key, _ in pairs]
         names = [name if name.startswith(("train_", "val_")) else f"train_{name}" for name in names]
         return dict(zip(names, (value for _, value in pairs), strict=True))
-    match = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER}(%?)", text)
+    match = re.match(rf"(?:  • )?([A-Za-z][\w .-]{{0,100}}): +(?:μ=)?{_NUMBER_PATTERN}(%?)", text)
     if not match or not (match[1] in _MLX_NAMES or "μ=" in text):
         return {}
     return {f"train_{_MLX_NAMES.get(match[1], f'{match[1]}_mean')}": match[2]}
 
 
-def _roll(text: str) -> _StepValues:
+def _read_roll(text: str) -> _StepValues:
     try:
         record = orjson.loads(text[text.index("metrics_tag: ") + len("metrics_tag: ") :])
         return dict(record["metrics"]) if isinstance(record["metrics"], dict) else {}
@@ -102,35 +102,38 @@ def _roll(text: str) -> _StepValues:
         return {}
 
 
-def _forge(text: str) -> _StepValues:
+def _read_forge(text: str) -> _StepValues:
     match = re.match(
-        rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER}\s*$", text
+        rf"\s{{0,8}}([\w./@-]{{1,{_LONGEST_KEY}}}/[\w./@-]{{1,{_LONGEST_KEY}}}): +{_NUMBER_PATTERN}\s*$", text
     )
     return {match[1]: match[2]} if match else {}
 
 
-_NANOCHAT = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"  # else of a micro-batch
+_ROLL_STEP = re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{')
+_FORGE_STEP = re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ===")
+# Not of a micro-batch.
+_NANOCHAT_STEP = r"^Step (?P<step>\d{1,9})(?:/\d{1,9})? \| (?:Pass@1: |Average reward: )"
 
 
-def _nanochat(text: str) -> _StepValues:
-    if total := re.match(r"Total sequences per step: (\d{1,9})$", text):
-        return {"sequences_per_step": total[1]}
-    if not re.match(_NANOCHAT, text):
+def _read_nanochat(text: str) -> _StepValues:
+    if sequences := re.match(r"Total sequences per step: (\d{1,9})$", text):
+        return {"sequences_per_step": sequences[1]}
+    if not re.match(_NANOCHAT_STEP, text):
         return {}
-    values = {f"pass@{k}": value for k, value in re.findall(rf"Pass@(\d{{1,6}}): {_NUMBER}", text)}
+    values = {f"pass@{k}": value for k, value in re.findall(rf"Pass@(\d{{1,6}}): {_NUMBER_PATTERN}", text)}
     for name, key in (("reward", "reward"), ("sequence length", "sequence_length")):
-        if match := re.search(rf"Average {name}: {_NUMBER}", text):
+        if match := re.search(rf"Average {name}: {_NUMBER_PATTERN}", text):
             values[key] = match[1]
     return values
 
 
-_PRIME_RL = r"Step (?P<step>\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? (?=[-\d])"
+_PRIME_RL_STEP = r"Step (?P<step>\d{1,9}) \| (?:(?:Time: )?[\d.hms ]{1,20} \| )?Reward:? (?=[-\d])"
 
 
-def _prime_rl(text: str) -> _StepValues:
+def _read_prime_rl(text: str) -> _StepValues:
     names = {"Reward": "reward/all/mean", "Seq. Length": "seq_len/all/mean", "Val. Reward": "val_reward"}
-    pairs = re.findall(rf"\| ((?:Val\. )?Reward|Seq\. Length):? {_NUMBER}(?= )", text[:1_000])
-    return {names[name]: value for name, value in pairs} if re.search(rf"\b{_PRIME_RL}", text) else {}
+    pairs = re.findall(rf"\| ((?:Val\. )?Reward|Seq\. Length):? {_NUMBER_PATTERN}(?= )", text[:1_000])
+    return {names[name]: value for name, value in pairs} if re.search(rf"\b{_PRIME_RL_STEP}", text) else {}
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,9 @@ class _Form:
     step: re.Pattern[str]
     values: Callable[[str], _StepValues]  # of one line
     signs: tuple[bytes, ...]  # every line with values contains one of these
-    ahead: int = 0  # how far the console's count is ahead of the trackers'
+    step_offset: int = 0  # how far the console's count is ahead of the trackers'
 
-    def may_hold(self, line: bytes) -> bool:
+    def may_match(self, line: bytes) -> bool:
         """Return whether a line can contain values."""
         return any(sign in line for sign in self.signs)
 
@@ -152,26 +155,24 @@ class _Form:
 _FORMS = (
     _Form(
         re.compile(r"Epoch \d{1,9}/\d{1,9} Step \d{1,9}/\d{1,9} Train step (?P<step>\d{1,9})/\d{1,9} done"),
-        _areal,
+        _read_areal,
         ("│".encode(),),
-        ahead=1,
+        step_offset=1,
     ),
     _Form(
         re.compile(r"={5,80} Step (?P<step>\d{1,9})/(?P<of>\d{1,9}) ={5,80}"),
-        _nemo_rl,
+        _read_nemo_rl,
         ("•".encode(), "▶ Gen".encode()),
     ),
     _Form(
         re.compile(r"^ {0,4}Iter (?P<step>\d{1,9}):(?: Train loss |(?P<before> Val loss )|\s*$)"),
-        _mlx_lm,
+        _read_mlx_lm,
         (b": ",),
     ),
-    _Form(
-        re.compile(r'metrics_tag: \{"step": ?(?P<step>\d{1,9}), ?"metrics": ?\{'), _roll, (b"metrics_tag: {",)
-    ),
-    _Form(re.compile(r"=== \[[Gg]lobal_?[Rr]educe\] - METRICS STEP (?P<step>\d{1,9}) ==="), _forge, (b": ",)),
-    _Form(re.compile(_NANOCHAT), _nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
-    _Form(re.compile(rf"\b{_PRIME_RL}"), _prime_rl, (b"Reward",)),
+    _Form(_ROLL_STEP, _read_roll, (b"metrics_tag: {",)),
+    _Form(_FORGE_STEP, _read_forge, (b": ",)),
+    _Form(re.compile(_NANOCHAT_STEP), _read_nanochat, (b"Pass@", b"Average reward", b"sequences per step")),
+    _Form(re.compile(rf"\b{_PRIME_RL_STEP}"), _read_prime_rl, (b"Reward",)),
 )
 _EPOCH = re.compile(r"={5,80} Epoch (\d{1,9})/\d{1,9} ={5,80}")
 # Any of the forms, anywhere in a line, because a worker's prefix can precede a step.
@@ -180,18 +181,19 @@ _STEP_IN_BYTES = re.compile(
 )
 
 
-def _form(text: bytes) -> _Form | None:
+def _find_form(text: bytes) -> _Form | None:
     """Return the form that matches a step and a value in the beginning of a console, or None."""
-    seen: list[_Form] = []
+    tried_forms: list[_Form] = []
     for match in _STEP_IN_BYTES.finditer(text):
-        begin, end = text.rfind(b"\n", 0, match.start()) + 1, text.find(b"\n", match.start())
-        line = unprefixed(clean(text[begin : end if end >= 0 else len(text)].partition(b"\r")[0]))[1]
+        start, end = text.rfind(b"\n", 0, match.start()) + 1, text.find(b"\n", match.start())
+        line = unprefixed(clean(text[start : end if end >= 0 else len(text)].partition(b"\r")[0]))[1]
         if form := next((form for form in _FORMS if form.step.search(line)), None):
-            below = text[begin : begin + _LONGEST_STEP].replace(b"\r", b"\n").split(b"\n")
-            if any(form.values(unprefixed(clean(one))[1]) for one in below if form.may_hold(one)):
+            lines_below = text[start : start + _LONGEST_STEP].replace(b"\r", b"\n").split(b"\n")
+            candidates = [unprefixed(clean(line))[1] for line in lines_below if form.may_match(line)]
+            if any(map(form.values, candidates)):
                 return form
-            seen.append(form)
-        if len(seen) == _MOST_TRIED:
+            tried_forms.append(form)
+        if len(tried_forms) == _MOST_TRIED:
             return None
     return None
 
@@ -200,12 +202,12 @@ def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains a step with values of one of the frameworks in its first 4 MB."""
     if b"\0\0\0\0" in head or not is_text(head):
         return False
-    return _form(limits.start(path, _SEARCHED) if len(head) >= HEAD else head) is not None
+    return _find_form(limits.start(path, _SEARCHED_BYTES) if len(head) >= HEAD else head) is not None
 
 
 def _read(path: Path) -> Iterator[RawLog]:
     """Read a console, with one log per configuration; raise `DataError` if it has no step."""
-    form = _form(limits.start(path, _SEARCHED))
+    form = _find_form(limits.start(path, _SEARCHED_BYTES))
     log = RawLog(str(path), "step-console", configs.run_name(path, _GENERIC))
     if form is None:
         raise DataError(
@@ -213,12 +215,12 @@ def _read(path: Path) -> Iterator[RawLog]:
             "torchforge, nanochat or prime-rl"
         )
     reader = _Reader(form, log)
-    for _, line in lines(path, log, returns=True):
-        if form.may_hold(line) or reader.printed.collecting or any(sign in line for sign in _SIGNS):
+    for _, line in lines(path, log, at_returns=True):
+        if form.may_match(line) or reader.printed.is_collecting or any(sign in line for sign in _SIGNS):
             reader.take(line)
     reader.close()
     printed = any(reader.settings.configs)
-    yield from reader.settings.parts(*(({}, "") if printed else configs.beside(path)))
+    yield from reader.settings.parts(*(({}, "") if printed else configs.find_config(path)))
 
 
 class _Reader:
@@ -234,21 +236,21 @@ class _Reader:
         """Process the next line of the console."""
         worker, text = unprefixed(clean(line))
         self.printed.add(worker, text)
-        if epoch := _EPOCH.search(text):
-            self._epoch = int(epoch[1])
-        elif match := self.form.step.search(text):
-            self._begin(match)
-        if self.form.may_hold(line):
+        if epoch_match := _EPOCH.search(text):
+            self._epoch = int(epoch_match[1])
+        elif step_match := self.form.step.search(text):
+            self._begin_step(step_match)
+        if self.form.may_match(line):
             self._values |= self.form.values(text)
 
-    def _begin(self, match: re.Match[str]) -> None:
+    def _begin_step(self, match: re.Match[str]) -> None:
         self.close()
-        step = int(match["step"]) - self.form.ahead
+        step = int(match["step"]) - self.form.step_offset
         if "of" in match.re.groupindex:
             step += (self._epoch - 1) * int(match["of"])
         if "before" in match.re.groupindex and match["before"] and step != self._step:
             step -= 1
-        self.settings.hold(self.printed.config)
+        self.settings.set_config(self.printed.config)
         self._step = step
 
     def close(self) -> None:

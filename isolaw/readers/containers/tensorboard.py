@@ -27,41 +27,41 @@ from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import Container, RawLog
 
 VERSION = b"brain.Event:2"
-_FRAME = struct.Struct("<QI")  # length and its CRC; the data and their CRC follow
+_FRAME_HEADER = struct.Struct("<QI")  # length and its CRC; the data and their CRC follow
 _CRC = struct.Struct("<I")
-_LARGEST = 1 << 20  # bytes; scalars and configurations are far smaller, images and graphs are larger
-_MOST_JOINED = 10_000  # scalars joined into one step
+_LARGEST_RECORD = 1 << 20  # bytes; scalars and configurations are far smaller, images and graphs are larger
+_MAX_STEP_VALUES = 10_000  # scalars joined into one step
 # Tags under which Hugging Face's callback and isolaw's mirror store the configuration → key prefix.
-_CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
+_PREFIX = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
 
 def _is_events(_path: Path, head: bytes) -> bool:
     """Return whether the first record of a file is an event with the file version."""
-    if len(head) < _FRAME.size:
+    if len(head) < _FRAME_HEADER.size:
         return False
-    length, _ = _FRAME.unpack_from(head)
-    return length < len(head) and VERSION in head[_FRAME.size : _FRAME.size + length]
+    length, _ = _FRAME_HEADER.unpack_from(head)
+    return length < len(head) and VERSION in head[_FRAME_HEADER.size : _FRAME_HEADER.size + length]
 
 
 def _read(path: Path) -> Iterator[RawLog]:
     """Read one event file; raise `DataError` if it cannot be read or TensorBoard is not installed."""
     log = RawLog(str(path), "tensorboard", str(path.parent))
-    began = step = wall_s = math.nan
+    start_time = step = wall_s = math.nan
     values: dict[str, float] = {}
     for event in _events(path, log):
-        began = event.wall_time if math.isnan(began) else began
-        values_of_event = _scalars(event, log)
-        if not values_of_event:
+        start_time = event.wall_time if math.isnan(start_time) else start_time
+        event_values = _scalars(event, log)
+        if not event_values:
             continue
         # Writers create one event per scalar; consecutive events with the same step form one record.
         if values and (
-            event.step != step or len(values) > _MOST_JOINED or values.keys() & values_of_event.keys()
+            event.step != step or len(values) > _MAX_STEP_VALUES or values.keys() & event_values.keys()
         ):
             log.add(values, step, wall_s)
             values = {}
         if not values:
-            step, wall_s = float(event.step), event.wall_time - began
-        values |= values_of_event
+            step, wall_s = float(event.step), event.wall_time - start_time
+        values |= event_values
     if values:
         log.add(values, step, wall_s)
     yield log
@@ -74,26 +74,26 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     except ImportError:
-        needed = f"TensorBoard events need TensorBoard: {commands.install('isolaw[tensorboard]')}"
-        raise NotInstalled(f"{path}: {needed}") from None
+        message = f"TensorBoard events need TensorBoard: {commands.install('isolaw[tensorboard]')}"
+        raise NotInstalled(f"{path}: {message}") from None
     try:
         with limits.opened(path) as file:
             size = os.fstat(file.fileno()).st_size
-            while len(frame := file.read(_FRAME.size)) == _FRAME.size:
-                length, crc = _FRAME.unpack(frame)
+            while len(frame := file.read(_FRAME_HEADER.size)) == _FRAME_HEADER.size:
+                length, crc = _FRAME_HEADER.unpack(frame)
                 if masked_crc32c(frame[:8]) != crc:  # without a length, the next record cannot be found
                     log.dropped[
-                        f"damaged from byte {file.tell() - _FRAME.size:,} to the end of the file"
+                        f"damaged from byte {file.tell() - _FRAME_HEADER.size:,} to the end of the file"
                     ] += 1
                     return
                 if file.tell() + length + _CRC.size > size:
                     log.dropped["torn last record"] += 1
                     return
-                if not length or length > _LARGEST:
+                if not length or length > _LARGEST_RECORD:
                     if length:
                         log.dropped["records over 1 MiB (pictures, graphs)"] += 1
                     else:
-                        log.damaged("empty records")
+                        log.count_damaged("empty records")
                     file.seek(length + _CRC.size, 1)
                     continue
                 data = file.read(length)
@@ -101,14 +101,14 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 try:
                     event = Event.FromString(data)
                 except DecodeError:
-                    log.damaged("damaged records")
+                    log.count_damaged("damaged records")
                     continue
-                values = len(event.summary.value)
-                if values > _MOST_JOINED:
-                    log.dropped[f"records of over {_MOST_JOINED:,} values"] += 1
-                elif values and masked_crc32c(data) != crc:
-                    log.damaged("damaged records")
-                elif values:
+                value_count = len(event.summary.value)
+                if value_count > _MAX_STEP_VALUES:
+                    log.dropped[f"records of over {_MAX_STEP_VALUES:,} values"] += 1
+                elif value_count and masked_crc32c(data) != crc:
+                    log.count_damaged("damaged records")
+                elif value_count:
                     yield event
             if frame:
                 log.dropped["torn last record"] += 1
@@ -120,12 +120,12 @@ def _scalars(event: Any, log: RawLog) -> dict[str, float]:
     """Return the scalars of an event by tag, and add any configuration in its texts to the log."""
     scalars = {}
     for value in event.summary.value:
-        kind = value.WhichOneof("value")
-        if kind == "simple_value":
+        value_kind = value.WhichOneof("value")
+        if value_kind == "simple_value":
             scalars[value.tag] = _shortest(value.simple_value)
-        elif kind == "tensor" and value.tag in _CONFIGS:
-            _configure(log, value.tag, value.tensor)
-        elif kind == "tensor" and (number := _only_number(value.tensor)) is not None:
+        elif value_kind == "tensor" and value.tag in _PREFIX:
+            _add_config(log, value.tag, value.tensor)
+        elif value_kind == "tensor" and (number := _only_number(value.tensor)) is not None:
             scalars[value.tag] = number
     return scalars
 
@@ -150,17 +150,17 @@ def _shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _configure(log: RawLog, tag: str, tensor: Any) -> None:
+def _add_config(log: RawLog, tag: str, tensor: Any) -> None:
     """Add a text that contains a JSON object to the configuration."""
     if len(tensor.string_val) != 1:
         return
-    flat: dict[str, Any] = {}
+    flat_config: dict[str, Any] = {}
     with contextlib.suppress(ValueError, RecursionError, DataError):
         text = tensor.string_val[0]
         config = loads(text) if len(text) <= limits.LARGEST_CONFIG else None
-        flat = flatten(config) if isinstance(config, dict) else {}
-    if flat:
-        log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}
+        flat_config = flatten(config) if isinstance(config, dict) else {}
+    if flat_config:
+        log.config |= {f"{_PREFIX[tag]}{key}": value for key, value in flat_config.items()}
         log.config_source = log.config_source or tag
     else:
         log.dropped[f"text {tag}: not a JSON object"] += 1

@@ -26,10 +26,10 @@ from isolaw.readers.configs import flatten
 from isolaw.readers.literals import literal, parse_json
 from isolaw.readers.raw_log import Container, RawLog, finite, number
 
-_LONG = ["run_name", "metric", "step", "value"]
-_TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
+_LONG_COLUMNS = ["run_name", "metric", "step", "value"]
+_TIME_AXES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
 _RANGES = ("__MIN", "__MAX")
-_RUN = ("run_name", "run", "name", "run_id")
+_RUN_COLUMNS = ("run_name", "run", "name", "run_id")
 SAMPLED = (
     "a W&B export is a sample of the run's history; the run's folder, or wandb://ENTITY/PROJECT, has the "
     "whole history"
@@ -39,23 +39,23 @@ _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
 _LONGEST_LINE = 8 * limits.MB  # characters; a panel of many runs has long lines
 # W&B's labels of runs grouped by settings: ``model.path: Qwen/Qwen3-4B, seed: 1``.
-_LABEL = re.compile(r"([A-Za-z_][\w.]{0,100}): ([^,:]{1,200})(?:, |$)")
-_OF_GROUP = re.compile(rf"(?:{_LABEL.pattern}){{1,20}}")
+_GROUP_SETTING = re.compile(r"([A-Za-z_][\w.]{0,100}): ([^,:]{1,200})(?:, |$)")
+_GROUP_LABEL = re.compile(rf"(?:{_GROUP_SETTING.pattern}){{1,20}}")
 _Rows = Iterable[list[str]]
 _LogOf = Callable[[str], RawLog]
 
 
 def _is_export(_path: Path, head: bytes) -> bool:
     """Return whether a file has one of the three forms, judged by its header."""
-    return any(is_it(header) for header in [_header(head)] for is_it, _ in _KINDS)
+    return any(matches(header) for header in [_header(head)] for matches, _ in _FORMS)
 
 
 def is_of_own_metrics(head: bytes) -> bool:
     """Return whether a file is a panel's export or a history of custom metrics that no framework uses."""
     header = _header(head)
     keys = {column.removesuffix("__MIN").removesuffix("__MAX").rpartition(" - ")[2] for column in header}
-    ours = _is_wide(header) or ("_step" in header and _is_history(header))
-    return ours and not frameworks.find(keys, {}) and not frameworks.possible(keys)
+    is_our_form = _is_wide(header) or ("_step" in header and _is_history(header))
+    return is_our_form and not frameworks.find(keys, {}) and not frameworks.possible(keys)
 
 
 def _header(head: bytes) -> list[str]:
@@ -76,26 +76,26 @@ def read(path: Path) -> Iterator[RawLog]:
     Raises `DataError` if the x axis is a time, two runs share a name, or the file is not a CSV table.
     """
     logs: dict[str, RawLog] = {}
-    held = limits.Held(str(path))
-    torn = 0
+    memory = limits.MemoryMeter(str(path))
+    torn_lines = 0
 
     def log_of(run: str) -> RawLog:
         if run not in logs:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
             notes = [] if CONFIG in header else [SAMPLED]
-            logs[run] = RawLog(str(path), "wandb-csv", run, notes=notes, held=held)
-            if _OF_GROUP.fullmatch(run):
-                logs[run].config = {key: literal(value) for key, value in _LABEL.findall(run)}
+            logs[run] = RawLog(str(path), "wandb-csv", run, notes=notes, memory=memory)
+            if _GROUP_LABEL.fullmatch(run):
+                logs[run].config = {key: literal(value) for key, value in _GROUP_SETTING.findall(run)}
                 logs[run].config_source = "its label"
                 logs[run].notes.append(
                     "the label names a W&B group, so the values are means of the group's runs"
                 )
         return logs[run]
 
-    def whole(row: list[str]) -> bool:
-        nonlocal torn
-        torn += 0 < len(row) < len(header)
+    def is_complete(row: list[str]) -> bool:
+        nonlocal torn_lines
+        torn_lines += 0 < len(row) < len(header)
         return len(row) >= len(header)
 
     with limits.opened(path) as file:
@@ -106,36 +106,36 @@ def read(path: Path) -> Iterator[RawLog]:
                 raise DataError(
                     f"{path}: {len(header):,} columns; expected at most {_MOST_COLUMNS:,}. Export fewer runs"
                 )
-            add = next((add for is_it, add in _KINDS if is_it(header)), None)
-            if add is None:
+            add_rows = next((add_rows for matches, add_rows in _FORMS if matches(header)), None)
+            if add_rows is None:
                 raise DataError(f"{path}: not a W&B export; its header is {', '.join(header)[:200]!r}")
-            add(path, header, filter(whole, rows), log_of)
+            add_rows(path, header, filter(is_complete, rows), log_of)
         except csv.Error as error:
             raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
     if not logs:
         raise NoHistory(f"{path}: the W&B export has no values")
     for log in logs.values():
-        if torn:
-            log.dropped["torn lines"] += torn
+        if torn_lines:
+            log.dropped["torn lines"] += torn_lines
         yield log
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
     """Yield the lines as text. A line over the limit is never loaded in full."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
+    for line_number, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:
             raise DataError(
-                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters, so it is "
-                "not a W&B export. Export a few runs at a time"
+                f"{path}: line {line_number} has over {_LONGEST_LINE // limits.MB} million characters, so it "
+                "is not a W&B export. Export a few runs at a time"
             )
         yield line
 
 
 def _is_wide(header: list[str]) -> bool:
-    named = len(header) > 1 and all(" - " in column for column in header[1:])
-    known = "step" in header[0].lower() if header else False
-    return named and (known or header[0] in _TIMES or any(c.endswith(_RANGES) for c in header))
+    has_names = len(header) > 1 and all(" - " in column for column in header[1:])
+    has_step = "step" in header[0].lower() if header else False
+    return has_names and (has_step or header[0] in _TIME_AXES or any(c.endswith(_RANGES) for c in header))
 
 
 def _is_history(header: list[str]) -> bool:
@@ -145,48 +145,49 @@ def _is_history(header: list[str]) -> bool:
 
 
 def _add_wide(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
-    x, names = header[0], set(header)
-    counts_steps = "step" in x.lower()
-    runs: dict[str, dict[str, int]] = {}
+    x_name, names = header[0], set(header)
+    counts_steps = "step" in x_name.lower()
+    columns_of_run: dict[str, dict[str, int]] = {}
     for index, column in enumerate(header[1:], 1):
         if column.endswith(_RANGES) and column.removesuffix("__MIN").removesuffix("__MAX") in names:
             continue
         run, _, metric = column.rpartition(" - ")
-        if metric in runs.setdefault(run, {}):
+        if metric in columns_of_run.setdefault(run, {}):
             raise DataError(
                 f"{path}: two columns are called {column!r}; give the runs different names in W&B"
             )
-        runs[run][metric] = index
-    if not counts_steps and any("_step" not in metrics for metrics in runs.values()):
+        columns_of_run[run][metric] = index
+    if not counts_steps and any("_step" not in metrics for metrics in columns_of_run.values()):
+        problem = "a time" if x_name in _TIME_AXES else "not a count of steps"
         raise DataError(
-            f"{path}: the x axis {x!r} is {'a time' if x in _TIMES else 'not a count of steps'}; expected "
-            "Step, or the metric that counts update steps. In W&B, edit the panel's x axis and export again"
+            f"{path}: the x axis {x_name!r} is {problem}; expected Step, or the metric that counts update "
+            "steps. In W&B, edit the panel's x axis and export again"
         )
     for row in rows:
-        for run, metrics in runs.items():
-            values = {metric: row[i] for metric, i in metrics.items() if row[i]}
-            logged, at = number(values.pop("_step", "")), number(row[0])
+        for run, metrics in columns_of_run.items():
+            values = {metric: row[index] for metric, index in metrics.items() if row[index]}
+            logged_step, x_value = number(values.pop("_step", "")), number(row[0])
             if values:
-                if x not in {"Step", *_TIMES} and at is not None:
-                    values[x] = row[0]
-                step = at if logged is None or counts_steps else logged
+                if x_name not in {"Step", *_TIME_AXES} and x_value is not None:
+                    values[x_name] = row[0]
+                step = x_value if logged_step is None or counts_steps else logged_step
                 log_of(run).add(values, math.nan if step is None else step)
 
 
 def _add_long(_path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
-    places = [header.index(name) for name in _LONG]
-    for run, metric, step, value in ([row[place] for place in places] for row in rows):
+    positions = [header.index(name) for name in _LONG_COLUMNS]
+    for run, metric, step, value in ([row[position] for position in positions] for row in rows):
         if number(value) is not None:
             log_of(run).in_order = False
             log_of(run).add({metric: value}, finite(step))
 
 
 def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> None:
-    run = next((name for name in _RUN if name in header), "")
+    run_column = next((name for name in _RUN_COLUMNS if name in header), "")
     for row in rows:
         values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
         step, seconds = finite(values.pop("_step", "")), finite(values.pop("_runtime", ""))
-        name, config = values.pop(run, str(path)), parse_json(values.pop(CONFIG, "").encode())
+        name, config = values.pop(run_column, str(path)), parse_json(values.pop(CONFIG, "").encode())
         if isinstance(config, dict):
             log_of(name).config, log_of(name).config_source = flatten(config), "W&B"
         values = {key: cell for key, cell in values.items() if not key.startswith(("_", "Unnamed: "))}
@@ -194,9 +195,9 @@ def _add_history(path: Path, header: list[str], rows: _Rows, log_of: _LogOf) -> 
             log_of(name).add(values, step, seconds)
 
 
-_KINDS = (
+_FORMS = (
     (_is_wide, _add_wide),
-    (lambda header: {*header} >= {*_LONG}, _add_long),
+    (lambda header: {*header} >= {*_LONG_COLUMNS}, _add_long),
     (_is_history, _add_history),
 )
 CONTAINER = Container("wandb-csv", read, file=_is_export)

@@ -27,18 +27,18 @@ from isolaw import commands
 from isolaw.errors import DataError, NoHistory, NotInstalled
 from isolaw.files import leads_out
 from isolaw.readers import limits
-from isolaw.readers.configs import beside, flatten
+from isolaw.readers.configs import find_config, flatten
 from isolaw.readers.literals import loads
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
-_HEADER = 7  # the magic number, two bytes of check, and a version
-_BLOCK = 32_768
-_CHUNK = struct.Struct("<IHB")
+_FILE_HEADER = 7  # the magic number, two bytes of check, and a version
+_BLOCK_SIZE = 32_768
+_CHUNK_HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 2 << 20  # bytes of a record; a logged table can be large, the numbers of a step are not
+_LARGEST_RECORD = 2 << 20  # bytes of a record; a logged table can be large, the numbers of a step are not
 _LARGEST_CONFIG = 4 * limits.MB  # of all records; a changed configuration is logged again
-_OWN = "_wandb"
+_WANDB_KEY = "_wandb"
 
 
 def _is_run(path: Path) -> bool:
@@ -60,30 +60,29 @@ def _read(path: Path) -> Iterator[RawLog]:
     Raises `DataError` if wandb is not installed, or if the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
-    whole = _is_run(folder)
-    log = RawLog(str(path), "wandb-offline", folder.name if whole else path.stem)
-    missing: NotInstalled | None = None
+    is_whole_run = _is_run(folder)
+    log = RawLog(str(path), "wandb-offline", folder.name if is_whole_run else path.stem)
+    not_installed: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            if (
-                file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path))
-            ):  # opening a pipe could block forever
+            # Opening a pipe could block forever.
+            if file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path)):
                 try:
                     _add_records(log, file)
                 except NotInstalled as error:
-                    missing = error
-        if not log.config and whole:  # otherwise the files could belong to another run
-            log.config, log.config_source = beside(folder)
+                    not_installed = error
+        if not log.config and is_whole_run:  # otherwise the files could belong to another run
+            log.config, log.config_source = find_config(folder)
         if log.series:
             yield log
             return
-        if not whole:
-            raise missing or NoHistory(f"{path}: the W&B run has no history")
+        if not is_whole_run:
+            raise not_installed or NoHistory(f"{path}: the W&B run has no history")
         try:
-            yield from _console(log, folder / "files" / "output.log")
+            yield from _read_console(log, folder / "files" / "output.log")
         except NoHistory:
-            if missing:
-                raise missing from None
+            if not_installed:
+                raise not_installed from None
             raise
 
 
@@ -96,25 +95,25 @@ def _add_records(log: RawLog, file: Path) -> None:
             f"{file}: a W&B run, but wandb is not installed: {commands.install('isolaw[wandb]')}"
         ) from None
     config: dict[str, Any] = {}
-    size = 0  # bytes of configuration
+    config_size = 0  # bytes of configuration
     for data in _chunks(file, log):
         try:
             record = Record.FromString(data)
         except DecodeError:
-            log.damaged("damaged records")
+            log.count_damaged("damaged records")
             continue
-        kind = record.WhichOneof("record_type")
-        size += len(data) if kind in ("config", "run") else 0
-        if size > _LARGEST_CONFIG:
+        record_type = record.WhichOneof("record_type")
+        config_size += len(data) if record_type in ("config", "run") else 0
+        if config_size > _LARGEST_CONFIG:
             raise DataError(
                 f"{file}: over {_LARGEST_CONFIG // limits.MB} MB of configuration, but a run has a few kB"
             )
-        if kind == "history":
+        if record_type == "history":
             _add_history(log, record.history)
-        elif kind == "config":
-            _update(config, record.config)
-        elif kind == "run":
-            _update(config, record.run.config)
+        elif record_type == "config":
+            _update_config(config, record.config)
+        elif record_type == "run":
+            _update_config(config, record.run.config)
             name, run_id = record.run.display_name, record.run.run_id
             log.run = f"{name} ({run_id})" if name else run_id or log.run
     if config:
@@ -124,86 +123,86 @@ def _add_records(log: RawLog, file: Path) -> None:
 
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
     """Yield the records, joined across blocks. After damage, the rest of the block is skipped."""
-    parts: list[bytes] | None = None  # start of a record that continues in the next block
-    size = 0
+    chunks: list[bytes] | None = None  # start of a record that continues in the next block
+    record_size = 0
     with limits.opened(file) as blocks:
-        block, at = blocks.read(_BLOCK), _HEADER
+        block, position = blocks.read(_BLOCK_SIZE), _FILE_HEADER
         if not block:  # the run was killed before anything was written
             return
         if not block.startswith(_MAGIC):
             raise DataError(f"{file}: not a .wandb file (it does not begin with {_MAGIC.decode()!r})")
         while block:
-            while at + _CHUNK.size <= len(block):
-                crc, length, kind = _CHUNK.unpack_from(block, at)
-                data = block[at + _CHUNK.size : at + _CHUNK.size + length]
-                at += _CHUNK.size + length
-                if at > len(block) and len(block) < _BLOCK:
-                    parts = [data]  # the file ends within this chunk
+            while position + _CHUNK_HEADER.size <= len(block):
+                crc, length, chunk_type = _CHUNK_HEADER.unpack_from(block, position)
+                data = block[position + _CHUNK_HEADER.size : position + _CHUNK_HEADER.size + length]
+                position += _CHUNK_HEADER.size + length
+                if position > len(block) and len(block) < _BLOCK_SIZE:
+                    chunks = [data]  # the file ends within this chunk
                     break
-                if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
-                    log.damaged("damaged records")
-                    parts = None
+                if zlib.crc32(data, zlib.crc32(bytes([chunk_type]))) != crc:
+                    log.count_damaged("damaged records")
+                    chunks = None
                     break
-                if kind in (_FULL, _FIRST):
-                    parts, size = [], 0
-                elif kind not in (_MIDDLE, _LAST) or parts is None:
+                if chunk_type in (_FULL, _FIRST):
+                    chunks, record_size = [], 0
+                elif chunk_type not in (_MIDDLE, _LAST) or chunks is None:
                     continue  # the rest of a damaged record
-                size += len(data)
-                if size <= _LARGEST:
-                    parts.append(data)
-                if kind in (_FULL, _LAST):
-                    if size > _LARGEST:
+                record_size += len(data)
+                if record_size <= _LARGEST_RECORD:
+                    chunks.append(data)
+                if chunk_type in (_FULL, _LAST):
+                    if record_size > _LARGEST_RECORD:
                         log.dropped["records over 2 MiB"] += 1
                     else:
-                        yield b"".join(parts)
-                    parts = None
+                        yield b"".join(chunks)
+                    chunks = None
             else:
-                if at < len(block) < _BLOCK:
-                    parts = []  # the header of the last chunk is truncated
-            block, at = blocks.read(_BLOCK), 0
-    if parts is not None:
+                if position < len(block) < _BLOCK_SIZE:
+                    chunks = []  # the header of the last chunk is truncated
+            block, position = blocks.read(_BLOCK_SIZE), 0
+    if chunks is not None:
         log.dropped["torn last record"] += 1
 
 
 def _add_history(log: RawLog, history: Any) -> None:
     values: dict[str, str] = {}
-    internal: dict[str, float] = {}
+    wandb_values: dict[str, float] = {}
     for item in history.item:
         key = item.key or ".".join(item.nested_key)
         text = item.value_json.strip('"')  # numbers are sometimes logged as text
         if not key.startswith("_"):
             values[key] = text
         elif (value := number(text)) is not None:
-            internal[key] = value
+            wandb_values[key] = value
     if values:
-        step = float(history.step.num) if history.HasField("step") else internal.get("_step", math.nan)
-        log.add(values, step, internal.get("_runtime", math.nan))
+        step = float(history.step.num) if history.HasField("step") else wandb_values.get("_step", math.nan)
+        log.add(values, step, wandb_values.get("_runtime", math.nan))
 
 
-def _update(config: dict[str, Any], record: Any) -> None:
+def _update_config(config: dict[str, Any], record: Any) -> None:
     """Apply a configuration record, in which the last value of each key counts."""
     for item in record.update:
-        *outer, key = [item.key] if item.key else item.nested_key or [_OWN]
-        inside = config
-        for name in outer:
-            below = inside.get(name)
-            inside[name] = inside = below if isinstance(below, dict) else {}
-        if key != _OWN:
+        *outer_keys, key = [item.key] if item.key else item.nested_key or [_WANDB_KEY]
+        section = config
+        for outer_key in outer_keys:
+            subsection = section.get(outer_key)
+            section[outer_key] = section = subsection if isinstance(subsection, dict) else {}
+        if key != _WANDB_KEY:
             with contextlib.suppress(ValueError, RecursionError):
-                inside[key] = loads(item.value_json)
+                section[key] = loads(item.value_json)
 
 
-def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
+def _read_console(log: RawLog, path: Path) -> Iterator[RawLog]:
     """Read the printed output as the log of this run."""
     from isolaw.readers.containers import candidates
 
-    lacks = f"{log.source}: the W&B run has no history"
+    no_history = f"{log.source}: the W&B run has no history"
     if not path.is_file() or leads_out(path, path.parents[1]):
-        raise NoHistory(f"{lacks}, and no files/output.log to read instead")
+        raise NoHistory(f"{no_history}, and no files/output.log to read instead")
     head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)
     if console is None:
-        raise NoHistory(f"{lacks}, and its files/output.log has no known metrics")
+        raise NoHistory(f"{no_history}, and its files/output.log has no known metrics")
     for printed in console.read(path):
         printed.run = log.run
         if log.config:

@@ -14,7 +14,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.readers.containers.notebook import CONTAINER, tables
+from isolaw.readers.containers.notebook import CONTAINER, html_tables
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 
@@ -116,5 +116,5 @@ def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
 
 def test_html_of_pandas() -> None:
     text = "<table><tr><th></th><th>step</th><th>r</th></tr><tr><th>0</th><td>1</td><td>0.5</td></tr></table>"
-    assert tables(text) == [(["step", "r"], [["1", "0.5"]])]
-    assert tables("<table><tr><th>a</th></tr></table><tr><td>") == []
+    assert html_tables(text) == [(["step", "r"], [["1", "0.5"]])]
+    assert html_tables("<table><tr><th>a</th></tr></table><tr><td>") == []

@@ -85,9 +85,9 @@ def test_tokens_on_lines_of_their_own(every: int) -> None:
 
 def test_a_torn_one_is_known() -> None:
     text = pprint.pformat({"algorithm": {}} | CONFIG)
-    assert collect(f"{text[:-300]}\nWARNING: something else\n").torn
-    assert not collect(text).torn
-    assert not collect("{'answer': {'a':\n").torn
+    assert collect(f"{text[:-300]}\nWARNING: something else\n").is_torn
+    assert not collect(text).is_torn
+    assert not collect("{'answer': {'a':\n").is_torn
     assert collect(f"{text[:-300]}\n{text}").config == flatten({"algorithm": {}} | CONFIG)
 
 

@@ -25,13 +25,13 @@ def steps(
 ) -> list[float] | str:
     """The steps of records with these epochs, all after ``bars``; those of ``evaluated`` are evaluations."""
     log, reader = RawLog("f", "stdout-dicts", "run"), TrainerSteps()
-    reader.bars(bars)
+    reader.add_bars(bars)
     for i, epoch in enumerate(epochs):
-        reader.record(len(log.step), i not in evaluated, epoch)
+        reader.add_entry(len(log.step), i not in evaluated, epoch)
         log.add({"reward": 0.5})
     if ended:
-        reader.end(ended)
-    reader.number(log, config or {})
+        reader.set_end(ended)
+    reader.set_steps(log, config or {})
     return UNKNOWN if all(map(math.isnan, log.step)) else list(log.step)
 
 
@@ -136,11 +136,11 @@ def interleaved(bars: list[int], epochs: list[str], total: int, config: dict[str
     """The steps of records that each follow a bar."""
     log, reader = RawLog("f", "stdout-dicts", "run"), TrainerSteps()
     for done, epoch in zip(bars, epochs, strict=True):
-        reader.bars(bar(done, total))
-        reader.record(len(log.step), True, epoch)
+        reader.add_bars(bar(done, total))
+        reader.add_entry(len(log.step), True, epoch)
         log.add({"reward": 0.5})
-    reader.bars(bar(total, total))
-    reader.number(log, config)
+    reader.add_bars(bar(total, total))
+    reader.set_steps(log, config)
     return UNKNOWN if all(map(math.isnan, log.step)) else list(log.step)
 
 

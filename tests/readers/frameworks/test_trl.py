@@ -13,7 +13,7 @@ from isolaw.readers.containers.json_document import TRAINER_STATE as STATE
 from isolaw.readers.containers.stdout_dicts import CONTAINER as STDOUT
 from isolaw.readers.frameworks.trl import FRAMEWORK
 from isolaw.readers.frameworks.trl import _metric as metric
-from isolaw.readers.how_to_read import HowToRead, applying
+from isolaw.readers.how_to_read import HowToRead, settings_of
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
 from isolaw.readers.stitch import RunCurves, stitch
@@ -166,7 +166,7 @@ FULL = {
 
 def resolved(config: Mapping[str, Any], *settings: str) -> Resolved:
     log = RawLog("trainer_state.json", "trainer-state", "run", dict(config), "config.yaml")
-    return resolve([log], FRAMEWORK, applying([HowToRead.of(set=settings)], "run", [log.source]))
+    return resolve([log], FRAMEWORK, settings_of([HowToRead.of(set=settings)], "run", [log.source]))
 
 
 def split(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -293,7 +293,7 @@ def test_old_names(name: str) -> None:
     (problem,) = out.problems
     assert out.needs == ["n", "B_p"]
     assert "B_p = train_batch_size in trainer_state.json (6) · devices" in problem
-    out = resolve([log], FRAMEWORK, applying([HowToRead.of(set=["n=6", "B_p=16"])], log.run, [log.source]))
+    out = resolve([log], FRAMEWORK, settings_of([HowToRead.of(set=["n=6", "B_p=16"])], log.run, [log.source]))
     assert not out.problems
     assert out.facts["rollouts_per_step"].value == 96
     curves = stitch([log], FRAMEWORK)
@@ -308,7 +308,7 @@ def test_old_names_counting_prompts() -> None:
     (log,) = STATE.read(SAMPLES / "IMJONEZZ-UnslothGRPO" / "trainer_state.json")
     assert FRAMEWORK.recognises(log.series, log.config)
     assert "older than 0.15" in FRAMEWORK.facts(log.config, log.config_source)["problems_per_batch"].origin
-    out = resolve([log], FRAMEWORK, applying([HowToRead.of(set=["n=6", "B_p=1"])], log.run, [log.source]))
+    out = resolve([log], FRAMEWORK, settings_of([HowToRead.of(set=["n=6", "B_p=1"])], log.run, [log.source]))
     assert not out.problems
     assert out.facts["rollouts_per_step"].value == 6
     assert stitch([log], FRAMEWORK).steps == (1, 250)
