@@ -55,7 +55,7 @@ def test_pieces_are_the_whole(name: str, tmp_path: Path) -> None:
             at += len(piece)
             log.write(piece)
             log.flush()
-            growing._due = 0.0
+            growing._next_read = 0.0
             steps = growing.read()
             assert max(steps, default=0) <= 40
     found = growing.read(final=True)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from isolaw.backends.real import BACKEND, models
 from isolaw.backends.real.algorithms.presets import resolve_recipe
 from isolaw.backends.real.rollout.prompts import check_phrase
-from isolaw.backends.real.rollout.samplers import Rollouts, limits
+from isolaw.backends.real.rollout.samplers import Rollouts, token_limits
 from isolaw.backends.real.rollout.worker import _Interruption
 from isolaw.config import Recipe
 
@@ -29,7 +29,7 @@ class Scripted:
     def generate(self, prompts: Any, seeds: Any, *, max_tokens: Any, **how: float) -> Rollouts:
         assert how == HOW
         own = [seed for some in seeds for seed in some]
-        most = limits(max_tokens, len(own))
+        most = token_limits(max_tokens, len(own))
         self.asked.append(([list(prompt) for prompt in prompts], own, most))
         whole = [[self.says] * (self.lengths.get(seed, 2) - 1) + [EOS] for seed in own]
         cut = [tokens[:limit] for tokens, limit in zip(whole, most, strict=True)]

@@ -99,7 +99,7 @@ def test_every_stage_of_zero_trains_the_same_adapters(trainer, made, stage: int,
     states, bases = [], []
     base = {k: v.to(getattr(torch, dtype)) for k, v in load_file(made.model / "model.safetensors").items()}
     for one in (trainer(lora, dtype=dtype), trainer(lora, dtype=dtype, zero_stage=stage)):
-        reference = one.frozen(str(made.model))
+        reference = one.frozen_policy(str(made.model))
         gaps = []
 
         def loss(*args: Any, one=one, reference=reference, gaps=gaps) -> torch.Tensor:
