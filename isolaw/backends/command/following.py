@@ -386,9 +386,6 @@ def _read_piece(container: Any, path: Path, content: IO[bytes]) -> list[RawLog]:
 def _first_record_of(log: RawLog) -> RawLog:
     """Return a copy of a log that contains only its first record."""
     beginning = RawLog(log.source, log.container, log.run)
-    beginning.add(
-        {key: series.value[0] for key, series in log.series.items() if series.record[0] == 0},
-        log.step[0],
-        log.wall_s[0],
-    )
+    values = {key: series.value[0] for key, series in log.series.items() if series.record[0] == 0}
+    beginning.add(values, log.step[0], log.wall_s[0])
     return beginning

@@ -89,7 +89,7 @@ def values_of(
         "lr": lr_of(spec),
         **{key: value for key, value in spec.recipe.chosen().items() if key not in _LR_KEYS},
     }
-    return {name: _text(value) for name, value in values.items() if value is not None}
+    return {name: _as_text(value) for name, value in values.items() if value is not None}
 
 
 def _micro_batches(spec: RunSpec, options: CommandOptions, devices: int) -> tuple[int | None, int | None]:
@@ -97,8 +97,8 @@ def _micro_batches(spec: RunSpec, options: CommandOptions, devices: int) -> tupl
 
     A device is a GPU or, without GPUs, a machine. By default, a pass has at most 8 rollouts per device.
     """
-    per_device, rest = divmod(spec.batch_rollouts, devices)
-    if rest:
+    per_device, remainder = divmod(spec.batch_rollouts, devices)
+    if remainder:
         return None, None
     micro_batch = options.micro_batch or next(
         divisor for divisor in range(min(8, per_device), 0, -1) if per_device % divisor == 0
@@ -165,8 +165,8 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
         for name in (match[1] for text in texts for match in _FIELD.finditer(text) if match[1] is not None):
             if name not in values:
-                known = type(spec.recipe).model_fields
-                message = f"{{{name}}} has no value: set recipe.{name}" if name in known else ""
+                recipe_fields = type(spec.recipe).model_fields
+                message = f"{{{name}}} has no value: set recipe.{name}" if name in recipe_fields else ""
                 accepted = "" if message else ", ".join(f"{{{value}}}" for value in values)
                 out.append(Issue(f"command.{key}", message, f"{{{name}}}", accepted, nearest(name, values)))
     return out
@@ -226,8 +226,8 @@ def unused(spec: RunSpec, options: CommandOptions) -> list[str]:
         out.append(f"the command does not get {', '.join(unused_keys)}; its own configuration decides")
     if options.adapter is None:
         code = text + "".join(_script_text(options.path(name)) for name in options.files)
-        chosen = [key for key in spec.recipe.chosen() if key != "lr_scaling"]
-        unseen = [key for key in chosen if f"{{{key}}}" not in text and f"ISOLAW_{key.upper()}" not in code]
+        set_keys = [key for key in spec.recipe.chosen() if key != "lr_scaling"]
+        unseen = [key for key in set_keys if f"{{{key}}}" not in text and f"ISOLAW_{key.upper()}" not in code]
         if unseen:
             keys = ", ".join(f"recipe.{key} as ISOLAW_{key.upper()}" for key in unseen)
             out.append(f"the command gets these keys only as environment variables: {keys}")
@@ -243,7 +243,7 @@ def _script_text(path: Path) -> str:
         return ""
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -408,8 +408,8 @@ class _Process:
 
     def runs_after(self, seconds: float) -> bool:
         """Wait up to the given seconds; return whether the command is still running."""
-        ended, _, _ = select.select([self._pidfd], [], [], seconds)
-        if not ended:
+        readable, _, _ = select.select([self._pidfd], [], [], seconds)
+        if not readable:
             return True
         self._thread.join(_GRACE_S)
         return False

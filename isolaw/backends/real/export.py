@@ -56,15 +56,15 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
         the base model is missing or has changed.
     """
     target = _check_target(out)
-    stored = find_run(run)
-    spec = stored.read_spec()
+    run_store = find_run(run)
+    spec = run_store.read_spec()
     if spec.backend != "real":
         raise StoreError(
-            f"{stored.folder}: the run is of the backend {spec.backend!r}, which trains no model"
+            f"{run_store.folder}: the run is of the backend {spec.backend!r}, which trains no model"
         )
-    base = _base_model(spec, stored)
-    step, compute, weights = _last_state(stored)
-    about = {"format": FORMAT, "run_id": stored.run_id, "step": step, "compute": compute}
+    base = _base_model(spec, run_store)
+    step, compute, weights = _last_state(run_store)
+    about = {"format": FORMAT, "run_id": run_store.run_id, "step": step, "compute": compute}
     with _complete_folder(target) as folder:
         dtype, parameters = _write_model(folder, base, weights, spec)
         (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
@@ -138,7 +138,7 @@ def _write_model(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tupl
 
     logging.disable_progress_bar()
     # Open the file first: a run that is still executing can delete it, but an open file stays readable.
-    with safe_open(weights, framework="pt") as stored, torch.no_grad():
+    with safe_open(weights, framework="pt") as state, torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=False
         )
@@ -146,12 +146,12 @@ def _write_model(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tupl
         adapters = Adapters(model, lora) if lora else None
         all_parameters = dict(model.named_parameters())
         all_parameters = {name: p for name, p in all_parameters.items() if p.requires_grad}
-        if differing := sorted(all_parameters.keys() ^ set(stored.keys())):
+        if differing := sorted(all_parameters.keys() ^ set(state.keys())):
             raise RunError(
                 f"{weights}: the weights differ from the weights of {base}: {', '.join(differing[:3])}, …"
             )
         for name, parameter in all_parameters.items():
-            parameter.copy_(stored.get_tensor(name))
+            parameter.copy_(state.get_tensor(name))
         if adapters:
             adapters.remove()
     generation = base / _GENERATION_FILE

@@ -91,9 +91,9 @@ def check_device(device: str) -> None:
     """Raise `IsolawError` if ``device`` is ``cuda`` and no GPU is visible."""
     if device == "cuda" and not environment.gpus():
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "nvidia-smi lists no GPU" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
+        reason = "nvidia-smi lists no GPU" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
         instead = f"`{commands.doctor_gpu('--device', 'cpu')}` runs the same stages on the CPU"
-        raise IsolawError(f"no GPU: {why}; {instead} with a tiny model")
+        raise IsolawError(f"no GPU: {reason}; {instead} with a tiny model")
 
 
 def run(

@@ -23,7 +23,7 @@ from isolaw.files import open_file
 
 _SUFFIXES = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK_BYTES = 2**24
-F = TypeVar("F", bound=Callable[..., Any])
+CachedFunction = TypeVar("CachedFunction", bound=Callable[..., Any])
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
 # Model families, by model_type, for which packed rows would give wrong results; `policy.check_packing` finds
 # others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
@@ -63,13 +63,13 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and value > 1
 
 
-def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
+def cached(folders: int, maxsize: int = 8) -> Callable[[CachedFunction], CachedFunction]:
     """Cache a function of positional arguments, of which the first ``folders`` are folders.
 
     The function is called again if the name, size or modification time of a file in these folders changes.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: CachedFunction) -> CachedFunction:
         @functools.lru_cache(maxsize)
         def compute(stamps: tuple[str, ...], *arguments: Any) -> Any:
             return function(*arguments)
@@ -78,7 +78,7 @@ def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
         def lookup(*arguments: Any) -> Any:
             return compute(tuple(_stamp(Path(argument)) for argument in arguments[:folders]), *arguments)
 
-        return cast(F, lookup)
+        return cast(CachedFunction, lookup)
 
     return decorate
 

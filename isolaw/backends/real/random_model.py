@@ -42,8 +42,8 @@ def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
 
-    used = (*_SPECIAL, *_CHARACTERS)
-    vocabulary = {token: i for i, token in enumerate((*used, *(f"<{i}>" for i in range(len(used), size))))}
+    names = (*_SPECIAL, *_CHARACTERS)
+    vocabulary = {name: i for i, name in enumerate((*names, *(f"<{i}>" for i in range(len(names), size))))}
     # Byte pairs without merges: `AutoTokenizer` would convert the file of a Qwen2 model to this anyway.
     tokenizer = Tokenizer(BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")

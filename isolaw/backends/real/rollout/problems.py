@@ -142,7 +142,7 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
     folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
-        rows = ({"id": q.id, "prompt": q.prompt, "answer": q.answer} for q in problems)
+        rows = ({"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in problems)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         folder.joinpath(f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
 

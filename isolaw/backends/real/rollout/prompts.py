@@ -75,8 +75,8 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
     The tokenizer's chat template formats messages, up to the beginning of the assistant's turn. Raise
     `DataError` if there are messages but no template, or if the template fails.
     """
-    chats = [chat.messages(q) for q in problems]
-    first_chat = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
+    chats = [chat.messages(p) for p in problems]
+    first_chat = next((p for p, messages in zip(problems, chats, strict=True) if messages), None)
     if first_chat and not getattr(tokenizer, "chat_template", None):
         reason = (
             "its prompt is a list of messages"
@@ -87,18 +87,18 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
             f"problem {first_chat.id!r}: {reason}, and the tokenizer of "
             f"{tokenizer.name_or_path} has no chat template; expected prompts that are text"
         )
-    plain_prompts = [q.prompt for q, messages in zip(problems, chats, strict=True) if not messages]
+    plain_prompts = [p.prompt for p, messages in zip(problems, chats, strict=True) if not messages]
     encoded_texts = iter(tokenizer(plain_prompts or [""]).input_ids)
     return [
-        _encode_chat(q, messages, tokenizer, chat) if messages else next(encoded_texts)
-        for q, messages in zip(problems, chats, strict=True)
+        _encode_chat(p, messages, tokenizer, chat) if messages else next(encoded_texts)
+        for p, messages in zip(problems, chats, strict=True)
     ]
 
 
 def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat: Chat) -> list[int]:
-    more = json.loads(chat.arguments)
+    extra = json.loads(chat.arguments)
     try:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **extra)
     except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template rejects the messages of this problem: "
@@ -116,9 +116,8 @@ def end_of_turn(tokenizer: Any) -> str | None:
         return None
     special = {token.content for token in tokenizer.added_tokens_decoder.values()}
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    last_text = max(
-        (i for i, token in enumerate(tokens) if token not in special and "2" in token), default=-1
-    )
+    texts = [i for i, token in enumerate(tokens) if token not in special and "2" in token]
+    last_text = max(texts, default=-1)
     return next((token for token in tokens[last_text + 1 :] if token in special), None)
 
 

@@ -94,11 +94,11 @@ class SamplerGroup(Sampler):
         ]
         row_limits, count = token_limits(max_tokens, len(requests)), len(self.members)
         self._tickets += 1
-        for first, member in enumerate(self.members):
-            own = requests[first::count]
-            arguments = {"temperature": temperature, "top_p": top_p, "max_tokens": row_limits[first::count]}
-            arguments |= {"prompts": [prompt for prompt, _ in own], "seeds": [seed for _, seed in own]}
-            if own:
+        for offset, member in enumerate(self.members):
+            share = requests[offset::count]
+            arguments = {"temperature": temperature, "top_p": top_p, "max_tokens": row_limits[offset::count]}
+            arguments |= {"prompts": [prompt for prompt, _ in share], "seeds": [seed for _, seed in share]}
+            if share:
                 member.draw(self._tickets, arguments)
         return Ticket(self._tickets, len(requests))
 
@@ -106,9 +106,9 @@ class SamplerGroup(Sampler):
         """Wait for the rollouts of a ticket, and return them."""
         rollouts, rows = Rollouts([], [], [], []), list[int]()
         with self._closing_on_error():
-            for first, member in enumerate(self.members[: ticket.rollouts]):
+            for offset, member in enumerate(self.members[: ticket.rollouts]):
                 rollouts += member.take(ticket.number)
-                rows += range(first, ticket.rollouts, len(self.members))
+                rows += range(offset, ticket.rollouts, len(self.members))
         return rollouts.rows(np.argsort(rows).tolist())
 
     def generate(

@@ -141,8 +141,8 @@ class SplitFolder:
             stored, report = dict(state["settings"]), state["report"]
         except (InputError, ValueError, KeyError, TypeError):
             raise DataError(f"{self._header}: not a file of isolaw problems; it is left unchanged") from None
-        own = asdict(self.settings)
-        differences = [f"{k} {stored.get(k)!r}, not {own[k]!r}" for k in own if stored.get(k) != own[k]]
+        ours = asdict(self.settings)
+        differences = [f"{k} {stored.get(k)!r}, not {ours[k]!r}" for k in ours if stored.get(k) != ours[k]]
         if differences:
             raise DataError(
                 f"{self.folder}: the folder contains another split ({'; '.join(differences)}); "
@@ -311,7 +311,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         issues += error.issues
     if problems:
         issues += rewards.answer_issues(options["reward"], problems, "--problems")
-    stored = ProblemSet(pool, {"": problems})
+    problem_set = ProblemSet(pool, {"": problems})
     if problems and (options.get("validation") or 0) >= len(problems):
         accepted = f"fewer than the {len(problems):,} problems"
         issues.append(Issue("validation", found=options.get("validation"), accepted=accepted))
@@ -321,12 +321,12 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
             limit = options["max_response_tokens"]
             chat = Chat.of(options.get("system"), options.get("chat_template"))
             issues += chat.issues(tokenizer, "--chat-template")
-            issues += check_lengths(stored, tokenizer, models.context(model), limit, key, chat)
+            issues += check_lengths(problem_set, tokenizer, models.context(model), limit, key, chat)
         except DataError as error:
             issues.append(Issue("--model", str(error)))
     if issues:
         raise SpecError(issues)
-    settings = _SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
+    settings = _SplitSettings(model=models.digest(model), pool=problem_set.digest(""), **options)
     return SplitFolder(out, problems, settings)
 
 

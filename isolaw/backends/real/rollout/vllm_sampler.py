@@ -137,9 +137,8 @@ class VLLMSampler:
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
         with self._reporting_finished():
-            outputs = self.llm.generate(
-                [TokensPrompt(prompt_token_ids=row) for row in row_prompts], parameters, use_tqdm=False
-            )
+            inputs = [TokensPrompt(prompt_token_ids=row) for row in row_prompts]
+            outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
         return self.rollouts(row_prompts, outputs)
 
     @contextlib.contextmanager
@@ -197,7 +196,7 @@ class VLLMSampler:
         outputs = [request.outputs[0] for request in requests]
         tokens = [list(output.token_ids) for output in outputs]
         logprobs = [list(output.logprobs.logprobs) for output in outputs]  # drawn tokens only
-        return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
+        return Rollouts(prompts, tokens, logprobs, [output.finish_reason != "length" for output in outputs])
 
     def load(self, weights: Weights) -> None:
         """Load the weights in place with vLLM's ``reload_weights``, and wake the sampler.

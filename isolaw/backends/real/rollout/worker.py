@@ -62,24 +62,24 @@ class _Interruption:
         flat = [seed for group in seeds for seed in group]
         first, last = self.span
         positions = [int(_stream(seed, _POSITION_STREAM).integers(first, last + 1)) for seed in flat]
-        drawn = sampler.generate(prompts, seeds, max_tokens=positions, **sampling)
-        rows = [row for row, finished in enumerate(drawn.finished) if not finished]
+        rollouts = sampler.generate(prompts, seeds, max_tokens=positions, **sampling)
+        rows = [row for row, finished in enumerate(rollouts.finished) if not finished]
         if not rows:
-            return drawn
-        phrases = [[] if self.end in drawn.tokens[row] else self.phrase for row in rows]
-        interrupted = [drawn.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
+            return rollouts
+        phrases = [[] if self.end in rollouts.tokens[row] else self.phrase for row in rows]
+        interrupted = [rollouts.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
         continuations = sampler.generate(
-            [drawn.prompts[row] + tokens for row, tokens in zip(rows, interrupted, strict=True)],
+            [rollouts.prompts[row] + tokens for row, tokens in zip(rows, interrupted, strict=True)],
             [[int(_stream(flat[row], _ANSWER_STREAM).integers(2**63))] for row in rows],
             max_tokens=[self.answer_tokens] * len(rows),
             **sampling,
         )
         for i, row in enumerate(rows):
-            drawn.inserted[row] = [len(interrupted[i]) - len(phrases[i]), len(interrupted[i])]
-            drawn.tokens[row] = interrupted[i] + continuations.tokens[i]
-            drawn.logprobs[row] = drawn.logprobs[row] + continuations.logprobs[i]
-            drawn.finished[row] = continuations.finished[i]
-        return drawn
+            rollouts.inserted[row] = [len(interrupted[i]) - len(phrases[i]), len(interrupted[i])]
+            rollouts.tokens[row] = interrupted[i] + continuations.tokens[i]
+            rollouts.logprobs[row] = rollouts.logprobs[row] + continuations.logprobs[i]
+            rollouts.finished[row] = continuations.finished[i]
+        return rollouts
 
 
 def _stream(seed: int, key: int) -> np.random.Generator:
@@ -99,13 +99,13 @@ class RolloutWorker:
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: _Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
-        stored = ProblemSet.read(spec.sources["set"])
-        size_of_part = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
+        full_set = ProblemSet.read(spec.sources["set"])
+        sizes = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # Problems by part of the set: train, validation, and any other evaluation set.
-        self.problems = {part: stored.first_problems(part, size_of_part.get(part)) for part in stored.parts}
+        self.problems = {part: full_set.first_problems(part, sizes.get(part)) for part in full_set.parts}
         self.tokenizer = models.tokenizer(options.model)
         # Encode the whole set, so that the runs of a sweep over n_train can share a sampler.
-        encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
+        encoded = {part: encode(full, self.tokenizer, options.chat) for part, full in full_set.parts.items()}
         self.prompts = {part: encoded[part][: len(problems)] for part, problems in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.interruption = _Interruption.of(spec.recipe, self.tokenizer)

@@ -275,8 +275,8 @@ class RankGroup:
 
     def merge_sums(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the metric sums over all processes."""
-        rank_sums = [numbers for numbers in self.all_of({k: v.tolist() for k, v in sums.items()}) if numbers]
-        tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in each.items()} for each in rank_sums)
+        rank_sums = [item for item in self.all_of({k: v.tolist() for k, v in sums.items()}) if item]
+        tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in item.items()} for item in rank_sums)
         return functools.reduce(merge, tensors)
 
 

@@ -37,7 +37,7 @@ def of_set(
         **_of_rewards(batch, reward_names),
     }
     rows = [Measurement(name, metric, value, len(problems), k) for metric, value in value_of.items()]
-    return rows, AnswerCounts(name, k, [q.id for q in problems], correct.tolist())
+    return rows, AnswerCounts(name, k, [p.id for p in problems], correct.tolist())
 
 
 def _of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:

@@ -81,13 +81,13 @@ class _UpdateMeans:
 
     def __init__(self, in_gradient: Tensor) -> None:
         self.rollouts = int(in_gradient.sum())
-        self.used: dict[str, int] = {}  # these three dictionaries have the name of the norm as their key
+        self.update_rollouts: dict[str, int] = {}  # the keys of these three are the names of the norms
         self.norms: dict[str, list[float]] = {}
         self.sums: dict[str, dict[str, Tensor]] = {}
 
     def add(self, update_mask: Tensor, name: str, norm: float, sums: dict[str, Tensor]) -> None:
         """Add an update on the rollouts of a mask: its metric sums, and ``norm`` under the key ``name``."""
-        self.used[name] = self.used.get(name, 0) + int(update_mask.sum())
+        self.update_rollouts[name] = self.update_rollouts.get(name, 0) + int(update_mask.sum())
         self.norms.setdefault(name, []).append(norm)
         self.sums[name] = objective.merge(self.sums.get(name, {}), sums)
 
@@ -100,8 +100,8 @@ class _UpdateMeans:
 
     def reuse(self) -> dict[str, float]:
         """Return the mean number of policy updates per rollout in the gradient, and the number of updates."""
-        used, count = self.used.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
-        return {"reuse": used / max(self.rollouts, 1), "updates": float(count)}
+        uses, count = self.update_rollouts.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
+        return {"reuse": uses / max(self.rollouts, 1), "updates": float(count)}
 
 
 class Learner:

@@ -81,12 +81,10 @@ class Pipeline:
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
         """Return the mean and the maximum age of a batch's tokens in updates, at update ``step`` ≥ 1."""
         ages = [step - 1 - version for row in batch.rollouts.versions for version in row]
-        statistics = self.worker.ranks.all_of(
-            [sum(ages), len(ages), min(ages, default=0), max(ages, default=0)]
-        )
-        total, count, minima, maxima = zip(*statistics, strict=True)
+        statistics = [sum(ages), len(ages), min(ages, default=0), max(ages, default=0)]
+        sums, counts, minima, maxima = zip(*self.worker.ranks.all_of(statistics), strict=True)
         assert 0 <= min(minima) <= max(maxima) <= self.staleness, "a token is older than recipe.staleness"
-        return {"age": sum(total) / sum(count), "age_max": float(max(maxima))} if self.staleness else {}
+        return {"age": sum(sums) / sum(counts), "age_max": float(max(maxima))} if self.staleness else {}
 
     def state(self) -> list[dict[str, Any]]:
         """Return the requested batches as JSON-compatible data."""

@@ -183,11 +183,8 @@ def check_packing(policy: Any, dtype: str, device: torch.device, *, varlen: bool
         difference += float((expected - values[: len(expected)]).abs().sum())
         count += len(expected)
     if not difference / count <= TOLERANCE[dtype]:
-        raise _refusal(
-            model,
-            "packing rows into one sequence changes their log-probabilities "
-            f"(by {difference / count:.3g} per token)",
-        )
+        change = f"by {difference / count:.3g} per token"
+        raise _refusal(model, f"packing rows into one sequence changes their log-probabilities ({change})")
 
 
 def _mixes_rows(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) -> bool:
@@ -241,8 +238,8 @@ def _longest_row(config: Any) -> int | None:
     return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
 
 
-def _refusal(model: Any, why: str) -> RunError:
-    return RunError(f"{_class_name(model.config)} cannot be trained: {why}; {models.INSTEAD}")
+def _refusal(model: Any, reason: str) -> RunError:
+    return RunError(f"{_class_name(model.config)} cannot be trained: {reason}; {models.INSTEAD}")
 
 
 def _class_name(config: Any) -> str:

@@ -164,12 +164,7 @@ class Trainer:
                 out[row] = values[: lengths[row]]
         return out
 
-    def backward(
-        self,
-        rollouts: Rollouts,
-        loss_of: Callable[..., torch.Tensor],
-        **inputs: float,
-    ) -> None:
+    def backward(self, rollouts: Rollouts, loss_of: Callable[..., torch.Tensor], **inputs: float) -> None:
         """Accumulate the gradient of the whole batch; ``rollouts`` are the rows of this process, if any.
 
         ``loss_of`` returns the loss of a micro-batch, given the indices of its rows, the packed rows, and the
@@ -312,15 +307,15 @@ def _with_threads(count: int | None) -> Iterator[None]:
 
     vLLM sets one thread for its own steps and compiles its model for this number.
     """
-    before = torch.get_num_threads()
-    if count in (None, before):
+    previous = torch.get_num_threads()
+    if count in (None, previous):
         yield
         return
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 def _deepspeed() -> Any:
@@ -335,7 +330,7 @@ def _deepspeed() -> Any:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     from deepspeed.runtime import bf16_optimizer
 
-    bf16_optimizer.see_memory_usage = lambda *args, **more: None  # prints and collects garbage
+    bf16_optimizer.see_memory_usage = lambda *args, **kwargs: None  # prints and collects garbage
     process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed

@@ -116,14 +116,14 @@ class Footprint:
 
     def phases(self) -> dict[str, _BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
-        trainer_bytes, is_async = self._kept(), self.options.streaming > 0
+        trainer_state, is_async = self._trainer_state(), self.options.streaming > 0
         sampler = {} if is_async else {"sampler's weights": self._sampler_weights()}
         resident = {} if self.uses_vllm else sampler
         phases = {
-            "sample": ({} if is_async else trainer_bytes) | self._sampler(),
-            "compare": trainer_bytes | self._forward() | resident,
-            "train": trainer_bytes | self._training() | resident,
-            "sync": trainer_bytes | {"buckets": self._syncing()} | sampler,
+            "sample": ({} if is_async else trainer_state) | self._sampler(),
+            "compare": trainer_state | self._forward() | resident,
+            "train": trainer_state | self._training() | resident,
+            "sync": trainer_state | {"buckets": self._syncing()} | sampler,
         }
         rank_reserve = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
@@ -137,7 +137,7 @@ class Footprint:
 
     def tensors(self) -> int:
         """Return the peak bytes of the training tensors, for comparison with `benchmarks/memory.py`."""
-        return sum((self._kept() | self._training()).values())
+        return sum((self._trainer_state() | self._training()).values())
 
     def host(self) -> int:
         """Return the peak host memory of all processes on the first machine."""
@@ -168,7 +168,7 @@ class Footprint:
 
     # -- the trainer --------------------------------------------------------------------------------------
 
-    def _kept(self) -> _BytesByPart:
+    def _trainer_state(self) -> _BytesByPart:
         p, b, stage = self.trained, self.b, self.stage
         weights = b * (self.model.parameters + self.adapter_size) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # stage 0 is float32, without master weights
@@ -189,7 +189,7 @@ class Footprint:
         demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
         footprint = Footprint(demand, self.options)
         gathered = self.b * min(footprint.model.parameters, LIVE) if self.stage == 3 else 0  # for its values
-        return gathered + sum(footprint._kept().values())
+        return gathered + sum(footprint._trainer_state().values())
 
     def _gradients(self) -> int:
         p, w, b, stage = self.trained, self.w, self.b, self.stage
@@ -216,7 +216,7 @@ class Footprint:
         return self.b * min(self.model.parameters, LIVE) if is_separate and self.stage == 3 else 0
 
     def _training(self) -> _BytesByPart:
-        """Return the bytes at the peak of the passes and the update, in addition to `_kept`."""
+        """Return the bytes at the peak of the passes and the update, in addition to `_trainer_state`."""
         b, stage, model = self.b, self.stage, self.model
         gradients = {"gradients": self._gradients()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0

@@ -281,9 +281,9 @@ def _demand(spec: RunSpec) -> Demand | None:
 def _prompt_tokens(set_folder: str, model: str, chat: Chat) -> int:
     """Return the number of tokens of the longest prompt in a set; without a tokenizer, from its length."""
     try:
-        prompts = [q for problems in ProblemSet.read(set_folder).parts.values() for q in problems]
+        prompts = [p for problems in ProblemSet.read(set_folder).parts.values() for p in problems]
         if not environment.installed("transformers") or not models.has_weights(model):
-            longest = max(len(f"{chat.system or ''}{words_of(q.prompt)}".encode()) for q in prompts)
+            longest = max(len(f"{chat.system or ''}{words_of(p.prompt)}".encode()) for p in prompts)
             return _TEMPLATE_TOKENS + -(-longest // _BYTES_OF_TOKEN)
         return max(map(len, encode(prompts, models.tokenizer(model), chat)))
     except IsolawError:  # reported by `check` of the backend
