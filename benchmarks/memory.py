@@ -391,7 +391,7 @@ def planned(
         micro_batch_tokens=MICRO_BATCH,
     )
     demand = Demand(model, 80 * GIB, ROW, kl, lora_rank=lora_rank)
-    return Footprint(demand, options).tensors()
+    return Footprint(demand, options).tensor_bytes()
 
 
 def summary() -> str:

@@ -157,7 +157,7 @@ class _RealBackend(Backend):
         adapters = lora.LoRA.of(spec.recipe)
         decoder = Decoder.read(folder)
         all_parameters = models.parameters(folder) or (decoder.parameters if decoder else 0)
-        state_bytes = _STATE_BYTES * (adapters.trained_numbers(folder) if adapters else all_parameters)
+        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else all_parameters)
         if spec.recipe.algorithm == "ppo" and adapters:
             state_bytes *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic
@@ -173,8 +173,8 @@ class _RealBackend(Backend):
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the memory plans of the runs, or a note on why no plan exists."""
-        note = planner.note(runs[0]) if runs else None
-        return Outlook(memory=planner.tables(runs), notes=[note] if note else [])
+        note = planner.unplanned_reason(runs[0]) if runs else None
+        return Outlook(memory=planner.plan_tables(runs), notes=[note] if note else [])
 
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""

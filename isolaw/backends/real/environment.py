@@ -143,8 +143,8 @@ def importing() -> Iterator[None]:
 
     Importing torch, transformers and vLLM creates millions of objects, none of them garbage. vLLM collects
     garbage several times while it starts. Scanning these objects would take a third of the time for the
-    imports and the start. Frozen objects are excluded from later collections. After `hold`, objects are no
-    longer frozen.
+    imports and the start. Frozen objects are excluded from later collections. After `stop_freezing`, objects
+    are no longer frozen.
     """
     prepare()
     module_count, was_enabled = len(sys.modules), gc.isenabled()
@@ -158,7 +158,7 @@ def importing() -> Iterator[None]:
             gc.freeze()
 
 
-def hold() -> None:
+def stop_freezing() -> None:
     """Stop later imports from freezing objects, so that the weights of a model can be freed.
 
     The parts of a trainer refer to each other, and so do the parts of vLLM. Only the garbage collector can

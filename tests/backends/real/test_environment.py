@@ -124,7 +124,7 @@ def test_weights_are_let_go_though_a_library_was_imported_meanwhile(
     (tmp_path / "imported_late.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(environment, "_holds_model", False)
-    environment.hold()
+    environment.stop_freezing()
     weights = Weights()
     alive = weakref.ref(weights)
     with environment.importing():

@@ -59,7 +59,7 @@ class LoRA:
         suffixes = tuple(f".{target}" for target in self.targets)
         return [name for name in numbered if f".{name}".endswith(suffixes)]
 
-    def trained_numbers(self, model: str) -> int:
+    def parameter_count(self, model: str) -> int:
         """Return the number of adapter parameters for the model in the folder ``model``."""
         shapes = _linear_layers(model)
         return sum(self.rank * sum(shapes[name]) for name in self.adapted(shapes))

@@ -294,7 +294,7 @@ def _policy_term(
         log_ratio = mean_log_ratio.detach() + (logprobs - logprobs.detach())
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(low, high)
-    if recipe.algorithm == "cispo" or scale_rl.has(recipe, "cispo"):
+    if recipe.algorithm == "cispo" or scale_rl.has_part(recipe, "cispo"):
         return -clipped_ratio.detach() * a * logprobs, ratio.detach(), clipped_ratio != ratio
     return -torch.minimum(ratio * a, clipped_ratio * a), ratio.detach(), clipped_ratio * a < ratio * a
 

@@ -97,8 +97,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
         algorithm = scale_rl.settings(recipe.without or ())
     term_weights = EASY_WEIGHTS if difficulty == "easy" else dict.fromkeys(EASY_WEIGHTS, 0.0)
     values = {**OFF, **PLAYBOOK, **term_weights, "dynamic_sampling": False, **algorithm, **set_keys}
-    if "interrupt_at" in set_keys or scale_rl.has(recipe, "interruptions"):
-        values |= scale_rl.interruption(set_keys, values["max_response_tokens"])
+    if "interrupt_at" in set_keys or scale_rl.has_part(recipe, "interruptions"):
+        values |= scale_rl.interruption_keys(set_keys, values["max_response_tokens"])
     longest, overlong_buffer = values["max_response_tokens"], 0
     if recipe.algorithm == "dapo":
         overlong_buffer = longest // _OVERLONG_DIVISOR

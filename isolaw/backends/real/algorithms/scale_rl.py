@@ -97,7 +97,7 @@ def without_parts(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def has(recipe: Recipe, part: str) -> bool:
+def has_part(recipe: Recipe, part: str) -> bool:
     """Return whether a recipe is ScaleRL and includes ``part``."""
     return recipe.algorithm == NAME and part not in (recipe.without or ())
 
@@ -123,7 +123,7 @@ def _part_issues(recipe: Recipe) -> list[Issue]:
     for name, (keys, baseline) in PARTS.items():
         if not keys:
             continue
-        is_kept = has(recipe, name)
+        is_kept = has_part(recipe, name)
         contradicting, key = (baseline if is_kept else keys), next(iter(keys))
         if all(getattr(recipe, recipe_key) == value for recipe_key, value in contradicting.items()):
             if is_kept:
@@ -142,14 +142,14 @@ def penalty_tokens(longest: int) -> int:
     return max(1, longest // _ANSWER_DIVISOR)
 
 
-def interruption(recipe_keys: dict[str, Any], longest: int) -> dict[str, Any]:
+def interruption_keys(recipe_keys: dict[str, Any], longest: int) -> dict[str, Any]:
     """Return the values of all interruption keys, given the keys that a recipe sets.
 
     ``longest`` is the default of ``max_response_tokens``, used if ``recipe_keys`` does not determine it.
 
-    >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
+    >>> interruption_keys({"max_response_tokens": 14336}, 1024)["interrupt_at"]
     (10240, 12288)
-    >>> changes = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> changes = interruption_keys({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
     >>> changes["max_response_tokens"]
     700
     """

@@ -177,10 +177,7 @@ def _find_files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 def _read_file(
     path: Path, columns: Mapping[str, str] | None = None, repeats: bool = False
 ) -> tuple[list[Problem], list[Issue]]:
-    """Return a file's problems in the order of their digests, and the issues of the file.
-
-    ``others`` adds the other columns; values that JSON cannot represent become text.
-    """
+    """Return a file's problems in the order of their digests, and the issues of the file."""
     faults: list[_Fault] = []
     is_jsonl = path.suffix == ".jsonl"
     column_of = {key: (columns or {}).get(key, key) for key in _ACCEPTED}

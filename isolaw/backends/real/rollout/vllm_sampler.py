@@ -101,7 +101,7 @@ class VLLMSampler:
         if overrides:
             arguments["hf_overrides"] = overrides
         context = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
-        environment.hold()
+        environment.stop_freezing()
         try:
             with context, _collectable():
                 self.llm = LLM(settings.model, **arguments)

@@ -31,7 +31,7 @@ _POSITION_STREAM, _ANSWER_STREAM = 1, 2
 class _Interruption:
     """Interrupts responses that exceed their thinking budget, so that they end in an answer.
 
-        draw up to a position in ``span``
+        draw up to one of the ``positions``
         append the phrase to each response that has not ended
         draw the rest
 
@@ -43,10 +43,10 @@ class _Interruption:
     response that already contains this token continues without the phrase.
     """
 
-    span: tuple[int, int]  # first and last possible position, in tokens
+    positions: tuple[int, int]  # the first and the last possible one, in tokens
     phrase: list[int]
     answer_tokens: int  # number of tokens after the phrase
-    end: int | None = None  # the phrase's last token if it is a special token
+    closing_token: int | None = None  # the phrase's last token if it is a special token
 
     @classmethod
     def of(cls, recipe: Recipe, tokenizer: Any) -> _Interruption | None:
@@ -60,13 +60,13 @@ class _Interruption:
     def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **sampling: float) -> Rollouts:
         """Draw rollouts with interruptions; ``sampling`` is temperature and top_p of `Sampler.generate`."""
         flat = [seed for group in seeds for seed in group]
-        first, last = self.span
-        positions = [int(_stream(seed, _POSITION_STREAM).integers(first, last + 1)) for seed in flat]
-        rollouts = sampler.generate(prompts, seeds, max_tokens=positions, **sampling)
+        first, last = self.positions
+        limits = [int(_stream(seed, _POSITION_STREAM).integers(first, last + 1)) for seed in flat]
+        rollouts = sampler.generate(prompts, seeds, max_tokens=limits, **sampling)
         rows = [row for row, finished in enumerate(rollouts.finished) if not finished]
         if not rows:
             return rollouts
-        phrases = [[] if self.end in rollouts.tokens[row] else self.phrase for row in rows]
+        phrases = [[] if self.closing_token in rollouts.tokens[row] else self.phrase for row in rows]
         interrupted = [rollouts.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
         continuations = sampler.generate(
             [rollouts.prompts[row] + tokens for row, tokens in zip(rows, interrupted, strict=True)],

@@ -111,13 +111,13 @@ class Batch:
         moves = _moves(rows_of_rank, (tokens * in_gradient).reshape(-1).tolist())
         local_rows, index_of = set(rows_of_rank[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
         sent_rows = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
-        old, sent = self.old_logprobs, [index_of[row] for row in sent_rows]
-        sent_logprobs = None if old is None else [old[k].tolist() for k in sent]
-        message = (sent_rows, vars(self.rollouts.rows(sent)), sent_logprobs)
+        old, sent_indices = self.old_logprobs, [index_of[row] for row in sent_rows]
+        sent_logprobs = None if old is None else [old[k].tolist() for k in sent_indices]
+        message = (sent_rows, vars(self.rollouts.rows(sent_indices)), sent_logprobs)
         rows = sorted(local_rows.difference(sent_rows))
-        kept = [index_of[row] for row in rows]
-        rollouts = self.rollouts.rows(kept)
-        logprobs = None if old is None else [old[k] for k in kept]
+        kept_indices = [index_of[row] for row in rows]
+        rollouts = self.rollouts.rows(kept_indices)
+        logprobs = None if old is None else [old[k] for k in kept_indices]
         for their_rows, values, their_logprobs in ranks.all_of(message):
             received = [k for k, row in enumerate(their_rows) if moves[row][1] == ranks.rank]
             rows += [their_rows[k] for k in received]
@@ -134,9 +134,9 @@ class Batch:
         """Keep the first ``count`` problems whose rewards differ; return how many are missing."""
         kept_problems = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:count]
         new_index = {old: new for new, old in enumerate(kept_problems)}
-        kept = [k for k, row in enumerate(self.rows) if row // self.n in new_index]
-        self.rollouts = self.rollouts.rows(kept)
-        problems_of_rows = [divmod(self.rows[k], self.n) for k in kept]
+        kept_indices = [k for k, row in enumerate(self.rows) if row // self.n in new_index]
+        self.rollouts = self.rollouts.rows(kept_indices)
+        problems_of_rows = [divmod(self.rows[k], self.n) for k in kept_indices]
         self.rows = [new_index[problem] * self.n + sample for problem, sample in problems_of_rows]
         self.visited = [self.visited[j] for j in kept_problems]
         for name in self._tensors():

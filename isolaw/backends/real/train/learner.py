@@ -11,7 +11,7 @@ steps on equal numbers of problems. With one pass, k mini-batches are PPO-off-po
 2510.13786, section 3.1). Ratios are relative to the policy at the start of the batch. C counts each rollout
 once; the metric ``reuse`` counts how often it is used.
 
-Sampler and trainer alternate on each GPU. All training computation goes through `Learner.training`, which
+Sampler and trainer alternate on each GPU. All training computation goes through `Learner.take_gpu`, which
 puts the sampler to sleep.
 """
 
@@ -120,14 +120,14 @@ class Learner:
         if self.recipe.algorithm == "ppo":
             self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(spec, options))
 
-    def training(self) -> Trainer:
+    def take_gpu(self) -> Trainer:
         """Put the sampler to sleep, which releases its GPU memory, and return the trainer."""
         self.sampler.sleep()
         return self.trainer
 
     def logprobs(self, rollouts: Rollouts) -> list[Tensor]:
         """Return the log-probabilities of each row's drawn tokens under the current weights."""
-        return self.training().logprobs(rollouts, self.temperature)
+        return self.take_gpu().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """Make the updates of a step and return their metrics."""
@@ -218,7 +218,7 @@ class Learner:
             sums = objective.merge(sums, loss_sums)
             return loss
 
-        self.training().backward(rollouts, loss_of, temperature=self.temperature)
+        self.take_gpu().backward(rollouts, loss_of, temperature=self.temperature)
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
@@ -263,7 +263,7 @@ class Learner:
     def _with_reference(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Return the log-probabilities under the policy that sampled, and under the reference."""
         sampled_logprobs = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
-        return sampled_logprobs, self.training().logprobs(batch.rollouts, self.temperature, self.reference)
+        return sampled_logprobs, self.take_gpu().logprobs(batch.rollouts, self.temperature, self.reference)
 
     def save(self, folder: Path) -> None:
         """Write the state of policy and critic; all processes must call this, and the first one writes."""
@@ -288,7 +288,7 @@ class Learner:
         """Check the sampler's log-probabilities of some evaluation responses, as `update` checks a batch."""
         sample = rollouts.rows(range(min(_COMPARED_RESPONSES, len(rollouts))))
         sampling = self.spec.evaluated_at
-        logprobs = self.training().logprobs(sample, sampling["temperature"] or 1.0)
+        logprobs = self.take_gpu().logprobs(sample, sampling["temperature"] or 1.0)
         difference = torch.zeros((), dtype=torch.float64)
         for ours, theirs in zip(logprobs, sample.logprobs, strict=True):
             difference += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()

@@ -95,7 +95,7 @@ class Trainer:
         self._float32_head = float32_head
         self._optimiser_threads = _torch_threads() if offload_optimizer else None
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
-        environment.hold()
+        environment.stop_freezing()
         self.adapters = Adapters(policy.model, lora) if lora else None
         if self.adapters:
             self._unfreeze(policy)

@@ -65,7 +65,7 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
 
 
 def test_who_is_answering_already_gets_no_phrase() -> None:
-    drawn = _Interruption((4, 4), PHRASE, 6, end=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
+    drawn = _Interruption((4, 4), PHRASE, 6, closing_token=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
     assert drawn.tokens == [[5, 5, 5, 5, 5, EOS]]
     assert (drawn.inserted, drawn.lengths) == ([[4, 4]], [6])
 
@@ -97,7 +97,7 @@ def test_the_phrase_is_in_the_models_tokens(made, resolved) -> None:
     assert _Interruption.of(resolve_recipe(Recipe()), tokenizer) is None
     tokenizer.add_tokens(["</think>"])
     ends = recipe.model_copy(update={"interrupt_phrase": "=1</think>"})
-    assert _Interruption.of(ends, tokenizer).end == tokenizer.convert_tokens_to_ids("</think>")
+    assert _Interruption.of(ends, tokenizer).closing_token == tokenizer.convert_tokens_to_ids("</think>")
     (issue,) = check_phrase("time is 1", tokenizer)
     assert "knows only '1' of the phrase" in str(issue)
 

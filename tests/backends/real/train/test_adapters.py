@@ -148,7 +148,7 @@ def test_it_continues_from_any_checkpoint_with_a_state_of_adapters(
     assert all(".lora_" in name for name in stored)
     numbers = sum(value.numel() for value in stored.values())
     spec = resolved(**more)
-    assert numbers == LoRA.of(spec.recipe).trained_numbers(spec.sources["model"])
+    assert numbers == LoRA.of(spec.recipe).parameter_count(spec.sources["model"])
     expected = 12 * numbers * (2 if algorithm == "ppo" else 1)
     assert BACKEND.needs(spec).disk_bytes == expected
 

@@ -156,7 +156,7 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[li
     for way, peaks in zip(ways, measured(*({**common, **way} for way in ways)), strict=True):
         for peak, more in zip(peaks, ({}, {"reference": True}, {"critic": True}), strict=True):
             planned = footprint(decoder, micro_batch_tokens=16_384, **{**more, **way})
-            assert planned.tensors() == pytest.approx(peak, rel=0.1), way
+            assert planned.tensor_bytes() == pytest.approx(peak, rel=0.1), way
 
 
 @pytest.mark.real
@@ -290,7 +290,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., en
         with executors.planned_for(cards(machine) if machine else None, spec.executor, "real"):
             made = engine.resolve_sweep(spec, tmp_path / "out")
             with executors.machines(spec.executor, "real"):
-                made.notes[:] = planner.tables(made.runs) or [planner.note(made.runs[0])]
+                made.notes[:] = planner.plan_tables(made.runs) or [planner.unplanned_reason(made.runs[0])]
             return made
 
     return plan
@@ -570,7 +570,7 @@ def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
     few = ("real.processes=2", "real.zero_stage=3", "recipe.lora_rank=8")
     run = planned("real-qwen-easy.toml", H100, *few).runs[0]
     with environment.on_machines(8, 8, cards(H100).gpu_bytes):
-        (each,) = planner.tables([run])
+        (each,) = planner.plan_tables([run])
         assert 4 * each["host_bytes"] > 75 * GIB > 3 * each["host_bytes"]
         assert BACKEND.jobs(run) == 3
 

@@ -120,10 +120,10 @@ class Footprint:
         sampler = {} if is_async else {"sampler's weights": self._sampler_weights()}
         resident = {} if self.uses_vllm else sampler
         phases = {
-            "sample": ({} if is_async else trainer_state) | self._sampler(),
-            "compare": trainer_state | self._forward() | resident,
-            "train": trainer_state | self._training() | resident,
-            "sync": trainer_state | {"buckets": self._syncing()} | sampler,
+            "sample": ({} if is_async else trainer_state) | self._sampler_bytes(),
+            "compare": trainer_state | self._forward_bytes() | resident,
+            "train": trainer_state | self._training_bytes() | resident,
+            "sync": trainer_state | {"buckets": self._sync_bytes()} | sampler,
         }
         rank_reserve = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
@@ -135,11 +135,11 @@ class Footprint:
             phases[phase] = {part: round(parts[part]) for part in PARTS if parts.get(part)}
         return phases
 
-    def tensors(self) -> int:
+    def tensor_bytes(self) -> int:
         """Return the peak bytes of the training tensors, for comparison with `benchmarks/memory.py`."""
-        return sum((self._trainer_state() | self._training()).values())
+        return sum((self._trainer_state() | self._training_bytes()).values())
 
-    def host(self) -> int:
+    def host_peak(self) -> int:
         """Return the peak host memory of all processes on the first machine."""
         demand, model = self.demand, self.model
         processes = min(self.w, demand.gpus or self.w)
@@ -177,12 +177,12 @@ class Footprint:
             "optimiser": 0 if self.offloads else optimiser,
             "reference": weights if self.demand.reference and not self.adapter_size else 0,
             # In stages 1 and 3, DeepSpeed keeps the gradients from one step to the next.
-            "gradients": self._gradients() if stage in (1, 3) else 0,
+            "gradients": self._gradient_bytes() if stage in (1, 3) else 0,
             "buckets": b * BUCKET if stage == 3 else b * self.largest_tensor if self.offloads else 0,
-            "critic": self._critic(),
+            "critic": self._critic_bytes(),
         }
 
-    def _critic(self) -> int:
+    def _critic_bytes(self) -> int:
         """Return the bytes that the critic keeps; its passes follow the policy's and need less memory."""
         if not self.demand.critic:
             return 0
@@ -191,7 +191,7 @@ class Footprint:
         gathered = self.b * min(footprint.model.parameters, LIVE) if self.stage == 3 else 0  # for its values
         return gathered + sum(footprint._trainer_state().values())
 
-    def _gradients(self) -> int:
+    def _gradient_bytes(self) -> int:
         p, w, b, stage = self.trained, self.w, self.b, self.stage
         if self.offloads and stage > 1:
             return 0
@@ -206,7 +206,7 @@ class Footprint:
             sums += b * min(large, p // w)
         return sums
 
-    def _gathered(self, numbers: int) -> int:
+    def _gathered_weights(self, numbers: int) -> int:
         """Return the bytes of weights that ZeRO-3 has gathered: the weights in use and the next ones."""
         return self.b * min(self.model.parameters, numbers + BUCKET) if self.stage == 3 else 0
 
@@ -215,29 +215,29 @@ class Footprint:
         is_separate = self.demand.reference and not self.adapter_size
         return self.b * min(self.model.parameters, LIVE) if is_separate and self.stage == 3 else 0
 
-    def _training(self) -> _BytesByPart:
+    def _training_bytes(self) -> _BytesByPart:
         """Return the bytes at the peak of the passes and the update, in addition to `_trainer_state`."""
         b, stage, model = self.b, self.stage, self.model
-        gradients = {"gradients": self._gradients()}
+        gradients = {"gradients": self._gradient_bytes()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
         # The head's gradient is kept until the embedding's gradient exists. With ZeRO-3, the weight is also
         # kept, unless it is too large.
         copies = 2 if stage == 3 and model.embedding_size <= LIVE else 1
         tied = copies * b * model.embedding_size if model.tied and stage and not self.adapter_size else 0
-        saved, reference = self._saved(), self._gathered_reference()
+        saved, reference = self._saved_activations(), self._gathered_reference()
         layer = gradients | {
             "buckets": exchanged
             + b * max(self.matrix_sizes)
-            + self._gathered(model.layer_size)
+            + self._gathered_weights(model.layer_size)
             # The backward pass of the first layers comes after the reference's weights are released, so only
             # the larger of the two counts.
             + max(tied, reference),
-            "activations": saved + self._recomputed(),
+            "activations": saved + self._recomputed_activations(),
         }
         head = gradients | {
-            "buckets": exchanged * (stage != 2) + self._gathered(model.embedding_size) + reference,
+            "buckets": exchanged * (stage != 2) + self._gathered_weights(model.embedding_size) + reference,
             "activations": saved + (3 * b + 4) * self.tokens * model.hidden,
-            "logits": self._logits(backward=True),
+            "logits": self._logit_bytes(backward=True),
         }
         p = self.trained // self.w
         # Stages 1 and 2 compute the norm in float64. Stage 3 concatenates the gradients of a sub-group.
@@ -245,7 +245,7 @@ class Footprint:
         update = gradients | {"buckets": 0 if self.offloads else buffers}
         return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
-    def _saved(self) -> int:
+    def _saved_activations(self) -> int:
         """Return the bytes of activations that the forward pass keeps for the backward pass."""
         b, e, model = self.b, self.model.hidden, self.model
         layer_bytes = b * e
@@ -255,7 +255,7 @@ class Footprint:
             layer_bytes += b * self.lora_numbers
         return self.tokens * model.layers * layer_bytes
 
-    def _recomputed(self) -> int:
+    def _recomputed_activations(self) -> int:
         """Return the bytes of a layer's recomputed activations and their gradients.
 
         If all activations are kept, return the bytes of the gradients only.
@@ -267,26 +267,28 @@ class Footprint:
         numbers += self.lora_numbers
         return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm in float32
 
-    def _logits(self, *, backward: bool) -> int:
+    def _logit_bytes(self, *, backward: bool) -> int:
         """Return the bytes of a chunk's logits, their softmax, and the head's gradient, all in float32."""
         embedding = self.model.embedding_size
         copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
         gradient = 4 * embedding if backward and not self.adapter_size else 0
         return gradient + (max(copies, self.b * embedding) if gradient else copies)
 
-    def _forward(self) -> _BytesByPart:
+    def _forward_bytes(self) -> _BytesByPart:
         """Return the bytes of a forward pass of the policy or the reference without gradients."""
         b, e, model = self.b, self.model.hidden, self.model
-        gathered = self._gathered(max(model.layer_size, model.embedding_size)) + self._gathered_reference()
+        size = (
+            self._gathered_weights(max(model.layer_size, model.embedding_size)) + self._gathered_reference()
+        )
         return {
-            "buckets": (b * BUCKET if self.stage == 3 else 0) + gathered,
+            "buckets": (b * BUCKET if self.stage == 3 else 0) + size,
             "activations": self.tokens * (b * (4 * model.intermediate + 2 * e) + 8 * e),
-            "logits": self._logits(backward=False),
+            "logits": self._logit_bytes(backward=False),
         }
 
     # -- the sampler --------------------------------------------------------------------------------------
 
-    def _sampler(self) -> _BytesByPart:
+    def _sampler_bytes(self) -> _BytesByPart:
         """Return the bytes of the sampler's weights and of its cache, which gets the rest of its share."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)
@@ -298,7 +300,7 @@ class Footprint:
         head_size = self.model.embedding_size if self.model.tied and self.uses_vllm else 0  # separate
         return self.b * (self.model.parameters + head_size) // self.tensor_parallel
 
-    def _syncing(self) -> int:
+    def _sync_bytes(self) -> int:
         """Return the bytes for transferring weights one by one, each gathered or merged."""
         merging = (8 + self.b) * max(self.model.matrix_sizes) if self.adapter_size else 0
         return merging + (self.b * (BUCKET + self.model.embedding_size) if self.stage == 3 else 0)

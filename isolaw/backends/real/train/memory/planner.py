@@ -63,7 +63,8 @@ class _MemoryPlan:
 
     def host_fits(self, spare: float = 0.0) -> bool:
         """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
-        return not self.demand.host_bytes or self.footprint.host() <= (1 - spare) * self.demand.host_bytes
+        limit = (1 - spare) * self.demand.host_bytes
+        return not limit or self.footprint.host_peak() <= limit
 
     @property
     def cache(self) -> int:
@@ -74,7 +75,7 @@ class _MemoryPlan:
         """Return the plan as JSON-compatible data; ``host_bytes`` is the host memory on each machine."""
         return {
             "gpu_bytes": self.demand.gpu_bytes,
-            "host_bytes": self.footprint.host(),
+            "host_bytes": self.footprint.host_peak(),
             "row_tokens": self.demand.row_tokens,
             "phases": self.phases,
             **{key: getattr(self.options, key) for key in ("processes", "zero_stage", *_PLANNED_KEYS)},
@@ -165,7 +166,7 @@ def runs_at_a_time(spec: RunSpec) -> int:
     planned = plan(spec)
     if planned is None or not planned.demand.host_bytes:
         return environment.gpus() or 1
-    return max(1, planned.demand.host_bytes // planned.footprint.host())
+    return max(1, planned.demand.host_bytes // planned.footprint.host_peak())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
@@ -231,7 +232,7 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     return spec
 
 
-def note(spec: RunSpec) -> str | None:
+def unplanned_reason(spec: RunSpec) -> str | None:
     """Return the reason why there is no memory plan for a resolved spec, or None if there is one."""
     model, gpus = RealOptions.of(spec).model, environment.gpus()
     if (gpus and _demand(spec)) or (not gpus and models.has_weights(model)):
@@ -248,7 +249,7 @@ def note(spec: RunSpec) -> str | None:
     return f"{model}: isolaw has no memory plan, since {reason}"
 
 
-def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
     """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
     table_of_plan: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -314,7 +315,7 @@ def issues(spec: RunSpec) -> list[Issue]:
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
     if size <= demand.gpu_bytes and not plan.host_fits():
         needs = (
-            f"the run needs {plan.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
+            f"the run needs {plan.footprint.host_peak() / GIB:.1f} GiB of host memory, but this machine has "
             f"{demand.host_bytes / GIB:.1f}"
         )
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start

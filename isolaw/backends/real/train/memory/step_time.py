@@ -72,13 +72,13 @@ def flops(model: Decoder, length: float, passes: float) -> float:
     Causal attention covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has
     12 L Q length for three passes, without the causal half).
     """
-    return 2 * passes * (_products(model) + model.layers * model.query * length / 2)
+    return 2 * passes * (_dense_size(model) + model.layers * model.query * length / 2)
 
 
 def _sampled_s(model: Decoder, card: CardSpeed, length: _Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
     cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
-    compute = 2 * _products(model) / (EFFICIENCY * card.flops)
+    compute = 2 * _dense_size(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
 
@@ -108,13 +108,13 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     row_tokens, number_bytes = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
-    read_s = number_bytes * _products(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
+    read_s = number_bytes * _dense_size(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
     reward_s = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
 
     def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
         """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
         steps = length.longest + max(0.0, rollouts / slots - 1) * length.mean
-        prefill = 2 * _products(model) * length.prompt / n / (EFFICIENCY * card.flops)
+        prefill = 2 * _dense_size(model) * length.prompt / n / (EFFICIENCY * card.flops)
         rollout_s = length.mean * _sampled_s(model, card, length, number_bytes) + prefill
         return steps * (DECODE_S + read_s) + rollouts * rollout_s, rollouts * reward_s
 
@@ -217,6 +217,6 @@ def _cache_bytes(model: Decoder, dtype_bytes: int) -> int:
     return 2 * dtype_bytes * model.layers * model.key_value
 
 
-def _products(model: Decoder) -> int:
+def _dense_size(model: Decoder) -> int:
     """Return N, the parameters in matrix products; an embedding lookup is no matrix product."""
     return model.parameters - (0 if model.tied else model.embedding_size)
