@@ -109,7 +109,7 @@ class Footprint:
         self.adapter_size = model.layers * sum(adapters)
         self.lora_numbers = (rank or 0) * len(adapters) // 2  # between A and B of a layer, per token
         # Trained parameters: their number, and those of the matrices of a layer and of the largest tensor.
-        self.trained = self.adapter_size or model.parameters
+        self.trained_size = self.adapter_size or model.parameters
         self.matrix_sizes = adapters or model.matrix_sizes
         self.largest_tensor = max(adapters) if adapters else model.embedding_size
         self.uses_vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
@@ -148,7 +148,7 @@ class Footprint:
         later_loading = loading if demand.critic or (demand.reference and not self.adapter_size) else 0
         size = 16 + self.b  # bytes of offloaded optimiser, gradients, and weights copied back to the GPU
         critic_parameters = self.adapter_size or model.critic.parameters
-        parameters = self.trained + critic_parameters * demand.critic
+        parameters = self.trained_size + critic_parameters * demand.critic
         offloaded = processes * (size * parameters // self.w) if self.offloads else 0
         largest_tensors = processes * 4 * self.largest_tensor
         samplers = -(-self.options.streaming * processes // self.w)
@@ -169,7 +169,7 @@ class Footprint:
     # -- the trainer --------------------------------------------------------------------------------------
 
     def _trainer_state(self) -> _BytesByPart:
-        p, b, stage = self.trained, self.b, self.stage
+        p, b, stage = self.trained_size, self.b, self.stage
         weights = b * (self.model.parameters + self.adapter_size) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # stage 0 is float32, without master weights
         return {
@@ -192,7 +192,7 @@ class Footprint:
         return gathered + sum(footprint._trainer_state().values())
 
     def _gradient_bytes(self) -> int:
-        p, w, b, stage = self.trained, self.w, self.b, self.stage
+        p, w, b, stage = self.trained_size, self.w, self.b, self.stage
         if self.offloads and stage > 1:
             return 0
         if stage == 1 and b < 4:  # autograd's gradients in addition to the float32 sums
@@ -239,7 +239,7 @@ class Footprint:
             "activations": saved + (3 * b + 4) * self.tokens * model.hidden,
             "logits": self._logit_bytes(backward=True),
         }
-        p = self.trained // self.w
+        p = self.trained_size // self.w
         # Stages 1 and 2 compute the norm in float64. Stage 3 concatenates the gradients of a sub-group.
         buffers = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(self.largest_tensor, p))
         update = gradients | {"buckets": 0 if self.offloads else buffers}

@@ -52,14 +52,14 @@ class _MemoryPlan:
         self.demand, self.options, self.footprint = demand, options, Footprint(demand, options)
         self.phases = self.footprint.phases()  # bytes by phase and part
         totals = {phase: sum(parts.values()) for phase, parts in self.phases.items()}
-        self.largest = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
+        self.peak = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
         # The bytes of a GPU that the sampler can use.
         self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
     def fits(self, spare: float = _SPARE_SHARE) -> bool:
         """Return whether every phase leaves a share of GPU and host memory free, and vLLM can start."""
         starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
-        return self.host_fits(spare) and starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
+        return self.host_fits(spare) and starts and self.peak[1] <= (1 - spare) * self.demand.gpu_bytes
 
     def host_fits(self, spare: float = 0.0) -> bool:
         """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
@@ -163,10 +163,10 @@ def runs_at_a_time(spec: RunSpec) -> int:
 
     If the host memory is unknown, return the number of GPUs.
     """
-    planned = plan(spec)
-    if planned is None or not planned.demand.host_bytes:
+    plan_of_run = plan(spec)
+    if plan_of_run is None or not plan_of_run.demand.host_bytes:
         return environment.gpus() or 1
-    return max(1, planned.demand.host_bytes // planned.footprint.host_peak())
+    return max(1, plan_of_run.demand.host_bytes // plan_of_run.footprint.host_peak())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
@@ -174,8 +174,8 @@ def chosen(spec: RunSpec) -> RealOptions:
     options = RealOptions.of(spec)
     if all(getattr(options, name) is not None for name in _PLANNED_KEYS):
         return options
-    if planned := plan(spec):
-        return planned.options
+    if plan_of_run := plan(spec):
+        return plan_of_run.options
     defaults = {
         "micro_batch_tokens": _MICRO_BATCH_TOKENS,
         "offload_optimizer": False,
@@ -253,8 +253,8 @@ def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
     """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
     table_of_plan: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if planned := plan(run):
-            table = planned.to_dict()
+        if plan_of_run := plan(run):
+            table = plan_of_run.to_dict()
             table_of_plan.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
     return list(table_of_plan.values())
 
@@ -311,7 +311,7 @@ def issues(spec: RunSpec) -> list[Issue]:
     demand, options = _demand(spec), RealOptions.of(spec)
     if demand is None or (plan := fastest(demand, options)).fits(spare=0.0):
         return []
-    phase, size = plan.largest
+    phase, size = plan.peak
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
     if size <= demand.gpu_bytes and not plan.host_fits():
         needs = (
