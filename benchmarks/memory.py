@@ -113,7 +113,7 @@ def measure(
         trainer.backward(Rollouts([[1]], [[1]], [[]], [True]), _loss(None), temperature=1.0)
         trainer.update(1.0)
         for name in ("", "KL"):
-            loss = _loss(trainer.frozen("") if name else None)
+            loss = _loss(trainer.frozen_policy("") if name else None)
             live.reset()
             trainer.backward(batch, loss, temperature=1.0)
             out[name] = {"passes": live.peak}
@@ -176,7 +176,7 @@ def measure_on(
         lora_rank=lora_rank,
         on=device,
     )
-    loss = _loss(trainer.frozen("") if kl else None)
+    loss = _loss(trainer.frozen_policy("") if kl else None)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.module.parameters())
     out: dict[str, float] = {"tokens": rows * row_tokens, "parameters": parameters}
     for _ in range(2):
@@ -391,7 +391,7 @@ def planned(
         micro_batch_tokens=MICRO_BATCH,
     )
     demand = Demand(model, 80 * GIB, ROW, kl, lora_rank=lora_rank)
-    return Footprint(demand, options).tensors()
+    return Footprint(demand, options).tensor_bytes()
 
 
 def summary() -> str:

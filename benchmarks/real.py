@@ -117,7 +117,7 @@ def isolaw_steps(folder: Path, sampler: str, clock: Clock) -> None:
         options={"model": str(folder / "model"), "sampler": sampler},
     )
     run = loop.Run(BACKEND.resolve(spec))
-    run.worker.key = 0  # the same rollouts under any run id of a revision
+    run.worker.run_key = 0  # the same rollouts under any run id of a revision
     for name in ("forward", "backward", "step"):
         clock.watch(run.trainer.engine, name)
     if sampler == "vllm":

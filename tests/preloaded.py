@@ -189,7 +189,7 @@ def become(job, python):
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if environment := sys.modules.get("isolaw.backends.real.environment"):
-        environment._forget()
+        environment._clear_caches()
     arguments, flags = list(job["arguments"]), []
     while arguments[0] in _FLAGS:
         flags.append(arguments.pop(0))

@@ -43,9 +43,10 @@ from isolaw.runs import IDENTITY, KEY, Runs
 from isolaw.store.folder import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
-_NOT_HASHED = ["run_id", "wall_s"]  # a path, and the only column in which identical runs differ
-_MOST_HELD = 4
-_held: dict[str, Runs] = {}  # cache of runs by the hash of their content
+_MEASURED = ["eval_set", "metric", "value", "n_problems", "n_samples"]
+_UNHASHED_COLUMNS = ["run_id", "wall_s"]  # a path, and the only column in which identical runs differ
+_CACHE_SIZE = 4
+_runs_by_hash: dict[str, Runs] = {}  # cache of runs by the hash of their content
 
 
 class _ReplayOptions(BaseModel):
@@ -63,7 +64,7 @@ class _ReplayOptions(BaseModel):
     sha256: str | None = None
 
     @property
-    def mapping(self) -> dict[str, Any]:
+    def reader_options(self) -> dict[str, Any]:
         """Options of `isolaw.read` that the user has set."""
         return self.model_dump(include={"metric", "columns", "set"}, exclude_defaults=True)
 
@@ -81,43 +82,44 @@ class _Replay(Backend):
 
         If all axes contain only recorded values, the sweep is the recorded subset of the product of its axes.
         """
-        section, recorded, more = _gathered(spec.options, directory)
-        notes += more
+        section, stored_runs, source_notes = _load_runs(spec.options, directory)
+        notes += source_notes
         spec = spec.model_copy(update={self.name: section})
-        offered = _axes(section)
+        axis_values = _recorded_axes(section)
         data = spec.model_dump(mode="json", exclude_unset=True)
-        for name, section_of in (("grid", spec.grid), ("sweep", spec.sweep)):
-            keys = type(section_of).model_fields.keys() & offered.keys() - section_of.model_fields_set
-            data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
+        for name, axes_section in (("grid", spec.grid), ("sweep", spec.sweep)):
+            unset = type(axes_section).model_fields.keys() - axes_section.model_fields_set
+            data[name] = {**data.get(name, {}), **{k: axis_values[k] for k in axis_values.keys() & unset}}
         if not spec.limits.model_fields_set:  # a recorded run has no hardware limit
             grid = SweepSpec.parse(data).grid
-            most = max(grid.problems_per_batch) * max(grid.rollouts_per_problem)
-            data["limits"] = {"max_batch_rollouts": most}
-        out = SweepSpec.parse(data)
+            largest_batch = max(grid.problems_per_batch) * max(grid.rollouts_per_problem)
+            data["limits"] = {"max_batch_rollouts": largest_batch}
+        resolved = SweepSpec.parse(data)
         axes = {
-            "seeds": out.sweep.seeds,
-            **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
+            "seeds": resolved.sweep.seeds,
+            **{name: getattr(resolved.grid, name) for name in axis_values.keys() - {"seeds", "compute"}},
         }
-        return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
+        is_recorded = all(set(values) <= set(axis_values[name]) for name, values in axes.items())
+        return resolved, stored_runs, is_recorded
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Read the source, and return the spec with the source's hash and columns.
 
         Hash and columns are part of a run's identity, but the path of the source is not.
         """
-        content, mapping, sources, runs = _open(spec.options or spec.sources)
-        sets = sorted(set(runs.points["problem_set"]))
-        if len(sets) > 1 and spec.problems.set not in sets:
-            raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
-        name = spec.problems.set if len(sets) > 1 else sets[0]
-        matching = _matching(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
-        recorded = runs.attributes.get(matching[0], {}) if matching else {}
-        algorithm = str(runs.table().loc[matching[0], "algorithm"]) if matching else "grpo"
+        content, reader_options, sources, runs = _open_source(spec.options or spec.sources)
+        set_names = sorted(set(runs.points["problem_set"]))
+        if len(set_names) > 1 and spec.problems.set not in set_names:
+            raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(set_names))])
+        name = spec.problems.set if len(set_names) > 1 else set_names[0]
+        run_ids = _matching_ids(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
+        attributes = runs.attributes.get(run_ids[0], {}) if run_ids else {}
+        algorithm = str(runs.table().loc[run_ids[0], "algorithm"]) if run_ids else "grpo"
         return spec.model_copy(
             update={
                 "backend_version": self.version,
                 "recipe": spec.recipe.model_copy(update={"algorithm": algorithm}),
-                "options": {**mapping, **({"recorded": recorded} if recorded else {})},
+                "options": {**reader_options, **({"recorded": attributes} if attributes else {})},
                 "content": content,
                 "sources": sources,
                 "problems": spec.problems.model_copy(update={"set": name}),
@@ -126,149 +128,149 @@ class _Replay(Backend):
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return issues if the source has no such run or several, or if a setting cannot be replayed."""
-        runs = _runs(spec)
-        matching = _matching(spec, runs)
-        given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
+        runs = _runs_of(spec)
+        run_ids = _matching_ids(spec, runs)
+        recipe_keys = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
         message = "replay cannot change the recipe of a recorded run"
-        issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
+        issues = [Issue(f"recipe.{key}", message, found=value) for key, value in recipe_keys.items()]
         issues += sampling_issues(spec, "replay cannot sample again")
-        where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
-        if len(matching) > 1:
+        b, n = spec.problems_per_batch, spec.rollouts_per_problem
+        configuration = f"B_p = {b}, n = {n}, seed = {spec.seed}"
+        if len(run_ids) > 1:
             issues.append(
-                Issue("replay.source", f"{len(matching)} recorded runs have {where}", found=matching)
+                Issue("replay.source", f"{len(run_ids)} recorded runs have {configuration}", found=run_ids)
             )
-        elif not matching:
+        elif not run_ids:
             table = runs.table()[_CONFIGURATION]
-            recorded = sorted({tuple(map(int, row)) for row in table.itertuples(index=False)})
-            shown = ", ".join(map(str, recorded[:12])) + (" …" if len(recorded) > 12 else "")
-            message = f"no recorded run has {where}"
+            configurations = sorted({tuple(map(int, row)) for row in table.itertuples(index=False)})
+            shown = ", ".join(map(str, configurations[:12])) + (" …" if len(configurations) > 12 else "")
+            message = f"no recorded run has {configuration}"
             issues.append(Issue("grid", message, accepted=f"(B_p, n, seed) of {shown}"))
         return issues
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, starting after the state ``ctx.state``."""
-        table = spec.content.get("table")
-        if table is not None and sha256(spec.sources["source"]) != table:
+        recorded_hash = spec.content.get("table")
+        if recorded_hash is not None and sha256(spec.sources["source"]) != recorded_hash:
             raise DataError(f"{spec.sources['source']}: the table changed since the sweep was resolved")
-        runs = _runs(spec)
+        runs = _runs_of(spec)
         points = runs.points
-        points = points[(points["run_id"] == _matching(spec, runs)[0]) & (points["compute"] <= spec.compute)]
+        run_id = _matching_ids(spec, runs)[0]
+        points = points[(points["run_id"] == run_id) & (points["compute"] <= spec.compute)]
         if points.empty:
             raise DataError(f"{spec.sources['source']}: the run has no checkpoint within C = {spec.compute}")
         last = int(points["step"].max())
-        done = saved_step(ctx.state)
-        for step, rows in points[points["step"] > done].groupby("step", sort=True):
+        saved = saved_step(ctx.state)
+        for step, rows in points[points["step"] > saved].groupby("step", sort=True):
             step = int(step)
             first = rows.iloc[0]
             values = [
-                Measurement(
-                    r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples)
-                )
-                for r in rows.itertuples()
+                Measurement(eval_set, metric, float(value), _int_or_none(problems), _int_or_none(samples))
+                for eval_set, metric, value, problems, samples in rows[_MEASURED].itertuples(index=False)
             ]
-            tokens = _optional(first["tokens"])
+            tokens = _int_or_none(first["tokens"])
             yield Checkpoint(step, int(first["compute"]), values, saving(step), tokens, final=step == last)
 
 
 BACKEND = _Replay()
 
 
-def _axes(options: dict[str, Any]) -> dict[str, Any]:
+def _recorded_axes(options: dict[str, Any]) -> dict[str, Any]:
     """Return the recorded grid, seeds and horizon, which are the defaults of a sweep."""
-    *_, runs = _open(options)
+    *_, runs = _open_source(options)
     table = runs.table()
     axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
     return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
 
 
-def _gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
+def _load_runs(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
     """Read a source that is not a table file; return a section for the sweep, the runs, and notes.
 
     The caller must store the runs in the file `RECORDED` of the sweep's directory. The runs are None if the
     source is a table file, or if the directory already contains them.
     """
     options = parse_section(_ReplayOptions, section, prefix="replay")
-    source, kept = options.source, directory.absolute() / RECORDED
+    source, stored_path = options.source, directory.absolute() / RECORDED
     if options.sha256 is not None:
-        return {**section, "source": str(kept if kept.exists() else source)}, None, []
-    mapping = options.mapping
+        return {**section, "source": str(stored_path if stored_path.exists() else source)}, None, []
+    reader_options = options.reader_options
     if not isinstance(source, str | os.PathLike):
         from isolaw.readers.read import as_runs
 
-        runs, notes = as_runs(source, **mapping), list[str]()
+        runs, notes = as_runs(source, **reader_options), list[str]()
     elif os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
         raise SpecError([Issue("replay.source", "found a special file; expected a file or a folder", source)])
-    elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
+    elif reader_options.keys() - {"metric"} or is_table(os.fspath(source)):
         return {**section, "source": os.fspath(source)}, None, []
     else:
         reading = survey([os.fspath(source)], HowToRead.of(metric=options.metric))
         runs, notes = reading.runs, [*reading.notes, *reading.warnings]
     digest = _content_hash(runs)
-    _hold(digest, runs)
+    _cache_runs(digest, runs)
     metric = {"metric": options.metric} if options.metric else {}
-    return {"source": str(kept), "sha256": digest, **metric}, runs, notes
+    return {"source": str(stored_path), "sha256": digest, **metric}, runs, notes
 
 
 def _content_hash(runs: Runs) -> str:
     """Return the SHA-256 of the runs as a sorted CSV table, without run names and wall-clock times."""
-    columns = [name for name in runs.points.columns if name not in _NOT_HASHED]
+    columns = [name for name in runs.points.columns if name not in _UNHASHED_COLUMNS]
     table = runs.points[columns].sort_values([*IDENTITY, *KEY[1:], "value"], kind="stable")
     return hashlib.sha256(table.to_csv(index=False, float_format="%.17g").encode()).hexdigest()
 
 
-def _hold(digest: str, runs: Runs) -> None:
-    _held[digest] = runs
-    while len(_held) > _MOST_HELD:
-        del _held[next(iter(_held))]
+def _cache_runs(digest: str, runs: Runs) -> None:
+    _runs_by_hash[digest] = runs
+    while len(_runs_by_hash) > _CACHE_SIZE:
+        del _runs_by_hash[next(iter(_runs_by_hash))]
 
 
-def _kept(path: str, digest: str) -> Runs:
+def _stored_runs(path: str, digest: str) -> Runs:
     """Return the recorded runs that a sweep's directory stores; raise `DataError` if they have changed."""
-    if digest not in _held:
+    if digest not in _runs_by_hash:
         runs = Runs.from_parquet(path)
         if _content_hash(runs) != digest:
             raise DataError(f"{path}: the runs changed since the sweep was resolved")
-        _hold(digest, runs)
-    return _held[digest]
+        _cache_runs(digest, runs)
+    return _runs_by_hash[digest]
 
 
-def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
+def _open_source(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
     """Open the source of a ``[replay]`` section; return its content hash, mapping, sources and runs."""
     options = parse_section(_ReplayOptions, section, prefix="replay")
     if options.sha256 is not None:
         sources = {"source": options.source, "sha256": options.sha256}
-        return {"runs": options.sha256}, {}, sources, _kept(options.source, options.sha256)
+        return {"runs": options.sha256}, {}, sources, _stored_runs(options.source, options.sha256)
     path = Path(options.source).resolve()
     try:
         digest = sha256(path)
     except (OSError, ValueError) as error:
         reason = f"{path}: {getattr(error, 'strerror', None) or error}"
         raise SpecError([Issue("replay.source", reason, found=options.source)]) from None
-    mapping = options.mapping
-    runs = _table(str(path), digest, canonical_json(mapping))
-    return {"table": digest}, mapping, {"source": str(path), **mapping}, runs
+    reader_options = options.reader_options
+    runs = _cached_table(str(path), digest, canonical_json(reader_options))
+    return {"table": digest}, reader_options, {"source": str(path), **reader_options}, runs
 
 
-def _runs(spec: RunSpec) -> Runs:
+def _runs_of(spec: RunSpec) -> Runs:
     if "runs" in spec.content:
-        return _kept(spec.sources["source"], spec.content["runs"])
-    mapping = {k: v for k, v in spec.sources.items() if k != "source"}
-    return _table(spec.sources["source"], spec.content["table"], canonical_json(mapping))
+        return _stored_runs(spec.sources["source"], spec.content["runs"])
+    reader_options = {k: v for k, v in spec.sources.items() if k != "source"}
+    return _cached_table(spec.sources["source"], spec.content["table"], canonical_json(reader_options))
 
 
 @lru_cache(maxsize=4)
-def _table(path: str, digest: str, mapping: str) -> Runs:
+def _cached_table(path: str, digest: str, reader_options: str) -> Runs:
     """Read a table file; results are cached by path, ``digest`` and mapping."""
-    return read_table(path, HowToRead.of(**json.loads(mapping)))
+    return read_table(path, HowToRead.of(**json.loads(reader_options)))
 
 
-def _matching(spec: RunSpec, runs: Runs) -> list[str]:
+def _matching_ids(spec: RunSpec, runs: Runs) -> list[str]:
     table = runs.table()
-    same = table["problem_set"] == spec.problems.set
+    is_same = table["problem_set"] == spec.problems.set
     for name in _CONFIGURATION:
-        same &= table[name] == getattr(spec, name)
-    return [str(r) for r in table.index[same]]
+        is_same &= table[name] == getattr(spec, name)
+    return [str(run_id) for run_id in table.index[is_same]]
 
 
-def _optional(value: Any) -> int | None:
+def _int_or_none(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)

@@ -255,7 +255,7 @@ def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     planned = engine.resolve_sweep(spec, out)
     assert not out.exists()
     list(zip(range(1), engine.execute(planned, out), strict=False))
-    replay._held.clear()
+    replay._runs_by_hash.clear()
     isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(tmp_path / "other.parquet")
     (tmp_path / "other.parquet").replace(out / "recorded.parquet")
     with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was resolved"):

@@ -47,12 +47,12 @@ from isolaw.simulators.presets import shipped
 from isolaw.simulators.problems import NAMED, ORDER
 
 _EVAL_SETS = ("validation", "train")
-_EXTRA = ("histogram", "interference")
-_PROBE = len(_EVAL_SETS)
+_OPTIONAL = ("histogram", "interference")
+_PROBE_STREAM = len(_EVAL_SETS)
 _BINS = 20
-_ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
-_MOST_GIGABYTES = 4.0
-_REPRESENTED = {
+_ADVANTAGES_OF: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
+_LARGEST_GB = 4.0
+_MODELLED_KEYS = {
     "algorithm", "lr", "lr_scaling", "advantage", "gradient_rollouts", "zero_variance_filter", "replacement",
     "kl", "entropy", "staleness",
 }  # fmt: skip
@@ -61,7 +61,7 @@ _REPRESENTED = {
 class _Evaluation:
     """Computes the metrics of the simulated model of a run.
 
-    ``stream(part, step)`` returns the random stream of one measurement. Streams depend on the step, so
+    ``stream(index, step)`` returns the random stream of one measurement. Streams depend on the step, so
     results do not depend on the number of evaluations.
     """
 
@@ -69,23 +69,24 @@ class _Evaluation:
         self, spec: RunSpec, update: Update, stream: Callable[[int, int], np.random.Generator]
     ) -> None:
         self.spec, self.stream = spec, stream
-        self.probe = replace(update, staleness=0)
+        self.probe_update = replace(update, staleness=0)
         names = spec.evaluation.metrics
-        self.accuracies = [name for name in names if name not in _EXTRA]
-        self.histogram, self.interference = ("histogram" in names, "interference" in names)
+        self.accuracies = [name for name in names if name not in _OPTIONAL]
+        self.has_histogram, self.has_interference = ("histogram" in names, "interference" in names)
 
     def rows(self, model: Model, step: int) -> list[Measurement]:
         """Return all measurements after ``step`` steps; raise `RunError` if the run has diverged."""
         rows: list[Measurement] = []
-        success = {s: model.success(train=s == "train") for s in _EVAL_SETS if s in self.spec.evaluation.sets}
-        finite = all(np.isfinite(p).all() for p in success.values())
-        if not finite or not math.isfinite(drift := model.drift()):
+        names = [name for name in _EVAL_SETS if name in self.spec.evaluation.sets]
+        success_of = {name: model.success(train=name == "train") for name in names}
+        is_finite = all(np.isfinite(p).all() for p in success_of.values())
+        if not is_finite or not math.isfinite(drift := model.drift()):
             raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
-        for name, p in success.items():
+        for name, p in success_of.items():
             rows += self._accuracies(name, p, _EVAL_SETS.index(name), step)
             rows += self._landscape(name, p)
         rows.append(Measurement("train", "drift", drift))
-        if self.interference:
+        if self.has_interference:
             rows += self._interference(model, step)
         return rows
 
@@ -97,73 +98,69 @@ class _Evaluation:
             yield Measurement(eval_set, name, value, p.size, samples or None)
 
     def _landscape(self, eval_set: str, p: Floats) -> Iterator[Measurement]:
-        shape = metrics.landscape(p, bins=_BINS)
-        yield Measurement(eval_set, "zero_fraction", shape.zero_fraction, p.size)
-        yield Measurement(eval_set, "gini", shape.gini, p.size)
-        if self.histogram:
-            for i, count in enumerate(shape.histogram):
+        landscape = metrics.landscape(p, bins=_BINS)
+        yield Measurement(eval_set, "zero_fraction", landscape.zero_fraction, p.size)
+        yield Measurement(eval_set, "gini", landscape.gini, p.size)
+        if self.has_histogram:
+            for i, count in enumerate(landscape.histogram):
                 end = "]" if i == _BINS - 1 else ")"
                 name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
                 yield Measurement(eval_set, name, count / p.size, p.size)
 
     def _interference(self, model: Model, step: int) -> Iterator[Measurement]:
-        rng = self.stream(_PROBE, step)
-        before, p = model.arrays(), model.success(train=True)
-        batch = rng.choice(p.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
-        model.advance(batch[None, :].astype(np.int64), self.probe, rng)
-        change = np.delete(model.success(train=True) - p, batch)
-        model.restore(before)
-        total = float(np.abs(change).sum())
-        if total > 0:
-            yield Measurement("train", "interference", float(-change[change < 0].sum()) / total, change.size)
-            yield Measurement("train", "spillover", total / change.size, change.size)
+        rng = self.stream(_PROBE_STREAM, step)
+        initial_arrays, before = model.arrays(), model.success(train=True)
+        batch = rng.choice(before.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
+        model.advance(batch[None, :].astype(np.int64), self.probe_update, rng)
+        changes = np.delete(model.success(train=True) - before, batch)
+        model.restore(initial_arrays)
+        total_change = float(np.abs(changes).sum())
+        if total_change > 0:
+            loss, count = float(-changes[changes < 0].sum()), changes.size
+            yield Measurement("train", "interference", loss / total_change, count)
+            yield Measurement("train", "spillover", total_change / count, count)
 
 
-def _issues_of(spec: RunSpec) -> list[Issue]:
-    """Return all issues of a resolved spec that prevent its simulation."""
-    return [*_model(spec), *_problem_set(spec), *_recipe(spec), *_grid(spec), *_evaluation(spec)]
-
-
-def _model(spec: RunSpec) -> Iterator[Issue]:
+def _model_issues(spec: RunSpec) -> Iterator[Issue]:
     module = simulator(spec.options["model"])
-    preset, first = spec.options["preset"], next(iter(module.PRESETS.values()))
-    kinds = {f.name: f.type for f in fields(first)}
+    preset, any_preset = spec.options["preset"], next(iter(module.PRESETS.values()))
+    type_of = {f.name: f.type for f in fields(any_preset)}
     if preset not in module.PRESETS:
         names, accepted = list(module.PRESETS), ", ".join(module.PRESETS)
         if spec.options["model"] == "interference":
             names += shipped()
             accepted = f"{', '.join(names)}, or the file of a preset (.toml)"
         yield Issue("bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, names))
-    given = spec.options["parameters"]
-    for name, value in given.items():
+    parameters = spec.options["parameters"]
+    for name, value in parameters.items():
         where = f"bandit.parameters.{name}"
-        if name not in kinds:
-            close = nearest(name, kinds)
-            accepted = "" if close else ", ".join(kinds)
+        if name not in type_of:
+            close = nearest(name, type_of)
+            accepted = "" if close else ", ".join(type_of)
             yield Issue(where, "unknown parameter", value, accepted, close)
             continue
-        least, most = module.BOUNDS.get(name, (0.0, math.inf))
-        whole = kinds[name] == "int"
+        minimum, maximum = module.BOUNDS.get(name, (0.0, math.inf))
+        is_whole = type_of[name] == "int"
         if name.startswith("lr_") and value == 0:
             yield Issue(where, found=value, accepted="a finite number above 0")
-        if not (math.isfinite(value) and least <= value <= most) or (whole and value != int(value)):
-            kind = "whole" if whole else "finite"
-            limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
-            yield Issue(where, found=value, accepted=f"a {kind} number {limits}")
+        if not (math.isfinite(value) and minimum <= value <= maximum) or (is_whole and value != int(value)):
+            number_kind = "whole" if is_whole else "finite"
+            limits = f"from {minimum:g} to {maximum:g}" if maximum < math.inf else f"of at least {minimum:g}"
+            yield Issue(where, found=value, accepted=f"a {number_kind} number {limits}")
     if preset not in module.PRESETS:
         return
-    values = asdict(module.PRESETS[preset]) | given
-    if "correct" in kinds and values["correct"] >= values["arms"] >= 2:
-        accepted = f"fewer than arms = {values['arms']:g}"
-        yield Issue("bandit.parameters.correct", found=values["correct"], accepted=accepted)
+    constants = asdict(module.PRESETS[preset]) | parameters
+    if "correct" in type_of and constants["correct"] >= constants["arms"] >= 2:
+        accepted = f"fewer than arms = {constants['arms']:g}"
+        yield Issue("bandit.parameters.correct", found=constants["correct"], accepted=accepted)
     problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
-    gigabytes = values.get("r", 1) * values.get("arms", 1) * problems * 8e-9
-    if gigabytes > _MOST_GIGABYTES:
+    gigabytes = constants.get("r", 1) * constants.get("arms", 1) * problems * 8e-9
+    if gigabytes > _LARGEST_GB:
         note = f"the features of these problems take {gigabytes:.3g} GB"
-        yield Issue("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
+        yield Issue("problems.n_train", note, problems, f"problems for at most {_LARGEST_GB:g} GB")
 
 
-def _problem_set(spec: RunSpec) -> Iterator[Issue]:
+def _set_issues(spec: RunSpec) -> Iterator[Issue]:
     for name in spec.options.get("histograms", {}):
         if name in NAMED or not name.replace("-", "").replace("_", "").isalnum():
             accepted = f"a name of letters and digits, not {', '.join(NAMED)}"
@@ -174,13 +171,13 @@ def _problem_set(spec: RunSpec) -> Iterator[Issue]:
         yield from error.issues
 
 
-def _recipe(spec: RunSpec) -> Iterator[Issue]:
+def _recipe_issues(spec: RunSpec) -> Iterator[Issue]:
     recipe = spec.recipe
-    if recipe.algorithm not in _ALGORITHMS:
-        accepted, close = ", ".join(_ALGORITHMS), nearest(recipe.algorithm, _ALGORITHMS)
+    if recipe.algorithm not in _ADVANTAGES_OF:
+        accepted, close = ", ".join(_ADVANTAGES_OF), nearest(recipe.algorithm, _ADVANTAGES_OF)
         yield Issue("recipe.algorithm", found=recipe.algorithm, accepted=accepted, nearest=close)
-    elif recipe.advantage not in _ALGORITHMS[recipe.algorithm]:
-        accepted = f"{', '.join(_ALGORITHMS[recipe.algorithm])} with algorithm = {recipe.algorithm!r}"
+    elif recipe.advantage not in _ADVANTAGES_OF[recipe.algorithm]:
+        accepted = f"{', '.join(_ADVANTAGES_OF[recipe.algorithm])} with algorithm = {recipe.algorithm!r}"
         yield Issue("recipe.advantage", found=recipe.advantage, accepted=accepted)
     if (recipe.gradient_rollouts or 0) > spec.rollouts_per_problem:
         accepted = f"at most n = {spec.rollouts_per_problem}, the rollouts that are generated"
@@ -189,18 +186,18 @@ def _recipe(spec: RunSpec) -> Iterator[Issue]:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
         yield Issue("recipe.staleness", found=recipe.staleness, accepted=accepted)
     for key, value in recipe.chosen().items():
-        if key not in _REPRESENTED:
+        if key not in _MODELLED_KEYS:
             yield Issue(f"recipe.{key}", "the simulator does not model it", found=value)
 
 
-def _grid(spec: RunSpec) -> Iterator[Issue]:
+def _grid_issues(spec: RunSpec) -> Iterator[Issue]:
     b, problems = spec.problems_per_batch, spec.problems
     n_train = problems.n_train or 1
     if spec.options["model"] == "tabular":
         sizes = {"problems.n_train": n_train, "problems.n_validation": problems.n_validation}
-        for where, size in {"grid.problems_per_batch": b, **sizes}.items():
-            if size != 1:
-                yield Issue(where, "the tabular bandit is one problem", found=size, accepted="1")
+        for where, count in {"grid.problems_per_batch": b, **sizes}.items():
+            if count != 1:
+                yield Issue(where, "the tabular bandit is one problem", found=count, accepted="1")
     elif b > n_train and not spec.recipe.replacement:
         accepted = f"at most problems.n_train = {n_train}, or recipe.replacement = true"
         yield Issue("grid.problems_per_batch", "a batch takes distinct problems", b, accepted)
@@ -209,7 +206,7 @@ def _grid(spec: RunSpec) -> Iterator[Issue]:
         yield Issue("grid.rollouts_per_problem", note, spec.rollouts_per_problem, "at least 2")
 
 
-def _evaluation(spec: RunSpec) -> Iterator[Issue]:
+def _evaluation_issues(spec: RunSpec) -> Iterator[Issue]:
     samples = spec.evaluation.samples
     for name in spec.evaluation.sets:
         if name not in _EVAL_SETS:
@@ -218,16 +215,16 @@ def _evaluation(spec: RunSpec) -> Iterator[Issue]:
     yield from sampling_issues(spec, "the simulator does not model it")
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
-        if name not in _EXTRA and (parsed is None or (samples and parsed[1] > samples)):
+        if name not in _OPTIONAL and (parsed is None or (samples and parsed[1] > samples)):
             limit = f" with k ≤ {samples} (or evaluation.samples = 0, exact)" if samples else ""
-            accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(_EXTRA)}"
-            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, _EXTRA))
+            accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(_OPTIONAL)}"
+            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, _OPTIONAL))
 
 
 # The simulators' η is the lr at B = 1 with square-root scaling.
 _LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
-_ROLLOUTS, _EVALUATION = range(2)
-_MOST_INDICES = 2**20  # maximum number of problem indices to draw at a time
+_ROLLOUT_STREAM, _EVALUATION_STREAM = range(2)
+_INDICES_AT_ONCE = 2**20  # maximum number of problem indices to draw at a time
 
 
 class _Batches:
@@ -235,7 +232,7 @@ class _Batches:
 
     Without replacement, the problems of a batch are distinct. Each epoch is a new permutation of all D
     problems without its incomplete last batch. With replacement, every problem is drawn independently.
-    ``rng`` determines the order. ``left`` contains the remaining batches of the epoch and has shape
+    ``rng`` determines the order. ``remaining`` contains the remaining batches of the epoch and has shape
     (batches, B_p).
 
     >>> [b.tolist() for b in _Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
@@ -246,25 +243,25 @@ class _Batches:
         self, rng: np.random.Generator, n_train: int, problems_per_batch: int, replacement: bool = False
     ) -> None:
         self.rng, self.n_train, self.size, self.replacement = rng, n_train, problems_per_batch, replacement
-        self.left = np.empty((0, problems_per_batch), dtype=np.int64)
+        self.remaining = np.empty((0, problems_per_batch), dtype=np.int64)
 
     def take(self, steps: int) -> Iterator[NDArray[np.int64]]:
         """Yield the batches of ``steps`` steps in chunks, as arrays of shape (steps in the chunk, B_p)."""
-        most = max(1, _MOST_INDICES // self.size)
+        chunk_steps = max(1, _INDICES_AT_ONCE // self.size)
         while steps > 0:
-            wanted = min(steps, most)
+            count = min(steps, chunk_steps)
             if self.replacement:
-                yield self.rng.integers(self.n_train, size=(wanted, self.size))
+                yield self.rng.integers(self.n_train, size=(count, self.size))
             else:
-                yield self._of_epochs(wanted)
-            steps -= wanted
+                yield self._from_epochs(count)
+            steps -= count
 
-    def _of_epochs(self, steps: int) -> NDArray[np.int64]:
-        whole = self.n_train // self.size
-        wanted = -(-max(steps - len(self.left), 0) // whole)
-        epochs = permutations(self.rng, wanted, self.n_train)[:, : whole * self.size]
-        batches = np.concatenate([self.left, epochs.reshape(wanted * whole, self.size)])
-        self.left = batches[steps:]
+    def _from_epochs(self, steps: int) -> NDArray[np.int64]:
+        epoch_batches = self.n_train // self.size
+        epoch_count = -(-max(steps - len(self.remaining), 0) // epoch_batches)
+        epochs = permutations(self.rng, epoch_count, self.n_train)[:, : epoch_batches * self.size]
+        batches = np.concatenate([self.remaining, epochs.reshape(epoch_count * epoch_batches, self.size)])
+        self.remaining = batches[steps:]
         return batches[:steps]
 
 
@@ -277,23 +274,25 @@ class _Bandit(Backend):
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the preset, its lr and KL weight, the algorithm's advantage, and the number of problems."""
         try:
-            return options.resolved(spec, self.version)
+            return options.resolve(spec, self.version)
         except SpecError as error:  # also report issues of the other options
-            wrong = {issue.where.split(".")[1] for issue in error.issues}
-            rest = {key: value for key, value in spec.options.items() if key not in wrong}
-            more = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
-            if "histograms" in wrong:
-                more = [issue for issue in more if issue.where != "problems.set"]
-            raise SpecError([*error.issues, *more]) from None
+            wrong_keys = {issue.where.split(".")[1] for issue in error.issues}
+            others = {key: value for key, value in spec.options.items() if key not in wrong_keys}
+            partial = options.resolve(spec.model_copy(update={"options": others}), self.version)
+            other_issues = self.check(partial)
+            if "histograms" in wrong_keys:
+                other_issues = [issue for issue in other_issues if issue.where != "problems.set"]
+            raise SpecError([*error.issues, *other_issues]) from None
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return an issue for each setting that the simulator rejects, or that contradicts another."""
-        return _issues_of(spec)
+        sections = (_model_issues, _set_issues, _recipe_issues, _grid_issues, _evaluation_issues)
+        return [issue for section_issues in sections for issue in section_issues(spec)]
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate the run from its start, or from ``ctx.state``, and yield its checkpoints."""
         model, update, stream = options.create(spec), _update_of(spec), _streams_of(spec)
-        rollouts, order = stream(_ROLLOUTS), options.difficulty_of(spec).stream(spec.seed, ORDER)
+        rollouts, order = stream(_ROLLOUT_STREAM), options.difficulty_of(spec).stream(spec.seed, ORDER)
         assert spec.problems.n_train is not None
         batches = _Batches(order, spec.problems.n_train, spec.problems_per_batch, spec.recipe.replacement)
         done = -1
@@ -302,12 +301,12 @@ class _Bandit(Backend):
                 done = _restore(ctx.state, model, rollouts, batches)
             except Exception as error:
                 raise UnreadableState(ctx.state, error) from error
-        evaluation = _Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
+        evaluation = _Evaluation(spec, update, lambda *key: stream(_EVALUATION_STREAM, *key))
         for step in spec.schedule():
             if step <= done:
                 continue
-            for some in batches.take(step - max(done, 0)):
-                model.advance(some, update, rollouts)
+            for chunk in batches.take(step - max(done, 0)):
+                model.advance(chunk, update, rollouts)
             done = step
 
             def save(folder: Path, step: int = step) -> None:
@@ -324,9 +323,9 @@ def _update_of(spec: RunSpec) -> Update:
     """Return the update of a resolved spec; its step size is recipe.lr · √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
-    same = ("kl", "entropy", "advantage", "gradient_rollouts", "zero_variance_filter", "staleness")
+    keys = ("kl", "entropy", "advantage", "gradient_rollouts", "zero_variance_filter", "staleness")
     step_size = recipe.lr * _LR_PER_ETA * spec.lr_factor
-    return Update(spec.rollouts_per_problem, step_size, **{name: getattr(recipe, name) for name in same})
+    return Update(spec.rollouts_per_problem, step_size, **{name: getattr(recipe, name) for name in keys})
 
 
 def _streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
@@ -337,14 +336,14 @@ def _streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
 
 def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: _Batches) -> None:
     arrays: dict[str, Any] = {f"model_{name}": array for name, array in model.arrays().items()}
-    np.savez(folder / "arrays.npz", left=batches.left, **arrays)
+    np.savez(folder / "arrays.npz", left=batches.remaining, **arrays)
     streams = {"rollouts": rollouts.bit_generator.state, "batches": batches.rng.bit_generator.state}
     (folder / "state.json").write_text(json.dumps({"step": step, **streams}))
 
 
 def _restore(folder: Path, model: Model, rollouts: np.random.Generator, batches: _Batches) -> int:
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
-        batches.left = arrays["left"]
+        batches.remaining = arrays["left"]
         model.restore({k.removeprefix("model_"): arrays[k] for k in arrays if k.startswith("model_")})
     saved = json.loads((folder / "state.json").read_text())
     rollouts.bit_generator.state = saved["rollouts"]

@@ -18,7 +18,7 @@ from isolaw.simulators.model import Model
 from isolaw.simulators.presets import read_preset, shipped
 from isolaw.simulators.problems import Difficulty, difficulty
 
-_ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
+_ADVANTAGE_OF = {"grpo": "group_std", "dr_grpo": "centred"}
 
 
 class _BanditOptions(BaseModel):
@@ -42,41 +42,41 @@ def simulator(name: str) -> Any:
     return importlib.import_module(f"isolaw.simulators.{name}")
 
 
-def resolved(spec: RunSpec, version: int) -> RunSpec:
+def resolve(spec: RunSpec, version: int) -> RunSpec:
     """Return a spec with all defaults filled in; raise `SpecError` for an invalid section."""
     options = parse_section(_BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
-    fitted = preset in shipped() or preset.endswith(".toml")
-    if options.model == "interference" and preset not in module.PRESETS and fitted:
-        spec, options = _from_fitted(spec, options, preset)
+    is_fitted = preset in shipped() or preset.endswith(".toml")
+    if options.model == "interference" and preset not in module.PRESETS and is_fitted:
+        spec, options = _with_preset_content(spec, options, preset)
         preset = next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
-    histograms = {name: _shares(name, given) for name, given in options.histograms.items()}
-    options_of_run: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
+    histograms = {name: _shares(name, shares) for name, shares in options.histograms.items()}
+    resolved_options: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
     if histograms:
-        options_of_run["histograms"] = histograms
-    spec = spec.model_copy(update={"options": options_of_run, "backend_version": version})
+        resolved_options["histograms"] = histograms
+    spec = spec.model_copy(update={"options": resolved_options, "backend_version": version})
     constants |= changed
-    kind = spec.problems.difficulty
-    if kind is None:  # a simulator knows the difficulty of its problems
+    level = spec.problems.difficulty
+    if level is None:  # a simulator knows the difficulty of its problems
         try:
-            kind = "easy" if difficulty_of(spec).easy else "hard"
+            level = "easy" if difficulty_of(spec).easy else "hard"
         except SpecError:
-            kind = "hard"
-    recipe = OFF | {
-        "lr": constants.get(f"lr_{kind}"),
-        "kl": constants.get(f"kl_{kind}"),
+            level = "hard"
+    recipe_defaults = OFF | {
+        "lr": constants.get(f"lr_{level}"),
+        "kl": constants.get(f"kl_{level}"),
         "entropy": 0.0,
-        "advantage": _ADVANTAGE.get(spec.recipe.algorithm, "group_std"),
+        "advantage": _ADVANTAGE_OF.get(spec.recipe.algorithm, "group_std"),
     }
-    problems = dict(zip(("n_train", "n_validation"), module.SIZES, strict=True))
-    update = {"recipe": _filled(spec.recipe, recipe), "problems": _filled(spec.problems, problems)}
-    return spec.model_copy(update=update)
+    problem_defaults = dict(zip(("n_train", "n_validation"), module.SIZES, strict=True))
+    recipe, problems = _fill(spec.recipe, recipe_defaults), _fill(spec.problems, problem_defaults)
+    return spec.model_copy(update={"recipe": recipe, "problems": problems})
 
 
-def _from_fitted(spec: RunSpec, options: _BanditOptions, name: str) -> tuple[RunSpec, _BanditOptions]:
+def _with_preset_content(spec: RunSpec, options: _BanditOptions, name: str) -> tuple[RunSpec, _BanditOptions]:
     """Return the spec and the section with the content of a preset file instead of its name."""
     try:
         preset = read_preset(name)
@@ -94,22 +94,22 @@ def _from_fitted(spec: RunSpec, options: _BanditOptions, name: str) -> tuple[Run
     )
 
 
-def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
+def _fill(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
     return section.model_copy(update={k: v for k, v in defaults.items() if getattr(section, k) is None})
 
 
-def _shares(name: str, given: list[float] | str) -> list[float]:
+def _shares(name: str, histogram: list[float] | str) -> list[float]:
     """Return the shares of a histogram, given as a list or as the path of a text file.
 
     The file separates numbers by commas or white space.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(histogram, str):
+        return histogram
     try:
-        return [float(word) for word in re.split(r"[\s,]+", read_text(given).strip())]
+        return [float(word) for word in re.split(r"[\s,]+", read_text(histogram).strip())]
     except (InputError, ValueError) as error:
         where = f"bandit.histograms.{name}"
-        raise SpecError([Issue(where, str(error), given, "a text file of 17 numbers")]) from None
+        raise SpecError([Issue(where, str(error), histogram, "a text file of 17 numbers")]) from None
 
 
 def difficulty_of(spec: RunSpec) -> Difficulty:
@@ -121,8 +121,8 @@ def create(spec: RunSpec) -> Model:
     """Return the initial model of a resolved and checked spec."""
     module = simulator(spec.options["model"])
     preset = module.PRESETS[spec.options["preset"]]
-    whole = {f.name for f in fields(preset) if f.type == "int"}
-    given = {k: int(v) if k in whole else v for k, v in spec.options["parameters"].items()}
+    integer_names = {f.name for f in fields(preset) if f.type == "int"}
+    parameters = {k: int(v) if k in integer_names else v for k, v in spec.options["parameters"].items()}
     sizes = spec.problems.n_train, spec.problems.n_validation
-    model: Model = module.create(replace(preset, **given), difficulty_of(spec), spec.seed, *sizes)
+    model: Model = module.create(replace(preset, **parameters), difficulty_of(spec), spec.seed, *sizes)
     return model

@@ -37,7 +37,7 @@ class _CommandBackend(Backend):
         The identity includes the keys that affect the training and the hashes of ``command.files``.
         """
         options = CommandOptions.read(spec)
-        identity, others = options.split()
+        identity, unidentified = options.split_by_identity()
         content, issues = {}, []
         for name in options.files:
             try:
@@ -57,7 +57,7 @@ class _CommandBackend(Backend):
                 "backend_version": self.version,
                 "options": identity,
                 "content": content,
-                "sources": others,
+                "sources": unidentified,
                 "problems": problems,
             }
         )
@@ -74,10 +74,10 @@ class _CommandBackend(Backend):
     def check_here(self, spec: RunSpec) -> list[Issue]:
         """Return an issue if this machine lacks the command's program."""
         options = CommandOptions.of(spec)
-        word = "" if options.shell else template.words_of(options)[0]
-        if not word or shutil.which(word) or os.access(options.path(word), os.X_OK):
+        program = "" if options.shell else template.words_of(options)[0]
+        if not program or shutil.which(program) or os.access(options.path(program), os.X_OK):
             return []
-        return [Issue("command.run", "no such program", word)]
+        return [Issue("command.run", "no such program", program)]
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on keys that do not reach the trainer, and on packages that are too new for it."""
@@ -107,12 +107,13 @@ class _CommandBackend(Backend):
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the command of each run; the names of several machines are not known yet."""
-        from isolaw.backends.command.training import FIRST
+        from isolaw.backends.command.training import FIRST_ATTEMPT
 
         commands = []
         for spec in runs:
             options = CommandOptions.of(spec)
-            values = template.values_of(spec, options, str(folder(spec) / FIRST), nodes=["localhost"] * nodes)
+            out = str(folder(spec) / FIRST_ATTEMPT)
+            values = template.values_of(spec, options, out, nodes=["localhost"] * nodes)
             if nodes > 1:
                 values |= {name: f"{{{name}}}" for name in ("node_list", "head_address")}
             command = template.command_of(options, values)
@@ -148,23 +149,23 @@ def _version_notes(options: CommandOptions) -> Iterator[str]:
     program = shutil.which(words[0]) if words else None
     if program is None or not (adapter := options.adapter):
         return
-    installation, given = Path(program).absolute().parents[1], adapter.given(words)
-    packages = [str(folder) for folder in installation.glob("lib/python3*/site-packages")]
-    for setting, (package, newest) in adapter.supports.items():
-        if not re.fullmatch(adapters.ON, given.get(setting, "false")):
+    prefix, settings = Path(program).absolute().parents[1], adapter.settings_in(words)
+    packages = [str(folder) for folder in prefix.glob("lib/python3*/site-packages")]
+    for setting, (package, newest) in adapter.newest_packages.items():
+        if not re.fullmatch(adapters.ON_VALUES, settings.get(setting, "false")):
             continue
         for distribution in distributions(name=package, path=packages):
             if Version(distribution.version).release[: newest.count(".") + 1] > Version(newest).release:
-                version = f"{options.framework} {adapters.CHECKED[options.framework]}"
-                text = f"{version} supports {package} up to {newest}; "
-                yield text + f"{installation} has {distribution.version}"
+                version = f"{options.framework} {adapters.CHECKED_VERSIONS[options.framework]}"
+                supported = f"{version} supports {package} up to {newest}; "
+                yield supported + f"{prefix} has {distribution.version}"
 
 
 def is_trained(folder: Path) -> bool:
     """Return whether a script has finished training the run in this folder."""
-    from isolaw.backends.command.training import ENDED
+    from isolaw.backends.command.training import ENDED_FILE
 
-    return any(folder.glob(f"*/{ENDED}"))
+    return any(folder.glob(f"*/{ENDED_FILE}"))
 
 
 def script(spec: RunSpec, folder: Path, sweep_directory: Path) -> list[str]:
@@ -176,16 +177,16 @@ def script(spec: RunSpec, folder: Path, sweep_directory: Path) -> list[str]:
     from isolaw.backends.command import training
 
     options = CommandOptions.of(spec)
-    out, done, checkpoint = training.place(folder, options)
-    (out / training.BEGUN).unlink(missing_ok=True)
-    marker = "@isolaw-out@"  # replaced by $out when words are quoted
+    out, updates, checkpoint = training.choose_attempt(folder, options)
+    (out / training.BEGUN_FILE).unlink(missing_ok=True)
+    out_marker = "@isolaw-out@"  # replaced by $out when words are quoted
 
     def quoted(word: str) -> str:
-        parts = (shlex.quote(part) if part else "" for part in word.split(marker))
-        return '"$ISOLAW_OUT"'.join(parts) or "''"
+        pieces = (shlex.quote(piece) if piece else "" for piece in word.split(out_marker))
+        return '"$ISOLAW_OUT"'.join(pieces) or "''"
 
-    resume = checkpoint and marker + checkpoint.removeprefix(str(out))
-    values = template.values_of(spec, options, marker, resume, done)
+    resume = checkpoint and out_marker + checkpoint.removeprefix(str(out))
+    values = template.values_of(spec, options, out_marker, resume, updates)
     command = template.command_of(options, values, quoted)
     environment = {key: value for key, value in command.environment.items() if key != "ISOLAW_OUT"}
     return [
@@ -193,7 +194,7 @@ def script(spec: RunSpec, folder: Path, sweep_directory: Path) -> list[str]:
         f"begin {shlex.quote(str(out.relative_to(sweep_directory)))} {shlex.quote(options.folder or '.')}",
         'export ISOLAW_OUT="$out"',
         *(f"export {key}={quoted(value)}" for key, value in environment.items()),
-        f'{" ".join(map(quoted, command.words))} >>"$out/{training.OUTPUT}" 2>&1',
+        f'{" ".join(map(quoted, command.words))} >>"$out/{training.OUTPUT_FILE}" 2>&1',
     ]
 
 

@@ -1,7 +1,7 @@
 """Define adapters: settings of a framework under which one step is B_p · n rollouts and one update.
 
 An `Adapter` maps the framework's settings to texts with the placeholders of `template.values_of`.
-docs/trainers.md describes each adapter for users. `CHECKED` lists framework versions for which
+docs/trainers.md describes each adapter for users. `CHECKED_VERSIONS` lists framework versions for which
 tests/backends/command/test_adapters.py shows that the framework's parser accepts the settings.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 VERSION = 2  # version of all adapters, part of a run's identity; increase it if the training changes
-CHECKED = {
+CHECKED_VERSIONS = {
     "veRL": "0.9.1",
     "TRL": "1.16.0",
     "OpenRLHF": "0.11.2",
@@ -29,13 +29,14 @@ class Adapter:
     Every run gets the settings in ``always``. A new run also gets ``fresh``, and a run that continues from a
     checkpoint also gets ``resumed``. Settings in ``defaults`` apply only if the command does not set them and
     their placeholders have values. ``recipe`` maps recipe keys to settings; a run gets these settings if the
-    sweep file sets the key. A setting with the value ``None`` is a flag. ``member`` is a list setting and the
-    element that isolaw needs in it; the command can name others.
+    sweep file sets the key. A setting with the value ``None`` is a flag. ``required_element`` is a list
+    setting and the element that isolaw needs in it; the command can name others.
 
-    ``refused`` maps settings to the values (a regular expression) with which a step is no longer B_p · n
-    rollouts and one update, and the reason. ``unlike`` maps a recipe key to the setting and the values of it
-    under which the framework reads the key's setting differently, and the reason. ``supports`` maps a setting
-    to a package that it needs, and the last version of the package that the framework supports.
+    ``refused_values`` maps settings to the values (a regular expression) with which a step is no longer B_p ·
+    n rollouts and one update, and the reason. ``conflicts`` maps a recipe key to the setting and the values
+    of it under which the framework reads the key's setting differently, and the reason. ``newest_packages``
+    maps a setting to a package that it needs, and the last version of the package that the framework
+    supports.
     """
 
     style: str  # "key=value" or "--key value"
@@ -44,52 +45,52 @@ class Adapter:
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     fresh: Mapping[str, str | None] = field(default_factory=dict)
     resumed: Mapping[str, str | None] = field(default_factory=dict)
-    member: tuple[str, str] | None = None
-    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    unlike: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    least: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # of recipe keys, and why
-    supports: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    required_element: tuple[str, str] | None = None
+    refused_values: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    conflicts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    minimums: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # of recipe keys, and why
+    newest_packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     log: str = "output"
     checkpoints: str = ""
     reader: str = ""  # name of the reader of its logs, if it differs from the framework's name
 
     def settings(
-        self, resumes: bool, values: Iterable[str], given: Mapping[str, str]
+        self, resumes: bool, values: Iterable[str], in_command: Mapping[str, str]
     ) -> dict[str, str | None]:
         """Return the settings of a run, with placeholders.
 
-        ``values`` lists the placeholders that have values, and ``given`` the settings in the command.
+        ``values`` lists the placeholders that have values, and ``in_command`` the settings in the command.
         """
-        filled = {f"{{{name}}}" for name in values}
-        known = {name: f"{{{key}}}" for key in values for name in self.recipe.get(key, ())}
+        placeholders = {f"{{{name}}}" for name in values}
+        recipe = {name: f"{{{key}}}" for key in values for name in self.recipe.get(key, ())}
         defaults = {
             name: value
             for name, value in self.defaults.items()
-            if plain_name(name) not in given and {*re.findall(r"\{\w+\}", value or "")} <= filled
+            if plain_name(name) not in in_command and {*re.findall(r"\{\w+\}", value or "")} <= placeholders
         }
         lists = {}
-        if self.member:
-            name, needed = self.member
-            members = re.findall(r"[\w.-]+", given.get(plain_name(name), "console"))
-            lists[name] = f"[{','.join(dict.fromkeys([*members, needed]))}]"
+        if self.required_element:
+            name, element = self.required_element
+            elements = re.findall(r"[\w.-]+", in_command.get(plain_name(name), "console"))
+            lists[name] = f"[{','.join(dict.fromkeys([*elements, element]))}]"
         always = {**self.always, **(self.resumed if resumes else self.fresh)}
-        return {**always, **defaults, **lists, **known}
+        return {**always, **defaults, **lists, **recipe}
 
-    def given(self, words: Sequence[str]) -> dict[str, str]:
+    def settings_in(self, words: Sequence[str]) -> dict[str, str]:
         """Return the settings that the command sets itself, by `plain_name`, with their values.
 
-        >>> ADAPTERS["TRL"].given(["train.py", "--max-steps=9", "--bf16", "true", "--log"])
+        >>> ADAPTERS["TRL"].settings_in(["train.py", "--max-steps=9", "--bf16", "true", "--log"])
         {'max_steps': '9', 'bf16': 'true', 'log': ''}
-        >>> ADAPTERS["veRL"].given(["+data.seed=1"])
+        >>> ADAPTERS["veRL"].settings_in(["+data.seed=1"])
         {'data.seed': '1'}
         """
         pattern = r"\+*([\w.]+)=(.*)" if self.style == "key=value" else r"--([\w.-]+)(?:=(.*))?"
-        out = {}
-        for place, word in enumerate(words):
+        settings = {}
+        for i, word in enumerate(words):
             if match := re.fullmatch(pattern, word, re.S):
-                after = words[place + 1] if place + 1 < len(words) else "--"
-                out[plain_name(match[1])] = match[2] or ("" if after.startswith("--") else after)
-        return out
+                next_word = words[i + 1] if i + 1 < len(words) else "--"
+                settings[plain_name(match[1])] = match[2] or ("" if next_word.startswith("--") else next_word)
+        return settings
 
     def words(self, settings: Mapping[str, str | None]) -> list[str]:
         """Return settings as command-line words.
@@ -108,10 +109,10 @@ def plain_name(name: str) -> str:
     return name.lstrip("+").replace("-", "_")
 
 
-ON = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
-_DISCARDS = "it discards groups, whose rollouts C would not count"
-_SEVERAL = "a step would not be one update on B_p · n rollouts"
-_TRAINER: dict[str, str | None] = {  # settings of Hugging Face's Trainer
+ON_VALUES = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
+_DISCARDS_GROUPS = "it discards groups, whose rollouts C would not count"
+_SEVERAL_UPDATES = "a step would not be one update on B_p · n rollouts"
+_TRAINER_ALWAYS: dict[str, str | None] = {  # settings of Hugging Face's Trainer
     "num_generations": "{n}",
     "per_device_train_batch_size": "{micro_batch}",
     "gradient_accumulation_steps": "{accumulation}",
@@ -129,13 +130,13 @@ _TRAINER_DEFAULTS: dict[str, str | None] = {
     "save_total_limit": "2",
     "num_generations_eval": "2",  # the default n would have to divide the evaluation batch
 }
-_CAP = "there epsilon_high is the cap of the weight, not 1 + ε: pass it in command.run"
+_EPSILON_IS_CAP = "there epsilon_high is the cap of the weight, not 1 + ε: pass it in command.run"
 _NOT_CLIPPED = "this loss does not clip the ratio"
 _TRAINER_UNLIKE = {
-    "clip_high": ("loss_type", "cispo", _CAP),
+    "clip_high": ("loss_type", "cispo", _EPSILON_IS_CAP),
     "clip_low": ("loss_type", "cispo|sapo|vespo|real", _NOT_CLIPPED),
 }
-_TRAINER_REFUSED = dict.fromkeys(("steps_per_generation", "generation_batch_size"), (".*", _SEVERAL))
+_TRAINER_REFUSED = dict.fromkeys(("steps_per_generation", "generation_batch_size"), (".*", _SEVERAL_UPDATES))
 _TRAINER_RECIPE = {
     "lr": ("learning_rate",),
     "warmup_steps": ("warmup_steps",),
@@ -177,12 +178,12 @@ ADAPTERS: dict[str, Adapter] = {
             "trainer.nnodes": "{nodes}",
             "trainer.n_gpus_per_node": "{gpus_per_node}",
         },
-        member=("trainer.logger", "file"),
-        refused={
-            "algorithm.filter_groups.enable": (ON, _DISCARDS),
+        required_element=("trainer.logger", "file"),
+        refused_values={
+            "algorithm.filter_groups.enable": (ON_VALUES, _DISCARDS_GROUPS),
             "trainer.v1.trainer_mode": ("separate_async", "it makes parameter_sync_step updates a step"),
         },
-        unlike=dict.fromkeys(
+        conflicts=dict.fromkeys(
             ("clip_low", "clip_high"),
             (
                 "actor_rollout_ref.actor.policy_loss.loss_mode",
@@ -209,13 +210,13 @@ ADAPTERS: dict[str, Adapter] = {
     ),
     "TRL": Adapter(
         "--key value",
-        always=_TRAINER,
+        always=_TRAINER_ALWAYS,
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
-        refused=_TRAINER_REFUSED,
-        unlike=_TRAINER_UNLIKE,
-        supports={"use_vllm": ("vllm", "0.31")},
+        refused_values=_TRAINER_REFUSED,
+        conflicts=_TRAINER_UNLIKE,
+        newest_packages={"use_vllm": ("vllm", "0.31")},
         log="{out}/checkpoint-*/trainer_state.json",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
     ),
@@ -238,7 +239,7 @@ ADAPTERS: dict[str, Adapter] = {
             "ckpt.save_steps": "{every}",
             "ckpt.max_num": "2",
         },
-        refused={"algo.dynamic_filtering_enable": (ON, _DISCARDS)},
+        refused_values={"algo.dynamic_filtering_enable": (ON_VALUES, _DISCARDS_GROUPS)},
         resumed={"ckpt.load_enable": None},
         recipe={
             "lr": ("actor.adam.lr",),
@@ -271,8 +272,8 @@ ADAPTERS: dict[str, Adapter] = {
             "trainer.ckpt_interval": "{every}",
             "trainer.max_ckpts_to_keep": "2",
         },
-        refused={"trainer.algorithm.dynamic_sampling.type": (ON, _DISCARDS)},
-        unlike=dict.fromkeys(("clip_low", "clip_high"), _SKYRL_CISPO),
+        refused_values={"trainer.algorithm.dynamic_sampling.type": (ON_VALUES, _DISCARDS_GROUPS)},
+        conflicts=dict.fromkeys(("clip_low", "clip_high"), _SKYRL_CISPO),
         fresh={"trainer.resume_mode": "none"},
         resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
         recipe={
@@ -290,12 +291,12 @@ ADAPTERS: dict[str, Adapter] = {
     ),
     "ms-swift": Adapter(
         "--key value",
-        always=_TRAINER | {"add_version": "false"},
+        always=_TRAINER_ALWAYS | {"add_version": "false"},
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
-        refused=_TRAINER_REFUSED | {"dynamic_sample": (ON, _DISCARDS)},
-        unlike=_TRAINER_UNLIKE,
+        refused_values=_TRAINER_REFUSED | {"dynamic_sample": (ON_VALUES, _DISCARDS_GROUPS)},
+        conflicts=_TRAINER_UNLIKE,
         log="{out}/logging.jsonl",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
         reader="TRL",
@@ -314,7 +315,7 @@ ADAPTERS: dict[str, Adapter] = {
             "ckpt.keep-last": "2",
             "orchestrator.max-off-policy-steps": "1",
         },
-        least={
+        minimums={
             "staleness": (1, "at 0, prime-rl drops rollouts that a new policy overtakes, mostly long ones")
         },
         resumed={"resume.step": "{done}"},
@@ -350,7 +351,7 @@ def trainer_overrides(
         "{B_p}": problems_per_batch, "{n}": rollouts_per_problem, "{steps}": steps,
         "{B}": problems_per_batch * rollouts_per_problem,
     }  # fmt: skip
-    known = {name: str(values[text]) for name, text in adapter.always.items() if text in values}
-    first = next((name for name, text in adapter.always.items() if text == "{steps}"), "")
-    epochs = [name for name, text in adapter.always.items() if text == "{steps}" and name != first]
-    return adapter.words({name: value for name, value in known.items() if name not in epochs})
+    settings = {name: str(values[text]) for name, text in adapter.always.items() if text in values}
+    steps_setting = next((name for name, text in adapter.always.items() if text == "{steps}"), "")
+    epochs = [name for name, text in adapter.always.items() if text == "{steps}" and name != steps_setting]
+    return adapter.words({name: value for name, value in settings.items() if name not in epochs})

@@ -21,27 +21,27 @@ from isolaw.readers.frameworks import FRAMEWORKS
 IDENTITY = ("run", "shell", "framework", "evaluation_set")
 NOT_FINITE = "nan"  # condition in ``stop_if`` that holds if any value in the log is NaN or infinite
 _CORES_PER_GPU = 8  # data loaders, samplers and Ray's own processes; GPU machines have 12 to 28
-_CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
+_STOP_CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
-def _condition(text: str) -> str:
-    match = _CONDITION.fullmatch(text)
+def _check_condition(text: str) -> str:
+    match = _STOP_CONDITION.fullmatch(text)
     with contextlib.suppress(ValueError):
         if text == NOT_FINITE or (match and float(match[3]) is not None):
             return text
     raise ValueError("'nan', or a metric, a comparison and a number, e.g. 'train/reward < 0.01'")
 
 
-def _framework(name: str) -> str:
+def _canonical_framework(name: str) -> str:
     """Return the canonical spelling of a framework that has an adapter or a log reader; case is ignored."""
     names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
-    known = {label.lower(): label for label in names}
-    if name.lower() not in known:
+    spelling_of = {label.lower(): label for label in names}
+    if name.lower() not in spelling_of:
         raise ValueError(", ".join(names))
-    return known[name.lower()]
+    return spelling_of[name.lower()]
 
 
-_Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
+_Conditions = Annotated[tuple[Annotated[str, AfterValidator(_check_condition)], ...], BeforeValidator(listed)]
 
 
 class CommandOptions(BaseModel):
@@ -57,7 +57,7 @@ class CommandOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     run: Annotated[tuple[str, ...] | Text, Field(min_length=1)]  # a command line, or its words
     shell: bool = False  # whether /bin/sh executes the line
-    framework: Annotated[str, AfterValidator(_framework)] = "none"  # framework that writes the log
+    framework: Annotated[str, AfterValidator(_canonical_framework)] = "none"  # framework that writes the log
     log: Text | None = None
     checkpoints: Text | None = None
     evaluation_set: Text = "validation"  # name of the evaluation set if the log does not name it
@@ -89,11 +89,11 @@ class CommandOptions(BaseModel):
         """Return the section ``[command]`` of a resolved spec."""
         sources = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
         options = {key: value for key, value in spec.options.items() if key in cls.model_fields}
-        out = cls.model_validate({**sources, **options})
-        if adapter := out.adapter:
-            log, checkpoints = out.log or adapter.log, out.checkpoints or adapter.checkpoints
-            out = out.model_copy(update={"log": log, "checkpoints": checkpoints})
-        return out
+        section = cls.model_validate({**sources, **options})
+        if adapter := section.adapter:
+            log, checkpoints = section.log or adapter.log, section.checkpoints or adapter.checkpoints
+            section = section.model_copy(update={"log": log, "checkpoints": checkpoints})
+        return section
 
     @property
     def cores(self) -> int:
@@ -104,14 +104,14 @@ class CommandOptions(BaseModel):
     def adapter(self) -> Adapter | None:
         """Adapter that adds settings to the command, or None."""
         text = self.run if isinstance(self.run, str) else " ".join(self.run)
-        says_it_itself = "{settings}" not in text and ("{n}" in text or "{B_p}" in text)
-        return None if says_it_itself else ADAPTERS.get(self.framework)
+        has_placeholders = "{settings}" not in text and ("{n}" in text or "{B_p}" in text)
+        return None if has_placeholders else ADAPTERS.get(self.framework)
 
-    def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def split_by_identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the keys that are part of a run's identity, and the other keys; both omit defaults."""
-        chosen = self.model_dump(mode="json", exclude_defaults=True)
-        identity = {key: value for key, value in chosen.items() if key in IDENTITY}
-        return identity, {key: value for key, value in chosen.items() if key not in IDENTITY}
+        values = self.model_dump(mode="json", exclude_defaults=True)
+        identity = {key: value for key, value in values.items() if key in IDENTITY}
+        return identity, {key: value for key, value in values.items() if key not in IDENTITY}
 
     def path(self, name: str) -> Path:
         """Return a path in the section; relative paths are relative to the command's working directory."""
@@ -128,7 +128,7 @@ def holds(condition: str, values: dict[str, float]) -> bool:
     """
     if condition == NOT_FINITE:
         return False  # non-finite values are not among these
-    match = _CONDITION.fullmatch(condition)
+    match = _STOP_CONDITION.fullmatch(condition)
     assert match
     value, limit = values.get(match[1]), float(match[3])
     if value is None:

@@ -14,12 +14,12 @@ from isolaw.config import RunSpec
 from isolaw.errors import Issue, nearest
 from isolaw.files import open_file
 
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _SETTINGS = "{settings}"
-_SCRIPT = 2**20  # bytes of a file that may be code
-_OURS = ("lr", "lr_scaling")  # recipe keys that determine the lr
+_SCRIPT_BYTES = 2**20  # bytes of a file that may be code
+_LR_KEYS = ("lr", "lr_scaling")  # recipe keys that determine the lr
 # Keys of the sweep file that describe the run to isolaw. A command cannot get them.
-_DESCRIBE = {
+_DESCRIPTION_KEYS = {
     "problems": ("difficulty", "n_train", "n_validation"),
     "evaluation": ("metrics", "samples", "sets"),
 }
@@ -66,7 +66,7 @@ def values_of(
     ``micro_batch · accumulation · devices = B``, where a device is a GPU or, without GPUs, a machine.
     """
     end = min(spec.evaluation.end or spec.compute, spec.compute)
-    micro_batch, accumulation = _passes(spec, options, options.gpus or len(nodes))
+    micro_batch, accumulation = _micro_batches(spec, options, options.gpus or len(nodes))
     values = {
         "B_p": spec.problems_per_batch,
         "n": spec.rollouts_per_problem,
@@ -87,23 +87,23 @@ def values_of(
         "micro_batch": micro_batch,
         "accumulation": accumulation,
         "lr": lr_of(spec),
-        **{key: value for key, value in spec.recipe.chosen().items() if key not in _OURS},
+        **{key: value for key, value in spec.recipe.chosen().items() if key not in _LR_KEYS},
     }
-    return {name: _text(value) for name, value in values.items() if value is not None}
+    return {name: _as_text(value) for name, value in values.items() if value is not None}
 
 
-def _passes(spec: RunSpec, options: CommandOptions, devices: int) -> tuple[int | None, int | None]:
+def _micro_batches(spec: RunSpec, options: CommandOptions, devices: int) -> tuple[int | None, int | None]:
     """Return the rollouts per device and pass, and the number of passes, or None if B has no such split.
 
     A device is a GPU or, without GPUs, a machine. By default, a pass has at most 8 rollouts per device.
     """
-    share, rest = divmod(spec.batch_rollouts, devices)
-    if rest:
+    per_device, remainder = divmod(spec.batch_rollouts, devices)
+    if remainder:
         return None, None
-    size = options.micro_batch or next(
-        divisor for divisor in range(min(8, share), 0, -1) if share % divisor == 0
+    micro_batch = options.micro_batch or next(
+        divisor for divisor in range(min(8, per_device), 0, -1) if per_device % divisor == 0
     )
-    return (size, share // size) if share % size == 0 else (None, None)
+    return (micro_batch, per_device // micro_batch) if per_device % micro_batch == 0 else (None, None)
 
 
 def command_of(
@@ -116,7 +116,7 @@ def command_of(
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
     settings: list[str] = []
     if adapter := options.adapter:
-        of_run = adapter.settings(bool(values["resume"]), values, adapter.given(words_of(options)))
+        of_run = adapter.settings(bool(values["resume"]), values, adapter.settings_in(words_of(options)))
         settings = adapter.words({name: value and fill(value, values) for name, value in of_run.items()})
     if options.shell:
         assert isinstance(options.run, str)
@@ -127,8 +127,8 @@ def command_of(
     words = words_of(options)
     if settings and _SETTINGS not in words:
         words.append(_SETTINGS)
-    filled = (settings if word == _SETTINGS else [fill(word, values)] for word in words)
-    return Invocation(tuple(word for part in filled for word in part), environment)
+    word_lists = (settings if word == _SETTINGS else [fill(word, values)] for word in words)
+    return Invocation(tuple(word for words in word_lists for word in words), environment)
 
 
 def words_of(options: CommandOptions) -> list[str]:
@@ -142,7 +142,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     >>> fill("--n={n} {{x}}", {"n": "8"})
     '--n=8 {x}'
     """
-    return _PLACE.sub(lambda match: values[match[1]] if match[1] is not None else match[0][0], text)
+    return _FIELD.sub(lambda match: values[match[1]] if match[1] is not None else match[0][0], text)
 
 
 def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
@@ -163,10 +163,10 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell accepts one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
-        for name in (match[1] for text in texts for match in _PLACE.finditer(text) if match[1] is not None):
+        for name in (match[1] for text in texts for match in _FIELD.finditer(text) if match[1] is not None):
             if name not in values:
-                known = type(spec.recipe).model_fields
-                message = f"{{{name}}} has no value: set recipe.{name}" if name in known else ""
+                recipe_fields = type(spec.recipe).model_fields
+                message = f"{{{name}}} has no value: set recipe.{name}" if name in recipe_fields else ""
                 accepted = "" if message else ", ".join(f"{{{value}}}" for value in values)
                 out.append(Issue(f"command.{key}", message, f"{{{name}}}", accepted, nearest(name, values)))
     return out
@@ -181,69 +181,69 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     if not (adapter := options.adapter):
         return out
     words = words_of(options)
-    given, chosen = adapter.given(words), spec.recipe.chosen()
+    in_command, recipe_keys = adapter.settings_in(words), spec.recipe.chosen()
     for name in map(plain_name, {**adapter.always, **adapter.resumed, **adapter.fresh}):
-        if name in given:
+        if name in in_command:
             message = f"isolaw sets {name}: leave it out, or pass all options with placeholders such as {{n}}"
-            out.append(Issue("command.run", message, given[name]))
-    for name, (wrong, why) in adapter.refused.items():
-        if name in given and re.fullmatch(wrong, given[name].strip("\"'")):
-            out.append(Issue("command.run", f"leave out {name}: {why}", given[name]))
-    for key in chosen:
-        name, wrong, why = adapter.unlike.get(key, ("", "", ""))
-        if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in " ".join(words):
+            out.append(Issue("command.run", message, in_command[name]))
+    for name, (pattern, reason) in adapter.refused_values.items():
+        if name in in_command and re.fullmatch(pattern, in_command[name].strip("\"'")):
+            out.append(Issue("command.run", f"leave out {name}: {reason}", in_command[name]))
+    for key in recipe_keys:
+        name, pattern, reason = adapter.conflicts.get(key, ("", "", ""))
+        if key not in _LR_KEYS and key not in adapter.recipe and f"{{{key}}}" not in " ".join(words):
             message = (
                 f"isolaw knows no {options.framework} option for this key; pass {{{key}}} in command.run"
             )
             out.append(Issue(f"recipe.{key}", message, values[key]))
-        elif name in given and re.fullmatch(wrong, given[name]):
-            out.append(Issue(f"recipe.{key}", f"with {name} = {given[name]}, {why}", values[key]))
-    for key, (least, why) in adapter.least.items():  # `chosen` omits a staleness of 0
-        if (value := getattr(spec.recipe, key)) is not None and value < least:
-            out.append(Issue(f"recipe.{key}", why, value, f"at least {least:g}"))
+        elif name in in_command and re.fullmatch(pattern, in_command[name]):
+            out.append(Issue(f"recipe.{key}", f"with {name} = {in_command[name]}, {reason}", values[key]))
+    for key, (minimum, reason) in adapter.minimums.items():  # `recipe_keys` omits a staleness of 0
+        if (value := getattr(spec.recipe, key)) is not None and value < minimum:
+            out.append(Issue(f"recipe.{key}", reason, value, f"at least {minimum:g}"))
     if "micro_batch" not in values and any(setting == "{micro_batch}" for setting in adapter.always.values()):
         b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)
         batch = f"B_p = {b}, n = {n}: {b * n} rollouts on {gpus} device{'s' * (gpus > 1)}"
-        size = f", in passes of {options.micro_batch}" if options.micro_batch else ""
-        out.append(Issue("command.micro_batch", "", batch + size, "sizes that divide B_p · n"))
+        in_passes = f", in passes of {options.micro_batch}" if options.micro_batch else ""
+        out.append(Issue("command.micro_batch", "", batch + in_passes, "sizes that divide B_p · n"))
     return out
 
 
 def unused(spec: RunSpec, options: CommandOptions) -> list[str]:
     """Return notes on keys of the sweep file that the command does not get, or gets only as a variable."""
     out = []
-    described = [
+    unused_keys = [
         f"{section}.{key}"
-        for section, keys in _DESCRIBE.items()
+        for section, keys in _DESCRIPTION_KEYS.items()
         for key in keys
         if getattr(getattr(spec, section), key) != type(getattr(spec, section)).model_fields[key].default
     ]
     text = " ".join(words_of(options))
-    always = options.adapter.always.values() if options.adapter else ()
-    if options.micro_batch and not any("{micro_batch}" in str(value) for value in (text, *always)):
-        described.append("command.micro_batch")
-    if described:
-        out.append(f"the command does not get {', '.join(described)}; its own configuration decides")
+    adapter_values = options.adapter.always.values() if options.adapter else ()
+    if options.micro_batch and not any("{micro_batch}" in str(value) for value in (text, *adapter_values)):
+        unused_keys.append("command.micro_batch")
+    if unused_keys:
+        out.append(f"the command does not get {', '.join(unused_keys)}; its own configuration decides")
     if options.adapter is None:
-        code = text + "".join(_content(options.path(name)) for name in options.files)
-        chosen = [key for key in spec.recipe.chosen() if key != "lr_scaling"]
-        hidden = [key for key in chosen if f"{{{key}}}" not in text and f"ISOLAW_{key.upper()}" not in code]
-        if hidden:
-            keys = ", ".join(f"recipe.{key} as ISOLAW_{key.upper()}" for key in hidden)
+        code = text + "".join(_script_text(options.path(name)) for name in options.files)
+        set_keys = [key for key in spec.recipe.chosen() if key != "lr_scaling"]
+        unseen = [key for key in set_keys if f"{{{key}}}" not in text and f"ISOLAW_{key.upper()}" not in code]
+        if unseen:
+            keys = ", ".join(f"recipe.{key} as ISOLAW_{key.upper()}" for key in unseen)
             out.append(f"the command gets these keys only as environment variables: {keys}")
     return out
 
 
-def _content(path: Path) -> str:
+def _script_text(path: Path) -> str:
     """Return the beginning of a file, or an empty string."""
     try:
         with open_file(path) as file:
-            return file.read(_SCRIPT).decode(errors="replace")
+            return file.read(_SCRIPT_BYTES).decode(errors="replace")
     except (OSError, ValueError):
         return ""
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

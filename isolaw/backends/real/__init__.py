@@ -39,7 +39,7 @@ _COLDEST = 0.01  # vLLM raises lower temperatures to this value
 _STATE_BYTES = 12  # bytes per parameter: weight and both moments in float32
 
 
-class _Real(Backend):
+class _RealBackend(Backend):
     """The `Backend` that trains language models."""
 
     name = "real"
@@ -47,33 +47,33 @@ class _Real(Backend):
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, the machine-dependent keys, and the hashes of the model and the problems."""
-        folder, stored, issues = _find_set(spec.problems.set)
+        folder, problem_set, issues = _find_problems(spec.problems.set)
         options = None
         try:
             options = RealOptions.read(spec)
         except SpecError as error:
             issues += error.issues
-        wrong = {issue.where for issue in issues}
-        named, modules = spec.options.get("reward"), spec.options.get("modules")
-        place = os.path.abspath(modules) if isinstance(modules, str) else None
-        if isinstance(name := spec.options.get("model"), str) and "real.model" not in wrong:
+        faulty_keys = {issue.where for issue in issues}
+        reward_names, modules = spec.options.get("reward"), spec.options.get("modules")
+        modules_folder = os.path.abspath(modules) if isinstance(modules, str) else None
+        if isinstance(name := spec.options.get("model"), str) and "real.model" not in faulty_keys:
             issues += models.check(name, weights=False)
-        for value in named if isinstance(named, list | tuple) else [named]:
-            if isinstance(value, str) and "real.reward" not in wrong:
-                issues += rewards.check(value, folder=place)
+        for reward_name in reward_names if isinstance(reward_names, list | tuple) else [reward_names]:
+            if isinstance(reward_name, str) and "real.reward" not in faulty_keys:
+                issues += rewards.check(reward_name, folder=modules_folder)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
-        if stored:  # use all problems of a part unless the sweep file sets a number
+        if problem_set:  # use all problems of a part unless the sweep file sets a number
             sizes = {
-                f"n_{part}": getattr(spec.problems, f"n_{part}") or len(stored.parts[part])
+                f"n_{part}": getattr(spec.problems, f"n_{part}") or len(problem_set.parts[part])
                 for part in ("train", "validation")
             }
-            problems = spec.problems.model_copy(update={"set": stored.name, **sizes})
+            problems = spec.problems.model_copy(update={"set": problem_set.name, **sizes})
             filled = filled.model_copy(update={"problems": problems})
-        if issues or stored is None or options is None:  # `check` will not run: report its issues here
+        if issues or problem_set is None or options is None:  # `check` will not run: report its issues here
             issues += _recipe_issues(filled)
-            if stored:
-                issues += [*_size_issues(filled, stored), *_evaluation_issues(filled, stored)]
+            if problem_set:
+                issues += [*_size_issues(filled, problem_set), *_evaluation_issues(filled, problem_set)]
             raise SpecError(issues)
         model = Path(options.model).resolve()
         placement = options.model_dump(mode="json", exclude_none=True)
@@ -81,11 +81,11 @@ class _Real(Backend):
         identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
         if options.generation == "async" and recipe.staleness:  # otherwise it affects no result
             identity["generation"] = placement.pop("generation")
-        parts = {"train", *spec.evaluation.sets} & set(stored.parts)
-        content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
+        used = sorted({"train", *spec.evaluation.sets} & set(problem_set.parts))
+        content = {"model": models.digest(model), **{part: problem_set.digest(part) for part in used}}
         for name in options.rewards:
-            if hashed := rewards.digest(name, options.modules):
-                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
+            if file_hash := rewards.digest(name, options.modules):
+                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = file_hash
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -114,31 +114,30 @@ class _Real(Backend):
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return all issues that can be found without loading the model."""
         options = RealOptions.of(spec)
-        folder, stored, issues = _find_set(spec.sources["set"])
-        if stored is None:
+        folder, problem_set, issues = _find_problems(spec.sources["set"])
+        if problem_set is None:
             return issues
-        longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
-        unplannable = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
+        response_tokens, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
+        placement_issues = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
         return [
             *_recipe_issues(spec),
-            *_size_issues(spec, stored),
-            *_evaluation_issues(spec, stored),
-            *(unplannable or planner.issues(spec)),
+            *_size_issues(spec, problem_set),
+            *_evaluation_issues(spec, problem_set),
+            *(placement_issues or planner.issues(spec)),
             *_async_issues(spec, options),
             *_prompt_issues(
-                str(folder), options.model, longest, phrase, options.chat, options.stop_tokens or ()
+                str(folder), options.model, response_tokens, phrase, options.chat, options.stop_tokens or ()
             ),
-            *_answer_issues(str(folder), options.rewards),
+            *_unreadable_answers(str(folder), options.rewards),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
         """Return the issues that a dry run does not have: of packages, weights and reward functions."""
         options = RealOptions.of(spec)
-        packages = [*_missing_packages(options), *lora.missing(spec.recipe)]
-        if wrong := [*packages, *models.check(options.model)]:
-            return wrong
-        named = (rewards.check_code(name, folder=options.modules) for name in options.rewards)
-        return [issue for issues in named for issue in issues]
+        packages = [*_missing_packages(options), *lora.package_issues(spec.recipe)]
+        return [*packages, *models.check(options.model)] or [
+            issue for name in options.rewards for issue in rewards.check_code(name, folder=options.modules)
+        ]
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""
@@ -157,14 +156,14 @@ class _Real(Backend):
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
         decoder = Decoder.read(folder)
-        whole = models.parameters(folder) or (decoder.parameters if decoder else 0)
-        state = _STATE_BYTES * (adapters.trained_numbers(folder) if adapters else whole)
+        all_parameters = models.parameters(folder) or (decoder.parameters if decoder else 0)
+        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else all_parameters)
         if spec.recipe.algorithm == "ppo" and adapters:
-            state *= 2
+            state_bytes *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic
-            state += _STATE_BYTES * (decoder.critic.parameters if decoder else whole)
-        shared = math.gcd(options.processes, options.streaming)
-        return Needs(options.cores, options.cores if environment.gpus() else 0, state, shared)
+            state_bytes += _STATE_BYTES * (decoder.critic.parameters if decoder else all_parameters)
+        equal_groups = math.gcd(options.processes, options.streaming)
+        return Needs(options.cores, options.cores if environment.gpus() else 0, state_bytes, equal_groups)
 
     def on_machines(
         self, cpus: int, gpus: int, gpu_bytes: int | None = None, gpu: str = ""
@@ -174,15 +173,15 @@ class _Real(Backend):
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the memory plans of the runs, or a note on why no plan exists."""
-        unknown = planner.note(runs[0]) if runs else None
-        return Outlook(memory=planner.tables(runs), notes=[unknown] if unknown else [])
+        note = planner.unplanned_reason(runs[0]) if runs else None
+        return Outlook(memory=planner.plan_tables(runs), notes=[note] if note else [])
 
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
-        planned = planner.plan(spec)
-        if planned is None:
+        plan = planner.plan(spec)
+        if plan is None:
             return None
-        return step_time.cost(spec, planned.demand, planned.options, planned.cache, environment.gpu_name())
+        return step_time.cost(spec, plan.demand, plan.options, plan.cache, environment.gpu_name())
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run, or None if it uses a single process."""
@@ -190,40 +189,40 @@ class _Real(Backend):
         if options.processes == 1:
             return None
         module, on_gpus = "isolaw.backends.real.train.ranks", environment.gpus() > 0
-        return Processes(_prepared(spec), module, options.processes, threaded=on_gpus)
+        return Processes(_with_memory_settings(spec), module, options.processes, threaded=on_gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train from the start, or resume from ``ctx.state``."""
-        spec = _prepared(spec)
+        spec = _with_memory_settings(spec)
         with environment.importing():
             from isolaw.backends.real.train import loop
 
         return loop.train(spec, ctx.state, ctx.stopping)
 
 
-BACKEND = _Real()
+BACKEND = _RealBackend()
 
 
-def _prepared(spec: RunSpec) -> RunSpec:
+def _with_memory_settings(spec: RunSpec) -> RunSpec:
     """Return the spec with memory settings for this machine; raise `RunError` if its GPUs are too small."""
     environment.prepare()
     if faults := planner.issues(spec):  # the machine that planned the sweep may not have known these GPUs
         raise RunError("; ".join(map(str, faults)))
-    return planner.settled(spec)
+    return planner.with_placement(spec)
 
 
-def _find_set(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
+def _find_problems(name: str) -> tuple[Path, ProblemSet | None, list[Issue]]:
     """Return a problem set's folder, its content, and its issues; the content is None if there are issues."""
     try:
         folder = models.folder(name, "problems.set")
     except SpecError as error:
         return Path(name), None, error.issues
-    stored, issues = _read_set(str(folder))
+    problem_set, issues = _read_set(str(folder))
     if not folder.is_dir():
         issues = tuple(
-            replace(one, where="problems.set", message=f"{folder}: {one.message}") for one in issues
+            replace(issue, where="problems.set", message=f"{folder}: {issue.message}") for issue in issues
         )
-    return folder, stored, list(issues)
+    return folder, problem_set, list(issues)
 
 
 @models.cached(folders=1)
@@ -238,8 +237,9 @@ def _is_chat(spec: RunSpec, options: RealOptions) -> bool:
     """Return whether prompts are conversations, which the model's chat template ends."""
     if options.chat != Chat():
         return True
-    _, stored, _ = _find_set(spec.problems.set)
-    return stored is not None and any(not isinstance(q.prompt, str) for q in stored.parts.get("train", ()))
+    _, problem_set, _ = _find_problems(spec.problems.set)
+    problems = problem_set.parts.get("train", []) if problem_set else []
+    return any(isinstance(problem.prompt, list) for problem in problems)
 
 
 @models.cached(folders=1)
@@ -251,33 +251,33 @@ def _turn_notes(model: str, stop: tuple[str, ...]) -> tuple[str, ...]:
         tokenizer = models.tokenizer(model)
     except DataError:  # `check` reports it
         return ()
-    token = end_of_turn(tokenizer)
-    ends = {tokenizer.convert_tokens_to_ids(token)} & models.ends(model) if token else set()
-    if token is None or token in stop or ends:
+    end_token = end_of_turn(tokenizer)
+    ending_ids = {tokenizer.convert_tokens_to_ids(end_token)} & models.ends(model) if end_token else set()
+    if end_token is None or end_token in stop or ending_ids:
         return ()
     return (
-        f"the chat template ends a turn with {token}, which is no end of sequence of {model}: responses may "
-        f'run to recipe.max_response_tokens. real.stop_tokens = ["{token}"] ends them there',
+        f"the chat template ends a turn with {end_token}, which is no end of sequence of {model}: responses "
+        f'may run to recipe.max_response_tokens. real.stop_tokens = ["{end_token}"] ends them there',
     )
 
 
 @models.cached(folders=1)
-def _answer_issues(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
-    stored, _ = _read_set(folder)
-    assert stored is not None
+def _unreadable_answers(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
+    problem_set, _ = _read_set(folder)
+    assert problem_set is not None
     return tuple(
         issue
         for name in names
-        for part, problems in stored.parts.items()
-        for issue in rewards.answer_issues(name, problems, str(stored.files[part]))
+        for part, problems in problem_set.parts.items()
+        for issue in rewards.answer_issues(name, problems, str(problem_set.files[part]))
     )
 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
-    needed = (*BACKENDS["real"].packages, *(["vllm"] if options.sampler == "vllm" else []))
+    names = (*BACKENDS["real"].packages, *(["vllm"] if options.sampler == "vllm" else []))
     note = f"is not installed; `{commands.doctor()}` prints the command that installs it"
     return [
-        Issue("sweep.backend", f"{name} {note}", "real") for name in needed if not environment.installed(name)
+        Issue("sweep.backend", f"{name} {note}", "real") for name in names if not environment.installed(name)
     ]
 
 
@@ -292,10 +292,10 @@ def _recipe_issues(spec: RunSpec) -> list[Issue]:
     return out
 
 
-def _size_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
+def _size_issues(spec: RunSpec, problem_set: ProblemSet) -> list[Issue]:
     out = []
     for part in ("train", "validation"):
-        size, largest = getattr(spec.problems, f"n_{part}"), len(stored.parts[part])
+        size, largest = getattr(spec.problems, f"n_{part}"), len(problem_set.parts[part])
         if size > largest:
             accepted = f"at most the {largest:,} of {spec.sources['set']}"
             out.append(Issue(f"problems.n_{part}", found=size, accepted=accepted))
@@ -306,12 +306,12 @@ def _size_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
     return out
 
 
-def _evaluation_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
-    known, samples = ", ".join(stored.parts), spec.evaluation.samples
+def _evaluation_issues(spec: RunSpec, problem_set: ProblemSet) -> list[Issue]:
+    set_names, samples = ", ".join(problem_set.parts), spec.evaluation.samples
     out = [
-        Issue("evaluation.sets", found=name, accepted=known, nearest=nearest(name, stored.parts))
+        Issue("evaluation.sets", found=name, accepted=set_names, nearest=nearest(name, problem_set.parts))
         for name in spec.evaluation.sets
-        if name not in stored.parts
+        if name not in problem_set.parts
     ]
     if (temperature := spec.evaluation.temperature) is not None and temperature < _COLDEST:
         out.append(Issue("evaluation.temperature", found=temperature, accepted=f"at least {_COLDEST}"))
@@ -333,8 +333,8 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
     elif (model := Decoder.read(options.model)) and not model.splits(tensor_parallel):
         heads = (model.query // model.head_size, model.key_value // model.head_size)
         note = "the model's {} query heads and {} key heads cannot be divided by it".format(*heads)
-        fitting = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
-        accepted = ", ".join(map(str, fitting))
+        divisors = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
+        accepted = ", ".join(map(str, divisors))
         out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
     if tensor_parallel > 1 and not gpus:
         out.append(Issue("real.tensor_parallel", "needs GPUs", tensor_parallel, "1"))
@@ -354,15 +354,15 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     """Return the issues of ``generation`` and ``samplers``: settings that do not work with async sampling."""
-    wanted, colocated = "async", 'real.generation = "colocated"'
+    colocated = 'real.generation = "colocated"'
     if options.generation == "colocated":
-        note, accepted = "colocated processes do their own sampling", f'none, or real.generation = "{wanted}"'
+        note, accepted = "colocated processes do their own sampling", 'none, or real.generation = "async"'
         return [Issue("real.samplers", note, options.samplers, accepted)] if options.samplers else []
     out, gpus = [], environment.gpus()
     if (gpus or environment.cores()) == 1:
         unit = "GPU" if gpus else "core"
         note = f"the sampler needs a separate {unit}"
-        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 {unit}s"))
+        out.append(Issue("real.generation", note, "async", f"{colocated}, or a machine with 2 {unit}s"))
     if (options.tensor_parallel or 1) > 1:
         note = "each asynchronous sampler keeps a whole model on its GPU"
         out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
@@ -378,9 +378,9 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 
 @models.cached(folders=2, maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
+    folder: str, model: str, response_tokens: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
 ) -> tuple[Issue, ...]:
-    """Return issues of the prompts or the interruption phrase, given responses of ``longest`` tokens."""
+    """Return issues of the prompts or the interruption phrase, for responses of ``response_tokens``."""
     if not environment.installed("transformers") or not models.has_weights(model):
         return ()
     try:
@@ -390,13 +390,14 @@ def _prompt_issues(
     if phrase is not None:
         if issues := check_phrase(phrase, tokenizer):
             return tuple(issues)
-        longest += len(encode_phrase(phrase, tokenizer))
-    stored, _ = _read_set(folder)
-    assert stored is not None
-    wrong = chat.issues(tokenizer, "real.chat_template")
-    wrong += [
+        response_tokens += len(encode_phrase(phrase, tokenizer))
+    problem_set, _ = _read_set(folder)
+    assert problem_set is not None
+    issues = chat.issues(tokenizer, "real.chat_template")
+    issues += [
         Issue("real.stop_tokens", found=token, accepted="a token of the model's tokenizer")
         for token in stop
         if token not in tokenizer.get_vocab()
     ]
-    return (*wrong, *check_lengths(stored, tokenizer, models.context(model), longest, chat=chat))
+    issues += check_lengths(problem_set, tokenizer, models.context(model), response_tokens, chat=chat)
+    return tuple(issues)

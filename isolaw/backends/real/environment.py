@@ -41,7 +41,7 @@ _ALWAYS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that weights are not copied to another process
     "TOKENIZERS_PARALLELISM": "false",
 }
-_DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def gpu_memory() -> int:
     """
     if _memory is not None:
         return _memory
-    return min((int(row[2]) * 2**20 for row in _listed() if row[2].isdigit()), default=0)
+    return min((int(row[2]) * 2**20 for row in _listed_gpus() if row[2].isdigit()), default=0)
 
 
 @functools.cache
@@ -66,15 +66,15 @@ def gpu_name() -> str:
     """Return the name of the GPUs visible to this process; "" if it is unknown, or if there are several."""
     if _memory is not None:
         return _name
-    names = {row[3] for row in _listed()}
+    names = {row[3] for row in _listed_gpus()}
     return names.pop() if len(names) == 1 else ""
 
 
 @functools.cache
-def _listed() -> list[list[str]]:
+def _listed_gpus() -> list[list[str]]:
     """Return index, UUID, MiB and name of each visible GPU, or of all GPUs if no visible GPU is found."""
-    listed = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
-    rows = [[part.strip() for part in line.split(",", 3)] for line in listed]
+    lines = nvidia_smi("--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
+    rows = [[field.strip() for field in line.split(",", 3)] for line in lines]
     gpus_listed, visible = [row for row in rows if len(row) == 4], visible_gpus()
     return [
         row for row in gpus_listed if any(row[0] == name or row[1].startswith(name) for name in visible)
@@ -92,7 +92,7 @@ def cores() -> int:
     return _cores or os.cpu_count() or 1
 
 
-# Cores and GPU memory of the machine that runs are planned for; 0 and None mean this machine.
+# Cores, GPU memory and GPU name of the machine that runs are planned for; 0 and None mean this machine.
 _cores = 0
 _memory: int | None = None
 _name = ""
@@ -107,23 +107,23 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None, gpu: st
     unknown.
     """
     global _cores, _memory, _name
-    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory, _name)
+    before, visible = (_cores, _memory, _name), os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
     _cores, _memory, _name = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes, gpu or _name
-    _forget()
+    _clear_caches()
     try:
         yield
     finally:
-        _cores, _memory, _name = kept
+        _cores, _memory, _name = before
         del os.environ["CUDA_VISIBLE_DEVICES"]
-        os.environ |= {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
-        _forget()
+        os.environ |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        _clear_caches()
 
 
-def _forget() -> None:
+def _clear_caches() -> None:
     """Clear the cached GPUs and memory sizes, for use after the visible GPUs have changed."""
-    for known in (gpus, gpu_memory, gpu_name, host_memory, _listed):
-        known.cache_clear()
+    for cached_function in (gpus, gpu_memory, gpu_name, host_memory, _listed_gpus):
+        cached_function.cache_clear()
 
 
 def prepare() -> None:
@@ -134,7 +134,7 @@ def prepare() -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-_holding = False  # whether this process has loaded a model
+_holds_model = False  # whether this process has loaded a model
 
 
 @contextlib.contextmanager
@@ -143,47 +143,47 @@ def importing() -> Iterator[None]:
 
     Importing torch, transformers and vLLM creates millions of objects, none of them garbage. vLLM collects
     garbage several times while it starts. Scanning these objects would take a third of the time for the
-    imports and the start. Frozen objects are excluded from later collections. After `hold`, objects are no
-    longer frozen.
+    imports and the start. Frozen objects are excluded from later collections. After `stop_freezing`, objects
+    are no longer frozen.
     """
     prepare()
-    before, collecting = len(sys.modules), gc.isenabled()
+    module_count, was_enabled = len(sys.modules), gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collecting:
+        if was_enabled:
             gc.enable()
-        if len(sys.modules) > before and not _holding:
+        if len(sys.modules) > module_count and not _holds_model:
             gc.freeze()
 
 
-def hold() -> None:
+def stop_freezing() -> None:
     """Stop later imports from freezing objects, so that the weights of a model can be freed.
 
     The parts of a trainer refer to each other, and so do the parts of vLLM. Only the garbage collector can
     therefore free them.
     """
-    global _holding
-    _holding = True
+    global _holds_model
+    _holds_model = True
 
 
 def unranked() -> dict[str, str]:
     """Return the environment variables of this process, except variables that identify a rank."""
-    of_launcher = (*_DISTRIBUTED, GROUP, SECRET)
-    return {n: v for n, v in os.environ.items() if n not in of_launcher and not n.startswith("TORCHELASTIC")}
+    excluded = (*_RANK_VARIABLES, GROUP, SECRET)
+    return {n: v for n, v in os.environ.items() if n not in excluded and not n.startswith("TORCHELASTIC")}
 
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
     """Unset a rank's variables inside the block, so that a library in one rank starts as a single process."""
-    kept = {name: os.environ.pop(name) for name in set(os.environ) - set(unranked())}
+    variables = {name: os.environ.pop(name) for name in set(os.environ) - set(unranked())}
     try:
         yield
     finally:
-        for name in _DISTRIBUTED:  # the library can have set it
+        for name in _RANK_VARIABLES:  # the library can have set it
             os.environ.pop(name, None)
-        os.environ.update(kept)
+        os.environ.update(variables)
 
 
 def leave(status: int) -> NoReturn:

@@ -28,7 +28,7 @@ from isolaw.store.sweep import find_run
 
 FORMAT = "isolaw.export/1"
 ABOUT = "isolaw.json"
-_GENERATION = "generation_config.json"
+_GENERATION_FILE = "generation_config.json"
 
 
 @checked
@@ -55,34 +55,34 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
         If ``out`` is not empty; if the run does not exist, trains no model or has no undamaged state; or if
         the base model is missing or has changed.
     """
-    target = _free(out)
-    stored = find_run(run)
-    spec = stored.read_spec()
+    target = _check_target(out)
+    run_store = find_run(run)
+    spec = run_store.read_spec()
     if spec.backend != "real":
         raise StoreError(
-            f"{stored.folder}: the run is of the backend {spec.backend!r}, which trains no model"
+            f"{run_store.folder}: the run is of the backend {spec.backend!r}, which trains no model"
         )
-    base = _base(spec, stored)
-    step, compute, weights = _state(stored)
-    about = {"format": FORMAT, "run_id": stored.run_id, "step": step, "compute": compute}
-    with _whole_or_not(target) as folder:
-        dtype, parameters = _write(folder, base, weights, spec)
+    base = _base_model(spec, run_store)
+    step, compute, weights = _last_state(run_store)
+    about = {"format": FORMAT, "run_id": run_store.run_id, "step": step, "compute": compute}
+    with _complete_folder(target) as folder:
+        dtype, parameters = _write_model(folder, base, weights, spec)
         (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
         give_usual_modes(folder)
     return {**about, "dtype": dtype, "parameters": parameters, "directory": str(out)}
 
 
-def _free(out: str | Path) -> Path:
+def _check_target(out: str | Path) -> Path:
     """Return the path of the folder to write; raise `SpecError` if writing could overwrite anything."""
     target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        what = "a folder that is not empty" if target.is_dir() else "a file"
+        fault = "a folder that is not empty" if target.is_dir() else "a file"
         accepted = "a new or empty folder"
-        raise SpecError([Issue("--out", f"{out}: {what}; it is left unchanged", accepted=accepted)])
+        raise SpecError([Issue("--out", f"{out}: {fault}; it is left unchanged", accepted=accepted)])
     return target
 
 
-def _base(spec: RunSpec, run: RunStore) -> Path:
+def _base_model(spec: RunSpec, run: RunStore) -> Path:
     """Return the folder of the model that the run started from."""
     base = Path(spec.sources["model"])
     if issues := models.check(base, where=f"{run.folder}: its base model"):
@@ -92,18 +92,16 @@ def _base(spec: RunSpec, run: RunStore) -> Path:
     return base
 
 
-def _state(run: RunStore) -> tuple[int, int, Path]:
+def _last_state(run: RunStore) -> tuple[int, int, Path]:
     """Return the step of the last state, the rollouts generated up to it, and the path of its weights."""
     while (step := run.last_state) is not None:
-        lines = run.recorded()
+        records = run.recorded()
         try:
-            sound = step in lines.states and run.states.is_sound(step, lines.states[step])
+            is_sound = step in records.states and run.states.is_sound(step, records.states[step])
         except FileNotFoundError:
-            sound = False
-        if sound:
-            compute = next(
-                int(checkpoint["compute"]) for checkpoint in lines.checkpoints if checkpoint["step"] == step
-            )
+            is_sound = False
+        if is_sound:
+            compute = next(int(line["compute"]) for line in records.checkpoints if line["step"] == step)
             return step, compute, run.states.folder(step) / "model.safetensors"
         if run.last_state == step:  # otherwise the run is still executing and has replaced this state
             raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
@@ -114,7 +112,7 @@ def _state(run: RunStore) -> tuple[int, int, Path]:
 
 
 @contextlib.contextmanager
-def _whole_or_not(target: Path) -> Iterator[Path]:
+def _complete_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder and rename it to ``target`` at the end; a failure leaves nothing behind."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -127,7 +125,7 @@ def _whole_or_not(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str, int]:
+def _write_model(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str, int]:
     """Write the base model with the weights of a state; return its dtype and number of parameters."""
     dtype, lora = spec.options["dtype"], LoRA.of(spec.recipe)
     with environment.importing():
@@ -140,27 +138,27 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
 
     logging.disable_progress_bar()
     # Open the file first: a run that is still executing can delete it, but an open file stays readable.
-    with safe_open(weights, framework="pt") as stored, torch.no_grad():
+    with safe_open(weights, framework="pt") as state, torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=False
         )
         parameters = dict(model.named_parameters())
         adapters = Adapters(model, lora) if lora else None
-        trained = dict(model.named_parameters())
-        wanted = {name: p for name, p in trained.items() if p.requires_grad}
-        if differing := sorted(wanted.keys() ^ set(stored.keys())):
+        all_parameters = dict(model.named_parameters())
+        all_parameters = {name: p for name, p in all_parameters.items() if p.requires_grad}
+        if differing := sorted(all_parameters.keys() ^ set(state.keys())):
             raise RunError(
                 f"{weights}: the weights differ from the weights of {base}: {', '.join(differing[:3])}, …"
             )
-        for name, parameter in wanted.items():
-            parameter.copy_(stored.get_tensor(name))
+        for name, parameter in all_parameters.items():
+            parameter.copy_(state.get_tensor(name))
         if adapters:
             adapters.remove()
-    generation = base / _GENERATION
+    generation = base / _GENERATION_FILE
     if generation.is_file():  # copied unchanged: transformers refuses to write some configs that it can read
         model.generation_config = GenerationConfig()
     model.save_pretrained(folder)
     if generation.is_file():
-        shutil.copyfile(generation, folder / _GENERATION)
+        shutil.copyfile(generation, folder / _GENERATION_FILE)
     models.tokenizer(base).save_pretrained(folder)
     return dtype, sum(parameter.numel() for parameter in parameters.values())

@@ -91,9 +91,9 @@ def check_device(device: str) -> None:
     """Raise `IsolawError` if ``device`` is ``cuda`` and no GPU is visible."""
     if device == "cuda" and not environment.gpus():
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "nvidia-smi lists no GPU" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
+        reason = "nvidia-smi lists no GPU" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
         instead = f"`{commands.doctor_gpu('--device', 'cpu')}` runs the same stages on the CPU"
-        raise IsolawError(f"no GPU: {why}; {instead} with a tiny model")
+        raise IsolawError(f"no GPU: {reason}; {instead} with a tiny model")
 
 
 def run(
@@ -110,10 +110,10 @@ def run(
     with tempfile.TemporaryDirectory(prefix="isolaw-checkup-", ignore_cleanup_errors=True) as folder:
         for name in STAGES:
             notify(name, None, 0.0)
-            report["stages"].append(stage := _stage(name, Path(folder), device))
+            report["stages"].append(stage := _run_stage(name, Path(folder), device))
             notify(name, stage["status"], stage["seconds"])
             report["seconds"] = round(time.monotonic() - started, 1)
-            statuses = [each["status"] for each in report["stages"]]
+            statuses = [entry["status"] for entry in report["stages"]]
             report["passed"] = statuses == ["passed"] * len(STAGES)
             if out:
                 _write_json(out, report)
@@ -122,35 +122,35 @@ def run(
     return report
 
 
-def _stage(name: str, folder: Path, device: str) -> dict[str, Any]:
+def _run_stage(name: str, folder: Path, device: str) -> dict[str, Any]:
     """Run a stage in its own process, and return its part of the report."""
     started, log = time.monotonic(), folder / f"{name}.log"
     gpus = visible_gpus() if device == "cuda" else []
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus if name == "devices" else gpus[:1])}
-    status, why = "passed", ""
+    status, ending = "passed", ""
     with log.open("wb") as output:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        stdio: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         try:
             command, limit = _command(name, folder, device), STAGES[name]
-            if code := children.run(command, limit, env={**os.environ, **visible}, **how).returncode:
+            if code := children.run(command, limit, env={**os.environ, **visible}, **stdio).returncode:
                 ending = f"exit status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
-                status, why = "crashed", ending
+                status = "crashed"
         except subprocess.TimeoutExpired:
-            status, why = "timed out", f"the stage did not end within {STAGES[name]:.0f} s"
+            status, ending = "timed out", f"the stage did not end within {STAGES[name]:.0f} s"
     record = _Record(folder, name).content
     if status == "passed" and any(not check["passed"] for check in record["checks"]):
         status = "failed"
     lines = [] if status == "passed" else log.read_text(encoding="utf-8", errors="replace").splitlines()
-    reason = (status == "crashed" and record["error"]) or why or None
-    about = {"stage": name, "status": status, "why": reason, "seconds": round(time.monotonic() - started, 1)}
-    return about | {key: record[key] for key in ("checks", "measured")} | {"log": lines[-_LOG_LINES:]}
+    reason = (status == "crashed" and record["error"]) or ending or None
+    report = {"stage": name, "status": status, "why": reason, "seconds": round(time.monotonic() - started, 1)}
+    return report | {key: record[key] for key in ("checks", "measured")} | {"log": lines[-_LOG_LINES:]}
 
 
 def _command(name: str, folder: Path, device: str) -> list[str]:
     return [sys.executable, "-P", "-m", _MODULE, name, str(folder), device]
 
 
-def _devices(device: str, record: _Record) -> None:
+def _check_devices(device: str, record: _Record) -> None:
     """Import the libraries, and multiply matrices on each device."""
     import torch
 
@@ -159,51 +159,51 @@ def _devices(device: str, record: _Record) -> None:
     faults = [f"{finding.what} (mend: {finding.mend})" for finding in findings if finding.fault]
     record.check("faults that isolaw doctor finds", faults or "none", "none", not faults)
     record.measure(python=platform.python_version())
-    places = [torch.device("cpu")]
+    devices = [torch.device("cpu")]
     if device == "cuda":
-        count, named = torch.cuda.device_count(), machine.visible_gpus
-        record.check("GPUs that torch sees", count, str(named), count == named)
+        count, expected = torch.cuda.device_count(), machine.visible_gpus
+        record.check("GPUs that torch sees", count, str(expected), count == expected)
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
         record.measure(cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), nccl=nccl)
-        places = [torch.device("cuda", index) for index in range(count)]
-    side = 8192 if device == "cuda" else 256
-    for place in places:
-        generator = torch.Generator(place).manual_seed(0)
-        a, b = (torch.randn(side, side, generator=generator, device=place).bfloat16() for _ in range(2))
-        exact, times = a[:64].double() @ b.double(), []
+        devices = [torch.device("cuda", index) for index in range(count)]
+    size = 8192 if device == "cuda" else 256
+    for target in devices:
+        generator = torch.Generator(target).manual_seed(0)
+        a, b = (torch.randn(size, size, generator=generator, device=target).bfloat16() for _ in range(2))
+        expected_product, times = a[:64].double() @ b.double(), []
         for _ in range(10):
             began = time.perf_counter()
             float((product := a @ b)[0, 0])  # waits for the device
             times.append(time.perf_counter() - began)
-        error = float((product[:64].double() - exact).abs().max() / exact.abs().max())
-        what = f"{place}: error of a bfloat16 matrix product"
+        error = float((product[:64].double() - expected_product).abs().max() / expected_product.abs().max())
+        what = f"{target}: error of a bfloat16 matrix product"
         record.check(what, error, f"at most {_ROUNDING:g}", error <= _ROUNDING)
-        record.measure(**{f"{place}_matrix_tflops": round(2 * side**3 / min(times) / 1e12, 3)})
+        record.measure(**{f"{target}_matrix_tflops": round(2 * size**3 / min(times) / 1e12, 3)})
 
 
-def _speed(folder: Path, device: str, record: _Record) -> None:
+def _measure_speed(folder: Path, device: str, record: _Record) -> None:
     """Time a short run at a small and at a large n; the second reuses the sampler."""
     from isolaw.backends.real.rollout.problems import ProblemSet
     from isolaw.backends.real.train import loop
 
-    on_gpu, data = device == "cuda", random_model.sections(folder, device)
+    on_gpu, sections = device == "cuda", random_model.sections(folder, device)
     prompts = ProblemSet.read(folder / "problems").parts["train"]
-    prompt = sum(len(str(problem.prompt)) + 1 for problem in prompts) / len(prompts)  # with its <bos>
+    prompt_tokens = sum(len(str(problem.prompt)) + 1 for problem in prompts) / len(prompts)  # with its <bos>
     rows: list[dict[str, Any]] = []
     for b, n in ((32, 8), (1, 512)) if on_gpu else ((4, 8), (1, 64)):
-        spec = random_model.spec_of(data, _STEPS, b, n)
+        spec = random_model.spec_of(sections, _STEPS, b, n)
         checkpoints = [c for c in loop.train(spec, None) if c.step]
         first, last = checkpoints[0], checkpoints[-1]
         seconds = {part: last.seconds[part] - first.seconds.get(part, 0.0) for part in last.seconds}
         tokens, responses = (last.tokens or 0) - (first.tokens or 0), last.compute - first.compute
-        trained = tokens + prompt * responses
+        trained_tokens = tokens + prompt_tokens * responses
         rows.append(
             {
                 "problems_per_batch": b,
                 "rollouts_per_problem": n,
                 "sampled_tokens_per_s": round(tokens / seconds["generate"], 1),
-                "trained_tokens_per_s": round(trained / seconds["train"], 1),
-                "mfu": _mfu(folder, trained, trained / responses, seconds["train"]),
+                "trained_tokens_per_s": round(trained_tokens / seconds["train"], 1),
+                "mfu": _flops_share(folder, trained_tokens, trained_tokens / responses, seconds["train"]),
                 "mismatch": max(r.value for c in checkpoints for r in c.rows if r.metric == "mismatch"),
                 "seconds_of_a_step": {k: v / (last.step - first.step) for k, v in seconds.items()},
             }
@@ -211,7 +211,7 @@ def _speed(folder: Path, device: str, record: _Record) -> None:
         record.measure(speed=rows, sampler=spec.options["sampler"])
 
 
-def _mfu(folder: Path, tokens: float, length: float, seconds: float) -> float | None:
+def _flops_share(folder: Path, tokens: float, length: float, seconds: float) -> float | None:
     """Return the MFU of training, the share of the GPU's peak FLOP/s, or None for an unknown GPU."""
     from isolaw.backends.real.train.memory import step_time
     from isolaw.backends.real.train.memory.decoder import Decoder
@@ -227,19 +227,19 @@ def _main(name: str, folder: str, device: str) -> None:
     # Exit on SIGTERM, so that the processes that the stage has started end with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     environment.prepare()
-    place, status = Path(folder), 0
-    record = _Record(place, name)
+    work_folder, status = Path(folder), 0
+    record = _Record(work_folder, name)
     try:
         if name == "model":
-            numbers = random_model.make(place, device)
-            record.measure(architecture="Qwen2", parameters=numbers, weights="random")
+            parameters = random_model.write(work_folder, device)
+            record.measure(architecture="Qwen2", parameters=parameters, weights="random")
         elif name == "devices":
-            _devices(device, record)
+            _check_devices(device, record)
         else:
-            _speed(place, device, record)
+            _measure_speed(work_folder, device, record)
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        record.set("error", first if isinstance(error, IsolawError) else f"{type(error).__name__}: {first}")
+        line = (str(error).strip().splitlines() or [""])[0]
+        record.set("error", line if isinstance(error, IsolawError) else f"{type(error).__name__}: {line}")
         sys.excepthook(*sys.exc_info())
         status = 1
     environment.leave(status)

@@ -21,20 +21,20 @@ from isolaw.backends.real import environment
 from isolaw.errors import DataError, InputError, Issue, SpecError, nearest, shown
 from isolaw.files import open_file
 
-_PARTS = (".json", ".safetensors", ".model", ".jinja")
-_BLOCK = 2**24
-F = TypeVar("F", bound=Callable[..., Any])
+_SUFFIXES = (".json", ".safetensors", ".model", ".jinja")
+_BLOCK_BYTES = 2**24
+CachedFunction = TypeVar("CachedFunction", bound=Callable[..., Any])
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
 # Model families, by model_type, for which packed rows would give wrong results; `policy.check_packing` finds
 # others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
 _LINEAR, _SINKS = "linear attention, which passes a state from row to row", "attention with sinks"
-_REFUSED = {
+_REFUSED_TYPES = {
     "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
     "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
 }  # fmt: skip
 # From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
 # num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, tie_word_embeddings.
-_KNOWN = {
+_SIZES_OF = {
     "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151_936, True),
     "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151_936, True),
     "qwen2.5-3b": ("qwen2", 2048, 11_008, 36, 16, 2, 128, 151_936, True),
@@ -51,7 +51,7 @@ _KNOWN = {
     "llama-3.2-3b": ("llama", 3072, 8192, 28, 24, 8, 128, 128_256, True),
     "llama-3.1-8b": ("llama", 4096, 14_336, 32, 32, 8, 128, 128_256, False),
 }
-_KEYS = (
+_SIZE_KEYS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
 )  # fmt: skip
@@ -63,22 +63,22 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and value > 1
 
 
-def cached(folders: int, maxsize: int = 8) -> Callable[[F], F]:
+def cached(folders: int, maxsize: int = 8) -> Callable[[CachedFunction], CachedFunction]:
     """Cache a function of positional arguments, of which the first ``folders`` are folders.
 
     The function is called again if the name, size or modification time of a file in these folders changes.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: CachedFunction) -> CachedFunction:
         @functools.lru_cache(maxsize)
-        def computed(stamps: tuple[str, ...], *arguments: Any) -> Any:
+        def compute(stamps: tuple[str, ...], *arguments: Any) -> Any:
             return function(*arguments)
 
         @functools.wraps(function)
-        def looked_up(*arguments: Any) -> Any:
-            return computed(tuple(_stamp(Path(argument)) for argument in arguments[:folders]), *arguments)
+        def lookup(*arguments: Any) -> Any:
+            return compute(tuple(_stamp(Path(argument)) for argument in arguments[:folders]), *arguments)
 
-        return cast(F, looked_up)
+        return cast(CachedFunction, lookup)
 
     return decorate
 
@@ -94,19 +94,19 @@ def check(model: str | Path, where: str = "real.model", weights: bool = True) ->
         model = folder(str(model), where)
     except SpecError as error:
         return error.issues
-    if not weights and not model.exists() and _known(model):
+    if not weights and not model.exists() and _known_config(model):
         return []
     if not (model / "config.json").is_file():
         reason = "the folder has no config.json" if model.exists() else "no such folder"
         accepted = "the folder of a model in Hugging Face format"
-        close = nearest(model.name.lower(), _KNOWN) if not weights else ""
-        accepted += f", or for a dry run a known model: {', '.join(_KNOWN)}" * (not weights)
-        return [Issue(where, f"{model}: {reason}", accepted=accepted, nearest=close)]
+        similar = nearest(model.name.lower(), _SIZES_OF) if not weights else ""
+        accepted += f", or for a dry run a known model: {', '.join(_SIZES_OF)}" * (not weights)
+        return [Issue(where, f"{model}: {reason}", accepted=accepted, nearest=similar)]
     # Libraries that load the model would wait for a pipe, or read a device forever.
-    if special := [
+    if special_files := [
         path for path in model.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
     ]:
-        return [Issue(where, f"{min(special)}: found a special file; expected a file")]
+        return [Issue(where, f"{min(special_files)}: found a special file; expected a file")]
     files = sorted(model.glob("*.safetensors"))
     if weights and not files:
         return [Issue(where, f"{model}: the folder has no *.safetensors", accepted="weights as safetensors")]
@@ -135,19 +135,19 @@ def config(model: str | Path) -> Any:
     """
     path = Path(model)
     if not os.path.exists(path):  # also for a name that no file can have
-        if known := _known(path):
-            return known
-        close = f" (did you mean {near}?)" if (near := nearest(path.name.lower(), _KNOWN)) else ""
-        accepted = f"a config.json, its folder, or a known model: {', '.join(_KNOWN)}"
-        raise InputError(f"found {shown(str(model))}; expected {accepted}{close}")
+        if known_config := _known_config(path):
+            return known_config
+        hint = f" (did you mean {similar}?)" if (similar := nearest(path.name.lower(), _SIZES_OF)) else ""
+        accepted = f"a config.json, its folder, or a known model: {', '.join(_SIZES_OF)}"
+        raise InputError(f"found {shown(str(model))}; expected {accepted}{hint}")
     with open_file(path / "config.json" if path.is_dir() else path) as file:
         return json.load(file)
 
 
-def _known(model: Path) -> dict[str, Any]:
+def _known_config(model: Path) -> dict[str, Any]:
     """Return the configuration of a model that isolaw knows by name, or an empty dictionary."""
-    sizes = _KNOWN.get(model.name.lower().removesuffix("-instruct"))
-    return {**dict(zip(_KEYS, sizes, strict=True)), "max_position_embeddings": _CONTEXT} if sizes else {}
+    sizes = _SIZES_OF.get(model.name.lower().removesuffix("-instruct"))
+    return {**dict(zip(_SIZE_KEYS, sizes, strict=True)), "max_position_embeddings": _CONTEXT} if sizes else {}
 
 
 def has_weights(model: str | Path) -> bool:
@@ -163,13 +163,14 @@ def _config_faults(model: Path) -> list[str]:
     if not isinstance(content, dict):
         return ["not a JSON object"]
     faults = []
-    named = content.get("architectures")
+    classes = content.get("architectures")
     # transformers can load the language model of a vision model separately.
     ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in content else []))
-    if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
-        faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
-    if (why := _REFUSED.get(str(content.get("model_type")))) is not None:
-        faults.append(f"model_type: found {content['model_type']}, which has {why}; {INSTEAD}")
+    names = classes if isinstance(classes, list) else []
+    if classes is not None and not any(str(name).endswith(ends) for name in names):
+        faults.append(f"architectures: found {str(classes)[:200]}; expected a causal language model")
+    if (reason := _REFUSED_TYPES.get(str(content.get("model_type")))) is not None:
+        faults.append(f"model_type: found {content['model_type']}, which has {reason}; {INSTEAD}")
     text = content.get("text_config") or content
     if isinstance(text, dict) and any(
         _is_count(value) for key, value in text.items() if _EXPERTS.fullmatch(key)
@@ -186,16 +187,16 @@ def _config_faults(model: Path) -> list[str]:
 
 def parameters(model: str | Path) -> int:
     """Return the number of parameters in a model's files."""
-    return sum(math.prod(tensor["shape"]) for tensor in _stored(model))
+    return sum(math.prod(tensor["shape"]) for tensor in _stored_tensors(model))
 
 
 def shapes(model: str | Path) -> dict[str, list[int]]:
     """Return the shape of each tensor in a model's files, by name."""
-    return {tensor["name"]: tensor["shape"] for tensor in _stored(model)}
+    return {tensor["name"]: tensor["shape"] for tensor in _stored_tensors(model)}
 
 
 @cached(folders=1)
-def _stored(model: str | Path) -> list[dict[str, Any]]:
+def _stored_tensors(model: str | Path) -> list[dict[str, Any]]:
     """Return the header entry of each tensor in a model's files."""
     files = sorted(Path(model).glob("*.safetensors"))
     return [tensor for path in files for tensor in _tensors(path)[1]]
@@ -244,7 +245,7 @@ def ends(model: str | Path) -> set[int]:
         with contextlib.suppress(OSError, ValueError), open_file(Path(model) / name) as file:
             content = json.load(file)
             value = (content.get("text_config") or content).get("eos_token_id", content.get("eos_token_id"))
-            ids |= {one for one in (value if isinstance(value, list) else [value]) if one is not None}
+            ids |= {token for token in (value if isinstance(value, list) else [value]) if token is not None}
     return ids
 
 
@@ -253,10 +254,10 @@ def digest(model: str | Path) -> str:
     """Return the SHA-256 of a model's JSON files, weights and tokenizer files, in order of their names."""
     checksum = hashlib.sha256()
     for path in sorted(Path(model).glob("*")):
-        if path.suffix in _PARTS and path.is_file():
+        if path.suffix in _SUFFIXES and path.is_file():
             checksum.update(path.name.encode())
             with path.open("rb") as file:
-                while block := file.read(_BLOCK):
+                while block := file.read(_BLOCK_BYTES):
                     checksum.update(block)
     return checksum.hexdigest()
 
@@ -271,8 +272,8 @@ def tokenizer(model: str | Path) -> Any:
     try:
         loaded = AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
     except Exception as error:  # a damaged file can raise any exception
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{model}: isolaw cannot load its tokenizer: {why}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{model}: isolaw cannot load its tokenizer: {reason}") from None
     # If its files are missing, the tokenizer has special tokens only.
     if len(loaded) <= len(set(loaded.all_special_tokens)):
         raise DataError(f"{model}: isolaw cannot load its tokenizer: the folder has no vocabulary")

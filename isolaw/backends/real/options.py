@@ -27,14 +27,14 @@ def _unless_empty(value: Any) -> Any:
 
 
 def _unless_ones(value: Any) -> Any:
-    return None if isinstance(value, list | tuple) and all(one == 1 for one in value) else value
+    return None if isinstance(value, list | tuple) and all(weight == 1 for weight in value) else value
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return None if value in ([], ()) else listed(value) if value is not None else None
 
 
-def _alone(value: Any) -> Any:
+def _unwrap_single(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
@@ -47,8 +47,8 @@ def samplers_of(rank: int, ranks: int, samplers: int) -> range:
     >>> [list(samplers_of(rank, 2, 3)) for rank in range(2)]
     [[0, 1], [2]]
     """
-    first, end = (-(-index * samplers // ranks) for index in (rank, rank + 1))
-    return range(first, end)
+    start, end = (-(-index * samplers // ranks) for index in (rank, rank + 1))
+    return range(start, end)
 
 
 class RealOptions(BaseModel):
@@ -64,7 +64,7 @@ class RealOptions(BaseModel):
     model: Annotated[str, Field(min_length=1)]
     # exact, math, package.module:function, or a list of these. The first reward decides which responses are
     # correct.
-    reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
+    reward: Annotated[str | tuple[str, ...], BeforeValidator(_unwrap_single)] = "exact"
     reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
     reward_workers: Count = 2  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
@@ -77,7 +77,7 @@ class RealOptions(BaseModel):
         None
     )
     # Tokens that end a response, in addition to the model's own end of sequence.
-    stop_tokens: Annotated[tuple[Text, ...] | None, BeforeValidator(_listed)] = None
+    stop_tokens: Annotated[tuple[Text, ...] | None, BeforeValidator(_as_tuple)] = None
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage
@@ -140,9 +140,9 @@ class RealOptions(BaseModel):
         if len(set(section.rewards)) < len(section.rewards) or not section.rewards:
             raise SpecError([Issue("real.reward", found=list(section.rewards), accepted="distinct rewards")])
         dtype = section.dtype or ("bfloat16" if environment.gpus() else "float32")
-        elsewhere = environment.gpus() > 0 and not environment.host_memory()  # has what this machine may lack
-        with_vllm = elsewhere or environment.installed("vllm")
-        sampler = section.sampler or ("vllm" if with_vllm else "transformers")
+        is_remote = environment.gpus() > 0 and not environment.host_memory()  # has what this machine may lack
+        uses_vllm = is_remote or environment.installed("vllm")
+        sampler = section.sampler or ("vllm" if uses_vllm else "transformers")
         tolerance = section.logprob_tolerance or TOLERANCE[dtype]
         return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
 

@@ -42,8 +42,8 @@ def make_tokenizer(size: int = 0, context: int = 32) -> PreTrainedTokenizerFast:
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
 
-    known = (*_SPECIAL, *_CHARACTERS)
-    vocabulary = {token: i for i, token in enumerate((*known, *(f"<{i}>" for i in range(len(known), size))))}
+    names = (*_SPECIAL, *_CHARACTERS)
+    vocabulary = {name: i for i, name in enumerate((*names, *(f"<{i}>" for i in range(len(names), size))))}
     # Byte pairs without merges: `AutoTokenizer` would convert the file of a Qwen2 model to this anyway.
     tokenizer = Tokenizer(BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -73,21 +73,21 @@ def make_model(seed: int = 0, dtype: str = "float32", **shapes: object) -> Qwen2
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tiny: dict[str, object] = {
+    defaults: dict[str, object] = {
         "vocab_size": len(_SPECIAL) + len(_CHARACTERS),
         "hidden_size": 64,
         "intermediate_size": 256,
     }
     # Heads of size 32: vLLM's attention on a CPU needs at least 32.
-    tiny |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
-    tiny |= {"max_position_embeddings": 32, "initializer_range": 0.1, "tie_word_embeddings": False}
-    tiny |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    defaults |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    defaults |= {"max_position_embeddings": 32, "initializer_range": 0.1, "tie_word_embeddings": False}
+    defaults |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(Qwen2Config(**(tiny | shapes), dtype=dtype)).to(getattr(torch, dtype))
+        return Qwen2ForCausalLM(Qwen2Config(**(defaults | shapes), dtype=dtype)).to(getattr(torch, dtype))
 
 
-def make(folder: Path, device: str, shapes: Mapping[str, Any] = _HALF_BILLION) -> int:
+def write(folder: Path, device: str, shapes: Mapping[str, Any] = _HALF_BILLION) -> int:
     """Write a model and problems for a device; return the number of parameters.
 
     On a CPU, the model is tiny, else it has the given shapes.
@@ -97,19 +97,19 @@ def make(folder: Path, device: str, shapes: Mapping[str, Any] = _HALF_BILLION) -
     from isolaw.backends.real.rollout.problems import Problem, write_set
 
     logging.disable_progress_bar()
-    sums = [Problem(f"{a}+{b}", f"{a}+{b}=", str(a + b)) for a in range(24) for b in range(a + 1)]
-    write_set(folder / "problems", {"train": sums[:256], "validation": sums[256:288]})
+    problems = [Problem(f"{a}+{b}", f"{a}+{b}=", str(a + b)) for a in range(24) for b in range(a + 1)]
+    write_set(folder / "problems", {"train": problems[:256], "validation": problems[256:288]})
     model, tokenizer = make_model(), make_tokenizer()
     if device == "cuda":
-        sizes = {**shapes, "max_position_embeddings": 4096, "initializer_range": 0.05}
-        model, tokenizer = make_model(0, "bfloat16", **sizes), make_tokenizer(sizes["vocab_size"], 4096)
+        shapes = {**shapes, "max_position_embeddings": 4096, "initializer_range": 0.05}
+        model, tokenizer = make_model(0, "bfloat16", **shapes), make_tokenizer(shapes["vocab_size"], 4096)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def sections(folder: Path, device: str) -> dict[str, dict[str, Any]]:
-    """Return the sections of a sweep file that trains the model that `make` wrote, without its grid."""
+    """Return the sections of a sweep file that trains the model that `write` wrote, without its grid."""
     on_gpu = device == "cuda"
     return {
         # This lr changes log-probabilities far more than rounding does: stale weights would show.

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from isolaw import engine
 from isolaw.backends.command import BACKEND, template
-from isolaw.backends.command.adapters import ADAPTERS, CHECKED
+from isolaw.backends.command.adapters import ADAPTERS, CHECKED_VERSIONS
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import Recipe, RunSpec, SweepSpec
 from isolaw.errors import SpecError
@@ -175,7 +175,8 @@ def understood(framework: str, *commands: list[str]) -> list[Callable[[str], Any
         for distribution in distributions(path=places)
     }
     assert (
-        versions["prime-rl-configs" if framework == "prime-rl" else framework.lower()] == CHECKED[framework]
+        versions["prime-rl-configs" if framework == "prime-rl" else framework.lower()]
+        == CHECKED_VERSIONS[framework]
     )
     script = str(Path(__file__).with_name("parsers.py"))
     done = subprocess.run(
@@ -199,7 +200,7 @@ def value(known: dict[str, Any], name: str) -> Any:
     "framework",
     [  # They take long to import.
         pytest.param(name, marks=[pytest.mark.nightly] * (name not in ("veRL", "OpenRLHF")))
-        for name in CHECKED
+        for name in CHECKED_VERSIONS
     ],
 )
 def test_the_frameworks_own_parser_understands(
@@ -286,7 +287,7 @@ def table() -> str:
     lines = ["| framework | version | keys of `[recipe]` |", "|---|---|---|"]
     for name, adapter in ADAPTERS.items():
         keys = ", ".join(f"`{key}`" for key in adapter.recipe)
-        lines.append(f"| {name} | {CHECKED.get(name, '')} | {keys} |")
+        lines.append(f"| {name} | {CHECKED_VERSIONS.get(name, '')} | {keys} |")
     return "\n".join(lines)
 
 
@@ -442,7 +443,7 @@ def test_a_vllm_that_trl_does_not_support_is_noted(
     sweep = SweepSpec.parse({"command": {"run": [str(program), "grpo.py", word], "framework": "trl"}})
     run = resolved(framework="trl").model_copy(update={"options": sweep.command})
     notes = [note for note in BACKEND.notes(run) if "vllm" in note]
-    said = f"TRL {CHECKED['TRL']} supports vllm up to 0.31; {tmp_path} has {version}"
+    said = f"TRL {CHECKED_VERSIONS['TRL']} supports vllm up to 0.31; {tmp_path} has {version}"
     assert notes == ([said] if noted else [])
 
 

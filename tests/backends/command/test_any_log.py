@@ -20,7 +20,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.backends.command import training
-from isolaw.backends.command.following import Following, plain
+from isolaw.backends.command.following import GrowingLog, plain_framework
 from isolaw.config import SweepSpec
 from isolaw.errors import DataError, RunError
 from isolaw.readers import frameworks
@@ -99,20 +99,20 @@ def test_what_replaces_a_log_is_named_and_holds_nobody_up(what: str, framework: 
     replace, message = REPLACED[what]
     path = tmp_path / "log.jsonl"
     path.write_text(lines(1, 2, 3))
-    known = plain("validation") if framework == "none" else frameworks.named(framework)
-    log = Following(str(path), known, 3)
+    known = plain_framework("validation") if framework == "none" else frameworks.named(framework)
+    log = GrowingLog(str(path), known, 3)
     path.unlink()
     replace(path)
     for final in (False, True):
-        log._due = 0.0
+        log._next_read = 0.0
         log.read(final)
         log.facts(final=True)
-        assert log.unread() == f"isolaw cannot read log.jsonl: {message}"
+        assert log.unread_reason() == f"isolaw cannot read log.jsonl: {message}"
     os.rmdir(path) if what == "folder" else path.unlink()
     path.write_text(lines(1, 2, 3, 4))
-    log._due = 0.0
+    log._next_read = 0.0
     assert 4 in log.read() or framework != "none"
-    assert log.unusable == {}
+    assert log.unusable_files == {}
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
@@ -126,8 +126,8 @@ def test_a_log_that_cannot_be_opened_is_named(
     path.write_text(lines(1))
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", refuse)
-        log = Following(str(path), plain("validation"), 0)
-    assert log.unread() == f"isolaw cannot read log.jsonl: {os.strerror(number)}"
+        log = GrowingLog(str(path), plain_framework("validation"), 0)
+    assert log.unread_reason() == f"isolaw cannot read log.jsonl: {os.strerror(number)}"
     assert list(log.read(final=True)) == [1]
 
 
@@ -154,11 +154,11 @@ def test_a_sweep_stops_when_a_log_is_a_pipe(sweep_of: Callable[..., Any], tmp_pa
 def test_isolaws_own_files_are_files(what: str, tmp_path: Path) -> None:
     REPLACED[what][0](tmp_path / "output")
     with pytest.raises(OSError, match="output"):
-        training._appended(tmp_path / "output")
+        training._open_to_append(tmp_path / "output")
     output = training._Output(tmp_path / "output")
     output.write(b"x" * 9)
     output.close()
-    assert output.lost == 9
+    assert output.lost_bytes == 9
     assert output.reason
 
 
@@ -188,17 +188,17 @@ CHANGED: dict[str, tuple[Callable[[Path], Any], bool, list[int]]] = {
 def test_a_changed_log_is_noticed_at_each_look(what: str, times: int, tmp_path: Path) -> None:
     change, noted, new = CHANGED[what]
     path = tmp_path / "log.jsonl"
-    log = Following(str(path), plain("validation"), 0)
+    log = GrowingLog(str(path), plain_framework("validation"), 0)
     for _ in range(times):
-        log.rewritten.clear()
+        log.rewritten_files.clear()
         path.write_text(lines(1, 2, 3, 4))
-        log._due = log.taken = 0
+        log._next_read = log.taken_step = 0
         log.read()
-        log.rewritten.clear()
+        log.rewritten_files.clear()
         change(path)
-        log._due = 0.0
+        log._next_read = 0.0
         assert set(log.read()) == {1, 2, 3, 4, *new}
-        assert log.rewritten == [str(path)] * noted
+        assert log.rewritten_files == [str(path)] * noted
 
 
 def test_a_log_that_is_written_anew_is_noted(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_each_record_is_compared_with_the_run(
 
 def test_each_part_of_a_frameworks_log_is_compared(tmp_path: Path) -> None:
     path = tmp_path / "trainer.log"
-    log = Following(str(path), frameworks.named("veRL"), 0)
+    log = GrowingLog(str(path), frameworks.named("veRL"), 0)
     for n, steps, expected in ((4, (1, 2), {4}), (8, (3, 4), {4, 8})):
         settings = {"rollout": {"n": n}, "actor": {"ppo_mini_batch_size": 4, "optim": {"lr": 1e-6}}}
         data = {"train_batch_size": 4, "seed": 3, "train_files": "a" * 40}
@@ -309,7 +309,7 @@ def test_each_part_of_a_frameworks_log_is_compared(tmp_path: Path) -> None:
             print(pprint.pformat(config), file=file)
             for step in steps:
                 print(f"step:{step} - critic/score/mean:0.5 - actor/entropy:0.5", file=file)
-        log._due = 0.0
+        log._next_read = 0.0
         log.read()
         facts = log.facts(final=True)
         assert {fact.value for name, fact in facts if name == "rollouts_per_problem"} == expected
@@ -318,7 +318,7 @@ def test_each_part_of_a_frameworks_log_is_compared(tmp_path: Path) -> None:
 def test_what_was_trained_again_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(lines(1, 2, 3, n=2) + lines(4, 5, n=7))
-    log = Following(str(path), plain("validation"), 3)
+    log = GrowingLog(str(path), plain_framework("validation"), 3)
     assert [fact.value for _, fact in log.facts()] == [2]
     path.open("a").write(lines(4, n=9))
     log.read(final=True)
@@ -346,7 +346,7 @@ def test_output_waits_for_a_full_disk(tmp_path: Path) -> None:
     for line in text[50:]:
         output.write(line)
     output.close()
-    assert (output.lost, (tmp_path / "output").read_bytes()) == (0, b"".join(text))
+    assert (output.lost_bytes, (tmp_path / "output").read_bytes()) == (0, b"".join(text))
 
 
 @pytest.mark.parametrize("row", ['{"step": %d, "reward": 0.25}\n', "%d,0.25,1234567\n"])
@@ -354,7 +354,7 @@ def test_output_waits_for_a_full_disk(tmp_path: Path) -> None:
 def test_output_that_is_lost_makes_no_false_values(
     row: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_WAITING", 2000)
+    monkeypatch.setattr(training, "_WAITING_BYTES", 2000)
     head = "" if row.startswith("{") else "step,reward,tokens\n"
     output = training._Output(tmp_path / "output")
     with full(size):
@@ -364,8 +364,8 @@ def test_output_that_is_lost_makes_no_false_values(
     for step in range(2000, 2010):
         output.write((row % step).encode())
     output.close()
-    assert output.lost
-    found = Following(str(tmp_path / "output"), plain("validation"), 10**6).read(final=True)
+    assert output.lost_bytes
+    found = GrowingLog(str(tmp_path / "output"), plain_framework("validation"), 10**6).read(final=True)
     assert {*range(1000, 1010), *range(2000, 2010)} <= {*found} <= {*range(1000, 2010)}
     assert {values["train", "reward"] for values in found.values()} == {0.25}
 
@@ -374,7 +374,7 @@ def test_output_that_is_lost_makes_no_false_values(
 def test_a_full_disk_blocks_no_trainer(
     printing: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_WAITING", 10_000)
+    monkeypatch.setattr(training, "_WAITING_BYTES", 10_000)
     code = """
 for step in range(1, 21):
     print(json.dumps(dict(step=step, reward=0.5)), flush=True)

@@ -286,7 +286,7 @@ def test_hostile_commands_end(what: str, sweep_of: Callable[..., Any], tmp_path:
         del os.environ["ISOLAW_TEST_MARK"]
     assert time.monotonic() - begun < 120
     assert len(said) < 8_000
-    assert sum(path.stat().st_size for path in tmp_path.rglob("output*")) <= 3 * training._OUTPUT
+    assert sum(path.stat().st_size for path in tmp_path.rglob("output*")) <= 3 * training._OUTPUT_BYTES
     left = [path for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in _bytes(path)]
     assert left == []
 
@@ -349,7 +349,7 @@ def test_dry_run_prints_what_would_be_started(
     assert not (tmp_path / "s").exists()
     engine.sweep(sweep_of(), tmp_path / "s")
     for command in result["commands"]:
-        made = tmp_path / "s" / "runs" / command["run_id"] / "out" / "0" / training.COMMAND
+        made = tmp_path / "s" / "runs" / command["run_id"] / "out" / "0" / training.COMMAND_FILE
         assert made.read_text() == f"cd {command['folder']}\n{command['line']}\n"
 
 

@@ -134,7 +134,7 @@ def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name))
     )
-    (issue,) = lora.missing(Recipe(lora_rank=2))
+    (issue,) = lora.package_issues(Recipe(lora_rank=2))
     assert str(issue) == "recipe.lora_rank: needs peft; `pip install --no-deps peft` installs it"
 
 

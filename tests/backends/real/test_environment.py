@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: A (UUID: GPU-$i)"; done\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    ours = (*environment._CPU, *environment._GPU, *environment._ALWAYS, *environment._DISTRIBUTED)
+    ours = (*environment._CPU, *environment._GPU, *environment._ALWAYS, *environment._RANK_VARIABLES)
     for name in (*ours, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever is set meanwhile
         monkeypatch.delenv(name)
@@ -97,7 +97,7 @@ def test_nothing_heavy_is_imported_and_torch_is_told_when_it_is_there() -> None:
 def test_what_is_imported_is_no_garbage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_once.py").write_text("import gc\ncollecting = gc.isenabled()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(environment, "_holding", False)
+    monkeypatch.setattr(environment, "_holds_model", False)
     counts = [gc.get_freeze_count()]
     for _ in range(2):
         with environment.importing():
@@ -123,8 +123,8 @@ def test_weights_are_let_go_though_a_library_was_imported_meanwhile(
 ) -> None:
     (tmp_path / "imported_late.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(environment, "_holding", False)
-    environment.hold()
+    monkeypatch.setattr(environment, "_holds_model", False)
+    environment.stop_freezing()
     weights = Weights()
     alive = weakref.ref(weights)
     with environment.importing():

@@ -122,7 +122,7 @@ def test_what_is_somebody_elses_stays(made_runs: Any, tmp_path: Path, monkeypatc
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "_write", full)
+    monkeypatch.setattr(exporting, "_write_model", full)
     with pytest.raises(DataError, match="No space left on device"):
         export(run, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "mine"]

@@ -112,11 +112,9 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     elif kind == "group_sample_std":
         out = centred / (rewards.std(1, keepdim=True) + EPSILON)
     elif kind == "batch_std":
-        spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
-        out = centred / (spread + EPSILON)
+        out = centred / ((rewards[kept].std(correction=0) if bool(kept.any()) else 0.0) + EPSILON)
     elif kind == "advantage_std":  # the mean of the advantages is 0
-        spread = centred[kept].square().mean().sqrt() if bool(kept.any()) else 0.0
-        out = centred / (spread + EPSILON)
+        out = centred / ((centred[kept].square().mean().sqrt() if bool(kept.any()) else 0.0) + EPSILON)
     elif kind == "centred":
         out = centred
     elif kind == "leave_one_out":
@@ -139,5 +137,5 @@ def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) ->
     tensor([[ True,  True, False, False],
             [False, False, False, False]])
     """
-    first = torch.arange(n, device=kept.device) < (n if gradient_rollouts is None else gradient_rollouts)
-    return kept[:, None] & first
+    is_first = torch.arange(n, device=kept.device) < (n if gradient_rollouts is None else gradient_rollouts)
+    return kept[:, None] & is_first

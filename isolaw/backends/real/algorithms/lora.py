@@ -45,24 +45,24 @@ class LoRA:
             return None
         return cls(recipe.lora_rank, recipe.lora_alpha or ALPHA, recipe.lora_targets, seed)
 
-    def chosen(self, names: Iterable[str]) -> list[str]:
+    def adapted(self, names: Iterable[str]) -> list[str]:
         """Return the names of the layers that get adapters.
 
         Only numbered layers can get adapters, which excludes the embedding and the output head.
 
-        >>> LoRA(8, targets=("q_proj",)).chosen(["layers.0.attn.q_proj", "layers.0.attn.xq_proj", "head"])
+        >>> LoRA(8, targets=("q_proj",)).adapted(["layers.0.attn.q_proj", "layers.0.attn.xq_proj", "head"])
         ['layers.0.attn.q_proj']
         """
         numbered = [name for name in names if any(part.isdigit() for part in name.split("."))]
         if self.targets is None:
             return numbered
-        ends = tuple(f".{target}" for target in self.targets)
-        return [name for name in numbered if f".{name}".endswith(ends)]
+        suffixes = tuple(f".{target}" for target in self.targets)
+        return [name for name in numbered if f".{name}".endswith(suffixes)]
 
-    def trained_numbers(self, model: str) -> int:
+    def parameter_count(self, model: str) -> int:
         """Return the number of adapter parameters for the model in the folder ``model``."""
         shapes = _linear_layers(model)
-        return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
+        return sum(self.rank * sum(shapes[name]) for name in self.adapted(shapes))
 
 
 def _linear_layers(model: str) -> dict[str, tuple[int, int]]:
@@ -78,11 +78,11 @@ def _linear_layers(model: str) -> dict[str, tuple[int, int]]:
     if layers or (decoder := Decoder.read(model)) is None:
         return layers
     return {
-        f"layers.{k}.{name}": layer for k in range(decoder.layers) for name, layer in decoder.linear.items()
+        f"layers.{k}.{name}": shape for k in range(decoder.layers) for name, shape in decoder.linear.items()
     }
 
 
-def missing(recipe: Recipe) -> list[Issue]:
+def package_issues(recipe: Recipe) -> list[Issue]:
     """Return an issue if LoRA needs packages that are not installed."""
     names = [name for name in _PACKAGES if recipe.lora_rank is not None and not environment.installed(name)]
     note = f"needs {' and '.join(names)}; `{commands.install('--no-deps', *names)}` installs it"
@@ -95,16 +95,16 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
         return []
     out = []
     shapes = _linear_layers(model)
-    names, adapted = LoRA(1).chosen(shapes), LoRA(1, targets=recipe.lora_targets).chosen(shapes)
-    full = max((min(shapes[name]) for name in adapted), default=recipe.lora_rank)
-    if recipe.lora_rank > full:
+    names, adapted_names = LoRA(1).adapted(shapes), LoRA(1, targets=recipe.lora_targets).adapted(shapes)
+    full_rank = max((min(shapes[name]) for name in adapted_names), default=recipe.lora_rank)
+    if recipe.lora_rank > full_rank:
         note = f"larger than the full rank of any layer of {model}"
-        out.append(Issue("recipe.lora_rank", note, recipe.lora_rank, f"at most {full}"))
-    known = sorted({name.rpartition(".")[2] for name in names})
+        out.append(Issue("recipe.lora_rank", note, recipe.lora_rank, f"at most {full_rank}"))
+    known_names = sorted({name.rpartition(".")[2] for name in names})
     for target in recipe.lora_targets or ():
-        if names and not LoRA(1, targets=(target,)).chosen(names):
-            note, accepted = f"no linear layer of {model} has this name", ", ".join(known)
-            out.append(Issue("recipe.lora_targets", note, target, accepted, nearest(target, known)))
+        if names and not LoRA(1, targets=(target,)).adapted(names):
+            note, accepted = f"no linear layer of {model} has this name", ", ".join(known_names)
+            out.append(Issue("recipe.lora_targets", note, target, accepted, nearest(target, known_names)))
     return out
 
 

@@ -112,22 +112,22 @@ def loss(
     >>> means(sums)["clip_fraction"]
     0.0
     """
-    enters = weights != 0
-    mask = mask & enters[:, None]
+    has_weight = weights != 0
+    mask = mask & has_weight[:, None]
     weights = weights.double()[:, None]
     if advantages.dim() == 2:
         advantages = clean(mask, advantages)
     else:
-        advantages = advantages.double().masked_fill(~enters, 0.0)
+        advantages = advantages.double().masked_fill(~has_weight, 0.0)
     logprobs = clean(mask, logprobs)
     old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
 
-    drawn_by = old
+    sampling_logprobs = old
     if recipe.algorithm == scale_rl.NAME:
         if sampler_logprobs is None:
             raise ValueError(f"the ratio of {scale_rl.NAME} needs sampler_logprobs")
-        drawn_by = clean(mask, sampler_logprobs)
-    token_loss, ratio, clipped = _policy_term(recipe, logprobs, drawn_by, mask, advantages)
+        sampling_logprobs = clean(mask, sampler_logprobs)
+    token_loss, ratio, clipped = _policy_term(recipe, logprobs, sampling_logprobs, mask, advantages)
     sums = {
         "tokens": mask.sum().double(),
         "clip_fraction": (clipped & mask).sum().double(),
@@ -165,7 +165,7 @@ def loss(
     return (weights * mask * token_loss).sum(), {key: value.detach() for key, value in sums.items()}
 
 
-def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+def merge(sums: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the merged metric sums of two parts of a batch, of which the first can be empty.
 
     Keys that end in ``_max`` merge by maximum, and other keys by sum.
@@ -174,11 +174,11 @@ def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]
     ...       {"kl": torch.tensor(2.0), "ratio_max": torch.tensor(2.0)})
     {'kl': tensor(3.), 'ratio_max': tensor(3.)}
     """
-    if not one:
+    if not sums:
         return other
     return {
         key: torch.maximum(value, other[key]) if key.endswith("_max") else value + other[key]
-        for key, value in one.items()
+        for key, value in sums.items()
     }
 
 
@@ -222,10 +222,10 @@ def kl_estimate(
     tensor([0.3679, 0.0000])
     """
     u = reference_logprobs - logprobs
-    known = {"k1": lambda: -u, "k2": lambda: u.square() / 2, "k3": lambda: u.expm1() - u}
-    if estimator not in known:
+    estimate_of = {"k1": lambda: -u, "k2": lambda: u.square() / 2, "k3": lambda: u.expm1() - u}
+    if estimator not in estimate_of:
         raise ValueError(f"no KL estimator {estimator!r}")
-    return known[estimator]() if clamp is None else known[estimator]().clamp(-clamp, clamp)
+    return estimate_of[estimator]() if clamp is None else estimate_of[estimator]().clamp(-clamp, clamp)
 
 
 def sequence_kl(
@@ -290,13 +290,13 @@ def _policy_term(
     a = advantages if advantages.dim() == 2 else advantages[:, None]
     log_ratio = logprobs - old_logprobs
     if recipe.algorithm == "gspo":
-        mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-        log_ratio = mean.detach() + (logprobs - logprobs.detach())
+        mean_log_ratio = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        log_ratio = mean_log_ratio.detach() + (logprobs - logprobs.detach())
     ratio = log_ratio.exp()
-    within = ratio.clamp(low, high)
-    if recipe.algorithm == "cispo" or scale_rl.has(recipe, "cispo"):
-        return -within.detach() * a * logprobs, ratio.detach(), within != ratio
-    return -torch.minimum(ratio * a, within * a), ratio.detach(), within * a < ratio * a
+    clipped_ratio = ratio.clamp(low, high)
+    if recipe.algorithm == "cispo" or scale_rl.has_part(recipe, "cispo"):
+        return -clipped_ratio.detach() * a * logprobs, ratio.detach(), clipped_ratio != ratio
+    return -torch.minimum(ratio * a, clipped_ratio * a), ratio.detach(), clipped_ratio * a < ratio * a
 
 
 def clean(mask: Tensor, values: Tensor) -> Tensor:

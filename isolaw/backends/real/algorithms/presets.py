@@ -2,9 +2,9 @@
 
 `resolve_recipe` fills in the keys that a recipe does not set: first from its algorithm's paper
 (`ALGORITHMS`), then from the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`). The
-Playbook's regularisation depends on ``problems.difficulty`` (`EASY`). A key without effect stays None, and
-`recipe_issues` rejects a recipe that sets it. Otherwise equal runs could have two identities, and a sweep
-could use a key without effect as an axis. Importing this module does not load torch.
+Playbook's regularisation depends on ``problems.difficulty`` (`EASY_WEIGHTS`). A key without effect stays
+None, and `recipe_issues` rejects a recipe that sets it. Otherwise equal runs could have two identities, and a
+sweep could use a key without effect as an axis. Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from isolaw.errors import Issue, nearest
 
 # The keys that each algorithm sets. Ratios are clipped to [1 - clip_low, 1 + clip_high], which has an effect
 # only off-policy. clip_low = 1 means no lower bound.
-_WITHOUT_TERMS = {"kl": 0.0, "entropy": 0.0}
+_NO_TERMS = {"kl": 0.0, "entropy": 0.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
     "grpo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 0.2, "clip_high": 0.2},
     # arXiv 2503.20783, section 3: no division by the group's deviation or the response's length; no KL.
     "dr_grpo": {"advantage": "centred", "aggregation": "fixed_length", "clip_low": 0.2, "clip_high": 0.2}
-    | _WITHOUT_TERMS,
+    | _NO_TERMS,
     # arXiv 2503.14476, section 3: clip-higher, dynamic sampling, token mean, soft overlong penalty; no KL.
     # Its equation averages over the tokens of a problem; its code averages over the batch, as isolaw does.
     "dapo": {"advantage": "group_std", "aggregation": "token", "clip_low": 0.2, "clip_high": 0.28}
-    | {"dynamic_sampling": True, **_WITHOUT_TERMS},
+    | {"dynamic_sampling": True, **_NO_TERMS},
     # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
     "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
-    | _WITHOUT_TERMS,
+    | _NO_TERMS,
     # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. The paper does not give the upper bound; the cap
     # of 5 is from ScaleRL (arXiv 2510.13786). Both papers divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
-    | _WITHOUT_TERMS,
+    | _NO_TERMS,
     # arXiv 1707.06347 with the defaults of TRL 0.25 and advantages from GAE (`train.ppo`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
     # arXiv 2510.13786; `recipe.without` removes parts.
     scale_rl.NAME: scale_rl.settings(),
 }
-CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # keys that only PPO has
-_CRITIC_LR = 10  # multiple of lr; a common value (verl, OpenRLHF)
+CRITIC_KEYS = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # keys that only PPO has
+_CRITIC_LR_FACTOR = 10  # multiple of lr; a common value (verl, OpenRLHF)
 
 # The IsoCompute Playbook's recipe: on-policy, with TIS. Values marked "common" are not from the Playbook.
 PLAYBOOK: dict[str, Any] = {
@@ -59,16 +59,16 @@ PLAYBOOK: dict[str, Any] = {
 }
 # Weights of both terms with problems.difficulty = "easy"; otherwise they are 0. The paper does not give the
 # weights; these are common values (KL: arXiv 2501.12948).
-EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
+EASY_WEIGHTS: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
 # max_response_tokens divided by overlong_buffer. DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
-_OVERLONG_PART = 5
+_OVERLONG_DIVISOR = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     """Return the recipe with every key that has an effect filled in; resolving it again changes nothing.
 
     ``difficulty`` is ``problems.difficulty``. With ``"easy"``, the KL term and the entropy bonus are on
-    (`EASY`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off (arXiv
+    (`EASY_WEIGHTS`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off (arXiv
     2603.12151, section 3).
 
     Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
@@ -90,37 +90,37 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     (8, 0.9, False)
     """
     if recipe.algorithm == scale_rl.NAME:
-        recipe = scale_rl.taken_out(recipe)
-    given = {key: value for key, value in recipe.model_dump().items() if value is not None}
+        recipe = scale_rl.without_parts(recipe)
+    set_keys = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # unknown algorithms are rejected later
     if recipe.algorithm == scale_rl.NAME:
         algorithm = scale_rl.settings(recipe.without or ())
-    terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
-    full = {**OFF, **PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
-    if "interrupt_at" in given or scale_rl.has(recipe, "interruptions"):
-        full |= scale_rl.interruption(given, full["max_response_tokens"])
-    longest, overlong = full["max_response_tokens"], 0
+    term_weights = EASY_WEIGHTS if difficulty == "easy" else dict.fromkeys(EASY_WEIGHTS, 0.0)
+    values = {**OFF, **PLAYBOOK, **term_weights, "dynamic_sampling": False, **algorithm, **set_keys}
+    if "interrupt_at" in set_keys or scale_rl.has_part(recipe, "interruptions"):
+        values |= scale_rl.interruption_keys(set_keys, values["max_response_tokens"])
+    longest, overlong_buffer = values["max_response_tokens"], 0
     if recipe.algorithm == "dapo":
-        overlong = longest // _OVERLONG_PART
-    elif full.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
-        overlong = scale_rl.penalty_tokens(longest)
-    full.setdefault("overlong_buffer", overlong)
-    if not full["overlong_buffer"] and "overlong_on" not in given:
-        full.pop("overlong_on", None)
-    if full["kl"]:
+        overlong_buffer = longest // _OVERLONG_DIVISOR
+    elif values.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
+        overlong_buffer = scale_rl.penalty_tokens(longest)
+    values.setdefault("overlong_buffer", overlong_buffer)
+    if not values["overlong_buffer"] and "overlong_on" not in set_keys:
+        values.pop("overlong_on", None)
+    if values["kl"]:
         # GRPO adds k3 to the loss (arXiv 2402.03300, eq. 4). RLHF subtracts k1 from the reward (arXiv
         # 2402.14740), and with PPO from each token's reward (arXiv 2203.02155).
-        full.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
-        full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
+        values.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
+        values.setdefault("kl_estimator", "k3" if values["kl_in"] == "loss" else "k1")
     if recipe.algorithm == "ppo":
-        full.setdefault("critic_lr", float(f"{_CRITIC_LR * full['lr']:.15g}"))
+        values.setdefault("critic_lr", float(f"{_CRITIC_LR_FACTOR * values['lr']:.15g}"))
     if recipe.lora_rank is not None:
-        full.setdefault("lora_alpha", lora.ALPHA)
-    without_effect = ["clip_low", "clip_high"] if _on_policy(recipe) else []
-    without_effect += ["value_clip"] if _updates(recipe) == 1 else []
-    if full["importance_sampling"] == "none":
-        without_effect.append("importance_cap")
-    return recipe.model_copy(update={k: v for k, v in full.items() if k in given or k not in without_effect})
+        values.setdefault("lora_alpha", lora.ALPHA)
+    unused = ["clip_low", "clip_high"] if _on_policy(recipe) else []
+    unused += ["value_clip"] if _updates(recipe) == 1 else []
+    if values["importance_sampling"] == "none":
+        unused.append("importance_cap")
+    return recipe.model_copy(update={k: v for k, v in values.items() if k in set_keys or k not in unused})
 
 
 def notes_on_defaults(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
@@ -131,14 +131,14 @@ def notes_on_defaults(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     """
     preset = ALGORITHMS.get(recipe.algorithm, {})
     if problems.difficulty is not None or any(
-        getattr(recipe, key) is not None or key in preset for key in EASY
+        getattr(recipe, key) is not None or key in preset for key in EASY_WEIGHTS
     ):
         return []
-    off = " and ".join(f"recipe.{key} = 0" for key in EASY)
-    on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())
+    unset = " and ".join(f"recipe.{key} = 0" for key in EASY_WEIGHTS)
+    easy = " and ".join(f"{key} = {value:g}" for key, value in EASY_WEIGHTS.items())
     return [
-        f"problems.difficulty is not set, so {off}. For easy problems, the paper uses both terms: "
-        f'problems.difficulty = "easy" sets {on}; "hard" confirms 0'
+        f"problems.difficulty is not set, so {unset}. For easy problems, the paper uses both terms: "
+        f'problems.difficulty = "easy" sets {easy}; "hard" confirms 0'
     ]
 
 
@@ -170,67 +170,67 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     r, n = recipe, rollouts_per_problem
     out: list[Issue] = []
 
-    def refuse(wrong: bool, key: str, accepted: str, note: str = "", close: str = "") -> None:
-        if wrong:
+    def add_issue(is_wrong: bool, key: str, accepted: str, note: str = "", close: str = "") -> None:
+        if is_wrong:
             out.append(Issue(f"recipe.{key}", note, getattr(r, key), accepted, close))
 
-    def refuse_unused(unused: bool, keys: tuple[str, ...], instead: str, note: str) -> None:
+    def add_unused(is_unused: bool, keys: tuple[str, ...], remedy: str, note: str) -> None:
         for key in keys:
-            refuse(unused and getattr(r, key) is not None, key, f"no such key, or {instead}", note)
+            add_issue(is_unused and getattr(r, key) is not None, key, f"no such key, or {remedy}", note)
 
     close = nearest(r.algorithm, ALGORITHMS)
-    refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
-    fresh = _on_policy(r)
-    ratio = "with one update on each batch and recipe.staleness = 0, every ratio is 1"
-    several = "recipe.minibatches or recipe.epochs of at least 2"
-    staler = f"recipe.staleness of at least 1, or {several}"
-    note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
-    refuse(fresh and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {staler}", note)
-    refuse_unused(fresh, ("clip_low", "clip_high"), staler, f"{ratio} and nothing is clipped")
+    add_issue(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
+    is_on_policy = _on_policy(r)
+    ratio_note = "with one update on each batch and recipe.staleness = 0, every ratio is 1"
+    more_updates = "recipe.minibatches or recipe.epochs of at least 2"
+    off_policy = f"recipe.staleness of at least 1, or {more_updates}"
+    note = f"{ratio_note}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
+    add_issue(is_on_policy and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {off_policy}", note)
+    add_unused(is_on_policy, ("clip_low", "clip_high"), off_policy, f"{ratio_note} and nothing is clipped")
     note = "ratios are never below 0, so 1 already removes the bound"
-    refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
+    add_issue(not is_on_policy and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
-    weighted, cap = r.importance_sampling != "none", r.importance_cap
+    is_weighted, cap = r.importance_sampling != "none", r.importance_cap
     note = "with recipe.importance_sampling = 'none' there is nothing to cap"
-    instead = "recipe.importance_sampling = 'token' or 'sequence'"
-    refuse_unused(not weighted, ("importance_cap",), instead, note)
+    remedy = "recipe.importance_sampling = 'token' or 'sequence'"
+    add_unused(not is_weighted, ("importance_cap",), remedy, note)
     note = "it would cut weights of 1, for which sampler and trainer agree"
-    refuse(weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
+    add_issue(is_weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
     note = (
         "the sampler's log-probabilities then belong to the truncated distribution and give no importance "
         "weight"
     )
     accepted = "1, or recipe.importance_sampling = 'none'"
-    refuse(weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
+    add_issue(is_weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
 
-    ppo = r.algorithm == "ppo"
-    refuse_unused(not ppo, CRITIC, "recipe.algorithm = 'ppo'", "there is no critic")
-    refuse_unused(r.lora_rank is None, lora.KEYS, "a recipe.lora_rank", "there are no adapters")
+    is_ppo = r.algorithm == "ppo"
+    add_unused(not is_ppo, CRITIC_KEYS, "recipe.algorithm = 'ppo'", "there is no critic")
+    add_unused(r.lora_rank is None, lora.KEYS, "a recipe.lora_rank", "there are no adapters")
     note = (
         "with one update on each batch, the critic's values cannot have changed, so there is nothing to clip"
     )
-    refuse_unused(ppo and _updates(r) == 1, ("value_clip",), several, note)
+    add_unused(is_ppo and _updates(r) == 1, ("value_clip",), more_updates, note)
     note = "PPO has no groups, since advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
         ("dynamic_sampling", "false"),
     ):  # fmt: skip
-        refuse(ppo and bool(getattr(r, key)), key, f"{accepted}, or another recipe.algorithm", note)
+        add_issue(is_ppo and bool(getattr(r, key)), key, f"{accepted}, or another recipe.algorithm", note)
 
-    if n < 2 and r.advantage != "none" and not ppo:
+    if n < 2 and r.advantage != "none" and not is_ppo:
         note = "a group of one rollout has no advantage"
         accepted = "at least 2, recipe.advantage = 'none' or recipe.algorithm = 'ppo'"
         out.append(Issue("grid.rollouts_per_problem", note, n, accepted))
-    refuse((r.gradient_rollouts or 0) > n and not ppo, "gradient_rollouts", f"at most n = {n}")
+    add_issue((r.gradient_rollouts or 0) > n and not is_ppo, "gradient_rollouts", f"at most n = {n}")
     note = "with recipe.advantage = 'none' it would drop groups of equal rewards, which have a gradient"
     for key in ("zero_variance_filter", "dynamic_sampling"):
-        dropping = r.advantage == "none" and bool(getattr(r, key))
-        refuse(dropping, key, "false, or another recipe.advantage", note)
+        drops_groups = r.advantage == "none" and bool(getattr(r, key))
+        add_issue(drops_groups, key, "false, or another recipe.advantage", note)
     note = "every problem would leave after its first visit"
-    refuse(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
+    add_issue(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
 
-    refuse_unused(not r.kl, ("kl_estimator", "kl_clamp", "kl_in"), "recipe.kl above 0", "there is no KL term")
+    add_unused(not r.kl, ("kl_estimator", "kl_clamp", "kl_in"), "recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
-    refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
+    add_issue(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
     return [*out, *scale_rl.issues(r)]

@@ -32,40 +32,40 @@ from isolaw.errors import Issue
 
 NAME = "scale_rl"
 PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
-_ANSWER_PART = 7  # max_response_tokens / answer_tokens: 14,336 / 2,048
-_FIRST = 10 / 12  # first position of an interruption divided by the last position
+_ANSWER_DIVISOR = 7  # max_response_tokens / answer_tokens: 14,336 / 2,048
+_FIRST_POSITION = 10 / 12  # first position of an interruption divided by the last position
 _LENGTH_KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
 
 
-class _Ablation(NamedTuple):
-    """The recipe keys that a part of ScaleRL sets, and their values without this part."""
+class _Part(NamedTuple):
+    """The recipe keys that a part of ScaleRL sets, and their values without it, the baseline."""
 
     keys: dict[str, Any]
-    instead: dict[str, Any]
+    baseline: dict[str, Any]
 
 
-PARTS: dict[str, _Ablation] = {
+PARTS: dict[str, _Part] = {
     # The paper tries caps of 4, 5 and 8 on the ratio (A.17.2). Baseline: DAPO's loss, clipped as in A.16.
-    "cispo": _Ablation({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
+    "cispo": _Part({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
     # Baseline: first average over the tokens of each response, as in GRPO.
-    "prompt_aggregation": _Ablation({"aggregation": "prompt"}, {"aggregation": "sequence"}),
+    "prompt_aggregation": _Part({"aggregation": "prompt"}, {"aggregation": "sequence"}),
     # Baseline: the group's standard deviation, as in GRPO.
-    "batch_normalization": _Ablation({"advantage": "advantage_std"}, {"advantage": "group_std"}),
-    "zero_variance_filter": _Ablation({"zero_variance_filter": True}, {"zero_variance_filter": False}),
-    "no_positive_resampling": _Ablation({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
-    "float32_head": _Ablation({"float32_head": True}, {"float32_head": False}),
+    "batch_normalization": _Part({"advantage": "advantage_std"}, {"advantage": "group_std"}),
+    "zero_variance_filter": _Part({"zero_variance_filter": True}, {"zero_variance_filter": False}),
+    "no_positive_resampling": _Part({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
+    "float32_head": _Part({"float32_head": True}, {"float32_head": False}),
     # Baseline: the length penalty on correct responses (eq. 9). Interruptions and penalty both depend on
     # max_response_tokens.
-    "interruptions": _Ablation({}, {"overlong_on": "correct"}),
-    "staleness": _Ablation({"staleness": 8}, {"staleness": 0}),
+    "interruptions": _Part({}, {"overlong_on": "correct"}),
+    "staleness": _Part({"staleness": 8}, {"staleness": 0}),
 }
 # Keys that configure a part and have no effect without this part.
-_SETTINGS: dict[str, tuple[str, ...]] = {
+_KEYS_OF_PART: dict[str, tuple[str, ...]] = {
     "no_positive_resampling": ("no_positive_resampling",),
     "interruptions": _LENGTH_KEYS,
     "staleness": ("staleness",),
 }
-_COMMON: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 0.0}
+_COMMON_KEYS: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 0.0}
 
 
 def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -74,30 +74,30 @@ def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
     >>> settings()["staleness"], settings(("staleness", "cispo"))["clip_high"]
     (8, 0.26)
     """
-    out = {**_COMMON, "without": without}
+    out = {**_COMMON_KEYS, "without": without}
     for name, part in PARTS.items():
-        out |= part.instead if name in without else part.keys
+        out |= part.baseline if name in without else part.keys
     return out
 
 
-def taken_out(recipe: Recipe) -> Recipe:
+def without_parts(recipe: Recipe) -> Recipe:
     """Return a recipe without the settings of the parts in ``recipe.without``; keep the response length.
 
     One sweep file can therefore configure the parts and use ``without`` as an axis.
 
-    >>> less = taken_out(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
+    >>> less = without_parts(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
     >>> less.staleness, less.without
     (None, ('staleness',))
     """
-    gone = [key for part in recipe.without or () for key in _SETTINGS.get(part, ())]
-    update: dict[str, Any] = dict.fromkeys(gone)
-    if "answer_tokens" in gone and recipe.interrupt_at and recipe.answer_tokens:
-        whole = recipe.interrupt_at[1] + recipe.answer_tokens
-        update["max_response_tokens"] = recipe.max_response_tokens or whole
-    return recipe.model_copy(update=update)
+    removed_keys = [key for part in recipe.without or () for key in _KEYS_OF_PART.get(part, ())]
+    changes: dict[str, Any] = dict.fromkeys(removed_keys)
+    if "answer_tokens" in removed_keys and recipe.interrupt_at and recipe.answer_tokens:
+        longest = recipe.interrupt_at[1] + recipe.answer_tokens
+        changes["max_response_tokens"] = recipe.max_response_tokens or longest
+    return recipe.model_copy(update=changes)
 
 
-def has(recipe: Recipe, part: str) -> bool:
+def has_part(recipe: Recipe, part: str) -> bool:
     """Return whether a recipe is ScaleRL and includes ``part``."""
     return recipe.algorithm == NAME and part not in (recipe.without or ())
 
@@ -120,13 +120,13 @@ def _part_issues(recipe: Recipe) -> list[Issue]:
         note = "only scale_rl has parts that can be removed"
         return [Issue("recipe.without", note, list(recipe.without), f'no such key, or algorithm = "{NAME}"')]
     out = []
-    for name, (keys, instead) in PARTS.items():
+    for name, (keys, baseline) in PARTS.items():
         if not keys:
             continue
-        kept = has(recipe, name)
-        contrary, key = (instead if kept else keys), next(iter(keys))
-        if all(getattr(recipe, part) == value for part, value in contrary.items()):
-            if kept:
+        is_kept = has_part(recipe, name)
+        contradicting, key = (baseline if is_kept else keys), next(iter(keys))
+        if all(getattr(recipe, recipe_key) == value for recipe_key, value in contradicting.items()):
+            if is_kept:
                 accepted, note = f'recipe.without = ["{name}"]', f"a part of {NAME}"
             else:
                 accepted, note = "no such key", f"recipe.without removes {name}"
@@ -139,31 +139,31 @@ def _part_issues(recipe: Recipe) -> list[Issue]:
 
 def penalty_tokens(longest: int) -> int:
     """Return how many tokens before the limit ScaleRL's length penalty begins."""
-    return max(1, longest // _ANSWER_PART)
+    return max(1, longest // _ANSWER_DIVISOR)
 
 
-def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
+def interruption_keys(recipe_keys: dict[str, Any], longest: int) -> dict[str, Any]:
     """Return the values of all interruption keys, given the keys that a recipe sets.
 
-    ``longest`` is the default of ``max_response_tokens``, used if ``given`` does not determine this key.
+    ``longest`` is the default of ``max_response_tokens``, used if ``recipe_keys`` does not determine it.
 
-    >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
+    >>> interruption_keys({"max_response_tokens": 14336}, 1024)["interrupt_at"]
     (10240, 12288)
-    >>> changes = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> changes = interruption_keys({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
     >>> changes["max_response_tokens"]
     700
     """
-    at, answer = given.get("interrupt_at"), given.get("answer_tokens")
-    if at and answer:
-        longest = at[1] + answer
-    longest = given.get("max_response_tokens", longest)
-    if answer is None:
-        answer = longest - at[1] if at else max(1, longest // _ANSWER_PART)
-    if at is None:
-        last = longest - answer
-        at = (max(1, round(last * _FIRST)), last)
-    phrase = given.get("interrupt_phrase", PHRASE)
-    values = {"interrupt_at": at, "interrupt_phrase": phrase, "answer_tokens": answer}
+    positions, answer_tokens = recipe_keys.get("interrupt_at"), recipe_keys.get("answer_tokens")
+    if positions and answer_tokens:
+        longest = positions[1] + answer_tokens
+    longest = recipe_keys.get("max_response_tokens", longest)
+    if answer_tokens is None:
+        answer_tokens = longest - positions[1] if positions else max(1, longest // _ANSWER_DIVISOR)
+    if positions is None:
+        last = longest - answer_tokens
+        positions = (max(1, round(last * _FIRST_POSITION)), last)
+    phrase = recipe_keys.get("interrupt_phrase", PHRASE)
+    values = {"interrupt_at": positions, "interrupt_phrase": phrase, "answer_tokens": answer_tokens}
     return {**values, "max_response_tokens": longest}
 
 

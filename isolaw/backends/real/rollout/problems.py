@@ -27,15 +27,15 @@ from isolaw.errors import DataError, Issue, SpecError, nearest
 from isolaw.files import check_destination, open_file
 
 Message = dict[str, str]
-KINDS = (".jsonl", ".parquet")
-_SHOWN = 3  # maximum number of lines to report with the same fault
-_LONGEST = 200  # maximum number of characters to report of a value
+FORMATS = (".jsonl", ".parquet")
+_FAULTS_SHOWN = 3  # maximum number of lines to report with the same fault
+_VALUE_CHARACTERS = 200  # maximum number of characters to report of a value
 _ACCEPTED = {
     "prompt": "text, or messages with a role and a content",
     "answer": "text or a number",
     "id": "text or a number",
 }
-_Row = tuple[int, dict[str, Any]]  # a line number, and the object on this line
+_NumberedRow = tuple[int, dict[str, Any]]  # a line number, and the object on this line
 # The kind, the line, a message (if empty, the kind is the key), the value found, and the accepted values.
 _Fault = tuple[Any, ...]
 
@@ -78,15 +78,15 @@ class ProblemSet:
     def read(cls, folder: str | Path) -> ProblemSet:
         """Read a folder; raise `SpecError` with all its issues."""
         folder = Path(folder)
-        files, issues = _files(folder)
+        files, issues = _find_files(folder)
         parts = {}
         for part, path in files.items():
-            parts[part], faults = _read(path)
+            parts[part], faults = _read_file(path)
             issues += faults
-        trained = {words(p.prompt): p.id for p in parts.get("train", [])}
+        id_of_prompt = {words_of(p.prompt): p.id for p in parts.get("train", [])}
         for part, problems in parts.items():
             if part != "train":
-                issues += _trained_on(files[part], problems, trained)
+                issues += _overlap_issues(files[part], problems, id_of_prompt)
         if issues:
             raise SpecError(issues)
         return cls(Path(os.path.abspath(folder)).name, parts, files)
@@ -95,7 +95,7 @@ class ProblemSet:
         """Return the SHA-256 of a part's content, which does not depend on path, format or order of lines."""
         return _sha256([problem.digest for problem in self.parts[part]])
 
-    def first(self, part: str, count: int | None = None) -> list[Problem]:
+    def first_problems(self, part: str, count: int | None = None) -> list[Problem]:
         """Return the first ``count`` problems of a part (None: all); raise `DataError` if it has fewer."""
         problems = self.parts[part]
         if count is not None and count > len(problems):
@@ -120,13 +120,13 @@ def read_files(
     ]
     problems: dict[str, Problem] = {}
     for path in paths:
-        if path.suffix not in KINDS or not path.is_file():
-            what = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
-            issues.append(Issue(str(path), found=what, accepted="a .jsonl or .parquet file"))
+        if path.suffix not in FORMATS or not path.is_file():
+            fault = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
+            issues.append(Issue(str(path), found=fault, accepted="a .jsonl or .parquet file"))
             continue
-        read, faults = _read(path, columns, repeats)
+        file_problems, faults = _read_file(path, columns, repeats)
         issues += faults
-        for problem in read:
+        for problem in file_problems:
             count = 1
             while repeats and problem.digest in problems:  # another file has the same problem
                 count += 1
@@ -142,80 +142,78 @@ def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> Non
     folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
-        rows = ({"id": q.id, "prompt": q.prompt, "answer": q.answer} for q in problems)
+        rows = ({"id": p.id, "prompt": p.prompt, "answer": p.answer} for p in problems)
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         folder.joinpath(f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
+def _find_files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
     """Return the file of each part of a folder, ``train`` and ``validation`` first, and the issues."""
     if not folder.is_dir():
         note = "found a file" if folder.exists() else "no such folder"
-        above = folder.absolute().parent
-        others = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
+        parent = folder.absolute().parent
+        siblings = [p.name for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
         accepted = "a folder with train.jsonl and validation.jsonl (or .parquet)"
-        return {}, [Issue(str(folder), note, accepted=accepted, nearest=nearest(folder.name, others))]
-    files = sorted(p for p in folder.iterdir() if p.suffix in KINDS and not p.name.startswith("."))
+        return {}, [Issue(str(folder), note, accepted=accepted, nearest=nearest(folder.name, siblings))]
+    paths = sorted(p for p in folder.iterdir() if p.suffix in FORMATS and not p.name.startswith("."))
     issues = []
-    parts: dict[str, Path] = {}
-    for path in sorted(files, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
-        if path.stem in parts:
+    files: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
+        if path.stem in files:
             issues.append(
-                Issue(str(path), f"found {parts[path.stem].name} as well; expected only one of the two files")
+                Issue(str(path), f"found {files[path.stem].name} as well; expected only one of the two files")
             )
         else:
-            parts[path.stem] = path
+            files[path.stem] = path
     for part in ("train", "validation"):
-        if part not in parts:
-            close = nearest(part, [p.stem for p in files if p.stem not in ("train", "validation")])
-            names = ", ".join(p.name for p in files) or "no problems"
+        if part not in files:
+            similar = nearest(part, [p.stem for p in paths if p.stem not in ("train", "validation")])
+            names = ", ".join(p.name for p in paths) or "no problems"
             note = f"no {part}.jsonl or {part}.parquet"
-            issues.append(Issue(str(folder), note, found=names, nearest=close))
-    return parts, issues
+            issues.append(Issue(str(folder), note, found=names, nearest=similar))
+    return files, issues
 
 
-def _read(
-    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False
+def _read_file(
+    path: Path, columns: Mapping[str, str] | None = None, repeats: bool = False
 ) -> tuple[list[Problem], list[Issue]]:
-    """Return a file's problems in the order of their digests, and the issues of the file.
-
-    ``others`` adds the other columns; values that JSON cannot represent become text.
-    """
+    """Return a file's problems in the order of their digests, and the issues of the file."""
     faults: list[_Fault] = []
-    names = {key: (named or {}).get(key, key) for key in _ACCEPTED}
-    wanted = {name.split(".")[0] for name in names.values()}
+    is_jsonl = path.suffix == ".jsonl"
+    column_of = {key: (columns or {}).get(key, key) for key in _ACCEPTED}
+    top_level = {name.split(".")[0] for name in column_of.values()}
     try:
-        columns, rows = _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, wanted)
+        names, rows = _read_jsonl(path, faults) if is_jsonl else _read_parquet(path, top_level)
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
         return [], [Issue(str(path), f"not a Parquet file: {error}")]
     if not rows:
-        return [], _issues(path, faults) or [Issue(str(path), "the file is empty; expected problems")]
-    if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
-        shown = _short(columns)
-        nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
-        return [], [*_issues(path, faults), *nowhere]
+        return [], _fault_issues(path, faults) or [Issue(str(path), "the file is empty; expected problems")]
+    required = (column_of["prompt"], column_of["answer"])
+    if missing := [column for column in required if column.split(".")[0] not in names]:
+        issues = [Issue(str(path), f"no {name!r} anywhere", found=_shorten(names)) for name in missing]
+        return [], [*_fault_issues(path, faults), *issues]
     problems: dict[str, Problem] = {}
-    seen: dict[str, int] = {}
-    for line, whole in rows:
-        row = {key: _field(whole, name) for key, name in names.items()}
-        problem = _problem(row, line, faults)
+    line_of_id: dict[str, int] = {}
+    for line, record in rows:
+        row = {key: _nested_value(record, name) for key, name in column_of.items()}
+        problem = _parse_problem(row, line, faults)
         if problem is None:
             continue
-        if repeats and problem.id in seen and row["id"] is None:
+        if repeats and problem.id in line_of_id and row["id"] is None:
             problem = replace(problem, id=f"{problem.id} (row {line})")
-        if problem.id in seen:
-            same = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
-            unit = "line" if path.suffix == ".jsonl" else "row"
-            faults.append(("duplicate", line, f"the same {same} as on {unit} {seen[problem.id]}"))
+        if problem.id in line_of_id:
+            repeated = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
+            unit = "line" if is_jsonl else "row"
+            faults.append(("duplicate", line, f"the same {repeated} as on {unit} {line_of_id[problem.id]}"))
             continue
-        seen[problem.id] = line
+        line_of_id[problem.id] = line
         problems[problem.digest] = problem
-    return [problems[digest] for digest in sorted(problems)], _issues(path, faults)
+    return [problems[digest] for digest in sorted(problems)], _fault_issues(path, faults)
 
 
-def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
+def _read_jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_NumberedRow]]:
     """Return all keys in a JSON Lines file, and each object with its line number; add to the ``faults``."""
     rows = []
     with open_file(path) as file:
@@ -233,21 +231,21 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
-def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
-    """Return the column names of a Parquet file, and its rows with the ``wanted`` columns.
+def _read_parquet(path: Path, wanted_columns: Collection[str]) -> tuple[list[str], list[_NumberedRow]]:
+    """Return the column names of a Parquet file, and its rows with the ``wanted_columns``.
 
     Other columns are skipped, because they can be large or have a type that Python lacks.
     """
     import pyarrow.parquet as pq
 
-    with open_file(path) as opened:
-        file = pq.ParquetFile(opened)
-        columns = file.schema_arrow.names
-        table = file.read(columns=[name for name in columns if name in wanted])
+    with open_file(path) as opened_file:
+        parquet = pq.ParquetFile(opened_file)
+        columns = parquet.schema_arrow.names
+        table = parquet.read(columns=[name for name in columns if name in wanted_columns])
     return columns, list(enumerate(table.to_pylist(), 1))
 
 
-def _field(row: Any, name: str) -> Any:
+def _nested_value(row: Any, name: str) -> Any:
     """Return a row's value by column name, with dots for nested fields, or None if it is missing."""
     if isinstance(row, dict) and name in row:
         return row[name]
@@ -256,18 +254,18 @@ def _field(row: Any, name: str) -> Any:
     return row
 
 
-def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
+def _parse_problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
     """Return the problem of a line, or None if a column is invalid; add its issues to ``faults``."""
-    prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
-    valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), given is None or _is_text(given))
-    for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, given), valid, strict=True):
+    prompt, answer, name = row.get("prompt"), _as_text(row.get("answer")), _as_text(row.get("id"))
+    valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), name is None or _is_text(name))
+    for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, name), valid, strict=True):
         if not is_valid:
             faults.append((key, line, "", value, _ACCEPTED[key]))
     if not all(valid):
         return None
     if not isinstance(prompt, str):
         prompt = [{"role": m["role"], "content": m["content"]} for m in prompt or []]
-    return Problem(given or _sha256(prompt)[:16], prompt, answer, line)
+    return Problem(name or _sha256(prompt)[:16], prompt, answer, line)
 
 
 def _is_text(value: Any) -> bool:
@@ -281,7 +279,7 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _numeral(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     """Return a number as text, and any other value unchanged.
 
     42 and 42.0 become the same text, because all values of a table column have one type.
@@ -301,45 +299,46 @@ def _is_chat(value: Any) -> bool:
     )
 
 
-def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) -> list[Issue]:
+def _overlap_issues(path: Path, problems: list[Problem], id_of_prompt: dict[str, str]) -> list[Issue]:
     """Return an issue if prompts of evaluation problems are in the training set, else an empty list."""
-    both = [(p.id, trained[words(p.prompt)]) for p in problems if words(p.prompt) in trained]
-    if not both:
+    prompts = [(p.id, words_of(p.prompt)) for p in problems]
+    overlap = [(key, id_of_prompt[prompt]) for key, prompt in prompts if prompt in id_of_prompt]
+    if not overlap:
         return []
-    shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
-    more = f" and {len(both) - _SHOWN:,} more" if len(both) > _SHOWN else ""
-    return [Issue(str(path), f"{len(both):,} of its problems also occur in training: {shown}{more}")]
+    ids = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in overlap[:_FAULTS_SHOWN])
+    others = f" and {len(overlap) - _FAULTS_SHOWN:,} more" if len(overlap) > _FAULTS_SHOWN else ""
+    return [Issue(str(path), f"{len(overlap):,} of its problems also occur in training: {ids}{others}")]
 
 
-def words(prompt: str | list[Message]) -> str:
+def words_of(prompt: str | list[Message]) -> str:
     """Return the words of a prompt, independent of white space and of the form as text or messages."""
     contents = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
     return " ".join(" ".join(contents).split())
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     """Return the value, or the beginning of its text if the text is long."""
     text = value if isinstance(value, str) else repr(value)
-    return value if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return value if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}…"
 
 
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
+def _fault_issues(path: Path, faults: list[_Fault]) -> list[Issue]:
     """Return the first issues of each kind, and for each kind one issue that counts the remaining ones."""
-    shown: list[Issue] = []
+    issues: list[Issue] = []
     lines: dict[str, list[int]] = defaultdict(list)
     for kind, line, message, *values in faults:
         lines[kind].append(line)
-        if len(lines[kind]) <= _SHOWN:
-            place = f"{path}:{line}" if path.suffix == ".jsonl" else f"{path}, row {line}"
-            values[:1] = map(_short, values[:1])
-            shown.append(Issue(place if message else f"{place}: {kind}", message, *values))
+        if len(lines[kind]) <= _FAULTS_SHOWN:
+            where = f"{path}:{line}" if path.suffix == ".jsonl" else f"{path}, row {line}"
+            values[:1] = map(_shorten, values[:1])
+            issues.append(Issue(where if message else f"{where}: {kind}", message, *values))
     unit = "line" if path.suffix == ".jsonl" else "row"
-    return shown + [
-        Issue(str(path), f"{len(at) - _SHOWN:,} more such ({kind}), to {unit} {at[-1]}")
-        for kind, at in lines.items()
-        if len(at) > _SHOWN
+    return issues + [
+        Issue(str(path), f"{len(numbers) - _FAULTS_SHOWN:,} more such ({kind}), to {unit} {numbers[-1]}")
+        for kind, numbers in lines.items()
+        if len(numbers) > _FAULTS_SHOWN
     ]

@@ -57,15 +57,15 @@ class Chat:
         if not (arguments := json.loads(self.arguments)):
             return []
         template = str(getattr(tokenizer, "chat_template", None) or "")
-        taken = list(inspect.signature(tokenizer.apply_chat_template).parameters)
-        words = sorted(set(re.findall(r"[A-Za-z_]\w*", template)))
+        reserved = list(inspect.signature(tokenizer.apply_chat_template).parameters)
+        template_words = sorted(set(re.findall(r"[A-Za-z_]\w*", template)))
         out = []
         for name in arguments:
-            if name in taken:
+            if name in reserved:
                 out.append(Issue(f"{where}.{name}", "isolaw sets it", accepted="an argument of the template"))
-            elif template and name not in words:
+            elif template and name not in template_words:
                 note = "the model's chat template does not use this argument"
-                out.append(Issue(f"{where}.{name}", note, nearest=nearest(name, words)))
+                out.append(Issue(f"{where}.{name}", note, nearest=nearest(name, template_words)))
         return out
 
 
@@ -75,30 +75,30 @@ def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> 
     The tokenizer's chat template formats messages, up to the beginning of the assistant's turn. Raise
     `DataError` if there are messages but no template, or if the template fails.
     """
-    chats = [chat.messages(q) for q in problems]
-    first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
-    if first and not getattr(tokenizer, "chat_template", None):
-        what = (
+    chats = [chat.messages(p) for p in problems]
+    first_chat = next((p for p, messages in zip(problems, chats, strict=True) if messages), None)
+    if first_chat and not getattr(tokenizer, "chat_template", None):
+        reason = (
             "its prompt is a list of messages"
-            if isinstance(first.prompt, list)
+            if isinstance(first_chat.prompt, list)
             else "the settings turn the prompt into a message"
         )
         raise DataError(
-            f"problem {first.id!r}: {what}, and the tokenizer of "
+            f"problem {first_chat.id!r}: {reason}, and the tokenizer of "
             f"{tokenizer.name_or_path} has no chat template; expected prompts that are text"
         )
-    plain = [q.prompt for q, messages in zip(problems, chats, strict=True) if not messages]
-    texts = iter(tokenizer(plain or [""]).input_ids)
+    plain_prompts = [p.prompt for p, messages in zip(problems, chats, strict=True) if not messages]
+    encoded_texts = iter(tokenizer(plain_prompts or [""]).input_ids)
     return [
-        _encode_chat(q, messages, tokenizer, chat) if messages else next(texts)
-        for q, messages in zip(problems, chats, strict=True)
+        _encode_chat(p, messages, tokenizer, chat) if messages else next(encoded_texts)
+        for p, messages in zip(problems, chats, strict=True)
     ]
 
 
 def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat: Chat) -> list[int]:
-    more = json.loads(chat.arguments)
+    extra = json.loads(chat.arguments)
     try:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **extra)
     except Exception as error:  # a template is a program and can raise any exception
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template rejects the messages of this problem: "
@@ -116,10 +116,9 @@ def end_of_turn(tokenizer: Any) -> str | None:
         return None
     special = {token.content for token in tokenizer.added_tokens_decoder.values()}
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    last = max(
-        (place for place, token in enumerate(tokens) if token not in special and "2" in token), default=-1
-    )
-    return next((token for token in tokens[last + 1 :] if token in special), None)
+    texts = [i for i, token in enumerate(tokens) if token not in special and "2" in token]
+    last_text = max(texts, default=-1)
+    return next((token for token in tokens[last_text + 1 :] if token in special), None)
 
 
 def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
@@ -129,11 +128,11 @@ def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
 
 def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
     """Return an `Issue` if the tokenizer cannot represent the whole phrase of an interruption."""
-    known = tokenizer.decode(encode_phrase(phrase, tokenizer))
-    if "".join(known.split()) == "".join(phrase.split()) != "":
+    decoded = tokenizer.decode(encode_phrase(phrase, tokenizer))
+    if "".join(decoded.split()) == "".join(phrase.split()) != "":
         return []
-    some = f"only {known!r}" if known.strip() else "nothing"
-    note = f"the model's tokenizer knows {some} of the phrase"
+    represented = f"only {decoded!r}" if decoded.strip() else "nothing"
+    note = f"the model's tokenizer knows {represented} of the phrase"
     return [Issue("recipe.interrupt_phrase", note, phrase, "a phrase in the model's tokens")]
 
 
@@ -150,8 +149,8 @@ def check_lengths(
     ``key`` is the key or option that sets ``max_response_tokens``; the issue names it.
     """
     out = []
-    room = context - max_response_tokens
-    if room < 1:
+    prompt_limit = context - max_response_tokens
+    if prompt_limit < 1:
         return [Issue(key, found=max_response_tokens, accepted=f"fewer than the context of {context}")]
     for part, problems in problem_set.parts.items():
         where = f"{problem_set.name}/{part}".rstrip("/")
@@ -160,15 +159,15 @@ def check_lengths(
         except DataError as error:
             return [Issue(where, str(error))]
         except Exception as error:  # the tokenizer is damaged
-            why = f"{type(error).__name__}: {error}"[:200]
-            return [Issue(where, f"the tokenizer cannot encode the prompts: {why}")]
+            reason = f"{type(error).__name__}: {error}"[:200]
+            return [Issue(where, f"the tokenizer cannot encode the prompts: {reason}")]
         longest = max(range(len(lengths)), key=lengths.__getitem__)
-        if lengths[longest] > room:
-            number = sum(length > room for length in lengths)
-            many = (
-                f"{number} prompts are too long; the longest is the prompt of" if number > 1 else "too long:"
+        if lengths[longest] > prompt_limit:
+            count = sum(length > prompt_limit for length in lengths)
+            fault = (
+                f"{count} prompts are too long; the longest is the prompt of" if count > 1 else "too long:"
             )
-            note = f"{many} problem {problems[longest].id!r}"
-            accepted = f"at most {room} ({context} of context − {max_response_tokens} of response)"
+            note = f"{fault} problem {problems[longest].id!r}"
+            accepted = f"at most {prompt_limit} ({context} of context − {max_response_tokens} of response)"
             out.append(Issue(where, note, f"{lengths[longest]} tokens", accepted))
     return out

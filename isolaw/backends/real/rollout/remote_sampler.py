@@ -46,7 +46,7 @@ from isolaw.errors import RunError
 
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
 _ENDING_S = 10.0
-_LOOKING_S = 1.0  # seconds between checks of a silent sampler
+_CHECK_S = 1.0  # seconds between checks of a silent sampler
 _WARNING_S = 900.0  # enough seconds to load a model or to draw long responses
 
 
@@ -58,14 +58,14 @@ class RemoteSampler:
     """
 
     def __init__(self, settings: SamplerSettings, memory: int, gpu: str | None = None) -> None:
-        self._taken = False  # whether the sampler has adopted the last weights
-        self._drawn: dict[int, Rollouts | None] = {}  # rollouts by ticket; None: not received yet
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._has_weights = False  # whether the sampler has adopted the last weights
+        self._rollouts_of: dict[int, Rollouts | None] = {}  # rollouts by ticket; None: not received yet
+        self._socket, sampler_end = socket.socketpair()
+        with sampler_end:
             # Ctrl-C reaches only the trainer, which first saves its state.
             self.process = children.start(
                 [sys.executable, "-P", "-m", _MODULE],
-                stdin=theirs.fileno(),
+                stdin=sampler_end.fileno(),
                 stdout=memory,
                 env=environment.unranked() | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
             )
@@ -81,34 +81,34 @@ class RemoteSampler:
             thread.start()
         self._send({"open": asdict(settings)})
 
-    def draw(self, ticket: int, asked: dict[str, Any]) -> None:
+    def draw(self, ticket: int, arguments: dict[str, Any]) -> None:
         """Start drawing a batch from the current and all later weights.
 
-        ``asked`` contains the arguments of `Sampler.generate`.
+        ``arguments`` contains the arguments of `Sampler.generate`.
         """
-        self._drawn[ticket] = None
-        self._send({"draw": ticket, "asked": asked})
+        self._rollouts_of[ticket] = None
+        self._send({"draw": ticket, "asked": arguments})
 
     def take(self, ticket: int) -> Rollouts:
         """Wait for the rollouts of a ticket, and return them."""
-        while (rollouts := self._drawn[ticket]) is None:
+        while (rollouts := self._rollouts_of[ticket]) is None:
             self._receive()
-        del self._drawn[ticket]
+        del self._rollouts_of[ticket]
         return rollouts
 
     def wait(self) -> None:
         """Wait until the sampler has started and has adopted the last weights."""
-        while not self._taken:
+        while not self._has_weights:
             self._receive()
 
-    def load(self, places: list[dict[str, Any]], version: int) -> None:
+    def load(self, positions: list[dict[str, Any]], version: int) -> None:
         """Make the sampler adopt the weights in the shared memory before it draws its next token."""
-        self._taken = False
-        self._send({"weights": version, "places": places})
+        self._has_weights = False
+        self._send({"weights": version, "places": positions})
 
     def drop(self) -> None:
         """Discard all tickets and their rollouts."""
-        self._drawn.clear()
+        self._rollouts_of.clear()
         self._send({"drop": True})
 
     def close(self) -> None:
@@ -142,23 +142,23 @@ class RemoteSampler:
     def _send(self, message: dict[str, Any]) -> None:
         self._outbox.put(message)
 
-    def _next(self) -> tuple[dict[str, Any], Rollouts | None] | None:
+    def _next_message(self) -> tuple[dict[str, Any], Rollouts | None] | None:
         """Wait for a message and return it, or None if the socket is closed.
 
         Raise `RunError` if the sampler is suspended or silent for too long.
         """
-        began = held_since = time.monotonic()
+        began = stopped_since = time.monotonic()
         warn_at = began + min(_WARNING_S, self._patience_s / 2)
         while True:
             with contextlib.suppress(Empty):
-                return self._inbox.get(timeout=_LOOKING_S)
+                return self._inbox.get(timeout=_CHECK_S)
             now = time.monotonic()
-            held = children.stopped(self.process.pid)
-            held_since = held_since if held else now
-            if held and self.stopping():
+            stopped = children.stopped(self.process.pid)
+            stopped_since = stopped_since if stopped else now
+            if stopped and self.stopping():
                 self._give_up("is suspended (SIGSTOP), and the run was asked to end")
-            if now - held_since > children.STOPPED_S:
-                self._give_up(f"{held[0]} has been suspended for {children.STOPPED_S:.0f} s (SIGSTOP)")
+            if now - stopped_since > children.STOPPED_S:
+                self._give_up(f"{stopped[0]} has been suspended for {children.STOPPED_S:.0f} s (SIGSTOP)")
             if now > warn_at:
                 warn_at = math.inf
                 logging.getLogger(__name__).warning(
@@ -168,25 +168,25 @@ class RemoteSampler:
             if now - began > self._patience_s:
                 self._give_up(f"has been silent for {self._patience_s / 3600:g} hours (real.timeout_hours)")
 
-    def _give_up(self, why: str) -> NoReturn:
-        raise RunError(f"the sampler's process {why}")
+    def _give_up(self, reason: str) -> NoReturn:
+        raise RunError(f"the sampler's process {reason}")
 
     def _receive(self) -> None:
         """Wait for the sampler's next message and process it; raise `RunError` if the sampler has ended."""
-        received = self._next()
+        received = self._next_message()
         if received is None or "failed" in received[0]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_ENDING_S)
             status = self.process.returncode
-            how = f"exit status {status}" if status is None or status >= 0 else signal.Signals(-status).name
-            raise RunError(f"the sampler's process ended: {received[0]['failed'] if received else how}")
+            end = f"exit status {status}" if status is None or status >= 0 else signal.Signals(-status).name
+            raise RunError(f"the sampler's process ended: {received[0]['failed'] if received else end}")
         message, rollouts = received
         if "loaded" in message:
-            self._taken = True
-        elif message["drawn"] in self._drawn:  # ignore dropped tickets
-            self._drawn[message["drawn"]] = rollouts
+            self._has_weights = True
+        elif message["drawn"] in self._rollouts_of:  # ignore dropped tickets
+            self._rollouts_of[message["drawn"]] = rollouts
 
 
 def _receive_rollouts(channel: Connection) -> Rollouts:
     tensors = load(channel.recv_bytes())
-    return row_tensors.rows_of(tensors, range(len(tensors["rows"])))[0]
+    return row_tensors.unpack(tensors, range(len(tensors["rows"])))[0]

@@ -32,17 +32,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.rollout.workers import WorkerPool
+from isolaw.backends.real.rollout.reward_processes import WorkerPool
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.files import sha256
 
-NAMES = ("exact", "math")
-_LONGEST_ANSWER = 60  # characters of an answer in a message
-_ARGUMENTS = ("prompt", "response", "answer")
+BUILT_IN = ("exact", "math")
+_ANSWER_CHARACTERS = 60  # characters of an answer in a message
+_FUNCTION_ARGUMENTS = ("prompt", "response", "answer")
 
 
 class Reward:
-    """A reward that scores responses one by one with the function ``one``, or in a ``pool`` of workers.
+    """A reward that scores responses one by one with the function ``score``, or in a ``pool`` of workers.
 
     ``failures`` counts responses without a verdict.
     """
@@ -50,14 +50,14 @@ class Reward:
     failures = 0
     pool: WorkerPool | None = None
 
-    def __init__(self, one: Callable[[Problem, str], float]) -> None:
-        self.one = one
+    def __init__(self, score: Callable[[Problem, str], float]) -> None:
+        self.score = score
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
-        return [self.one(problem, response) for problem, response in zip(problems, responses, strict=True)]
+        return [self.score(problem, response) for problem, response in zip(problems, responses, strict=True)]
 
-    def ahead(self, problem: Problem, response: str) -> None:
+    def start_scoring(self, problem: Problem, response: str) -> None:
         """Begin to score a response while others are still being drawn, if that saves time."""
 
     def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
@@ -70,7 +70,7 @@ class Reward:
             self.pool.close()
 
     @property
-    def kinds(self) -> Counter[str]:
+    def failures_by_kind(self) -> Counter[str]:
         """Number of failures of the workers, by kind."""
         return self.pool.failures if self.pool else Counter()
 
@@ -97,13 +97,13 @@ def get(
         raise SpecError(issues)
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
-    in_workers = importlib.import_module(f"{__package__}.worker_rewards")
+    worker_rewards = importlib.import_module(f"{__package__}.worker_rewards")
     if name == "math":
-        return in_workers.Math(workers, limit)  # type: ignore[no-any-return]
-    return in_workers.Function(name, workers, limit, folder)  # type: ignore[no-any-return]
+        return worker_rewards.Math(workers, limit)  # type: ignore[no-any-return]
+    return worker_rewards.Function(name, workers, limit, folder)  # type: ignore[no-any-return]
 
 
-class Rewards:
+class WeightedRewards:
     """Several weighted rewards of the same responses; the first decides which responses are correct."""
 
     def __init__(
@@ -116,12 +116,12 @@ class Rewards:
     ) -> None:
         self.names = list(names)
         self.weights = np.array(weights or [1.0] * len(names))
-        self._each = [get(name, workers, limit, folder=folder) for name in names]
+        self._rewards = [get(name, workers, limit, folder=folder) for name in names]
 
     @property
     def failures(self) -> int:
         """Number of missing verdicts, summed over the rewards."""
-        return sum(reward.failures for reward in self._each)
+        return sum(reward.failures for reward in self._rewards)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
         """Return the unweighted rewards, as an array of shape (responses, rewards).
@@ -129,38 +129,38 @@ class Rewards:
         Warn about responses without a verdict, with the number of failures of each kind.
         """
         before = self.failures
-        values = [reward(problems, responses) for reward in self._each]
+        values = [reward(problems, responses) for reward in self._rewards]
         if self.failures > before:
-            kinds = sum((reward.kinds for reward in self._each), Counter[str]())
-            said = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
-            lost = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
-            warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
+            by_kind = sum((reward.failures_by_kind for reward in self._rewards), Counter[str]())
+            counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(by_kind.items()))
+            missing = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
+            warnings.warn(f"{missing}{f' (so far: {counts})' if counts else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
 
-    def ahead(self, problem: Problem, response: str) -> None:
+    def start_scoring(self, problem: Problem, response: str) -> None:
         """Begin to score a response while others are still being drawn."""
-        for reward in self._each:
-            reward.ahead(problem, response)
+        for reward in self._rewards:
+            reward.start_scoring(problem, response)
 
     def close(self) -> None:
         """End all processes that the rewards started."""
-        for reward in self._each:
+        for reward in self._rewards:
             reward.close()
 
 
 def check(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:
     """Return the issues of a reward's name, without importing the module of a user's function."""
-    if name in NAMES:
+    if name in BUILT_IN:
         return []
     module, _, function = name.partition(":")
     if not module or not function:
-        accepted = f"{', '.join(NAMES)}, or package.module:function"
-        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
+        accepted = f"{', '.join(BUILT_IN)}, or package.module:function"
+        return [Issue(where, found=name, accepted=accepted, nearest=nearest(name, BUILT_IN))]
     if _find_module(module, folder) is None:
         close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
-        what = f"no module {module!r} in {folder or 'the packages of Python'}"
+        fault = f"no module {module!r} in {folder or 'the packages of Python'}"
         accepted = "" if close or not where.startswith("real.") else "its folder in real.modules"
-        return [Issue(where, what, name, accepted, nearest=close)]
+        return [Issue(where, fault, name, accepted, nearest=close)]
     return []
 
 
@@ -179,34 +179,34 @@ def check_code(name: str, where: str = "real.reward", folder: str | None = None)
     if not callable(reward):
         functions = [key for key, value in vars(imported).items() if callable(value) and key[0] != "_"]
         close = nearest(function, functions)
-        what = "is not a function" if hasattr(imported, function) else "no such function"
-        return [Issue(where, f"{module}: {what}", function, nearest=close and f"{module}:{close}")]
+        fault = "is not a function" if hasattr(imported, function) else "no such function"
+        return [Issue(where, f"{module}: {fault}", function, nearest=close and f"{module}:{close}")]
     with contextlib.suppress(ValueError):  # functions written in C can lack a signature
         try:
             signature = inspect.signature(reward)
-            signature.bind(*_ARGUMENTS)
+            signature.bind(*_FUNCTION_ARGUMENTS)
         except TypeError:
-            what = f"{module}: does not take ({', '.join(_ARGUMENTS)})"
-            return [Issue(where, what, f"{function}{signature}")]
+            fault = f"{module}: does not take ({', '.join(_FUNCTION_ARGUMENTS)})"
+            return [Issue(where, fault, f"{function}{signature}")]
     return []
 
 
 def answer_issues(name: str, problems: Sequence[Problem], where: str) -> list[Issue]:
     """Return an issue that lists all answers, with their lines, that a built-in reward cannot read."""
-    if name not in NAMES or check_code(name):
+    if name not in BUILT_IN or check_code(name):
         return []
     reward = get(name, workers=min(len(os.sched_getaffinity(0)), 1 + len(problems) // 200))
     try:
-        lost = reward.unreadable(problems)
+        unreadable = reward.unreadable(problems)
     finally:
         reward.close()
-    if not lost:
+    if not unreadable:
         return []
     lines = "; ".join(
-        f"line {problem.line} {problem.answer[:_LONGEST_ANSWER]!r}"
-        for problem in sorted(lost, key=lambda problem: problem.line)
+        f"line {problem.line} {problem.answer[:_ANSWER_CHARACTERS]!r}"
+        for problem in sorted(unreadable, key=lambda problem: problem.line)
     )
-    note = f"the reward {name} cannot read {len(lost):,} of {len(problems):,} answers: {lines}"
+    note = f"the reward {name} cannot read {len(unreadable):,} of {len(problems):,} answers: {lines}"
     return [Issue(where, note)]
 
 
@@ -218,13 +218,13 @@ def function_of(name: str, folder: str | None = None) -> Callable[..., Any]:
 
 def _import_user_module(module: str, folder: str | None = None) -> ModuleType:
     """Import a module from the module search path or, if it is not there, from ``folder``."""
-    added = folder is not None and folder not in sys.path
-    if added:
+    is_added = folder is not None and folder not in sys.path
+    if is_added:
         sys.path.append(str(folder))
     try:
         return importlib.import_module(module)
     finally:
-        if added:
+        if is_added:
             sys.path.remove(str(folder))
 
 
@@ -263,10 +263,10 @@ def digest(name: str, folder: str | None = None) -> str | None:
     return None if file is None else sha256(file)
 
 
-def correct(values: ArrayLike) -> NDArray[np.bool_]:
+def is_correct(values: ArrayLike) -> NDArray[np.bool_]:
     """Return a mask of the correct responses, given rewards of any shape.
 
-    >>> correct([1.0, 0.5, -1.0]).tolist()
+    >>> is_correct([1.0, 0.5, -1.0]).tolist()
     [True, False, False]
     """
     return np.asarray(values) >= 1.0

@@ -32,8 +32,8 @@ from isolaw.backends.real.rollout.samplers import (
     TransformersSampler,
     Weights,
     close_samplers,
-    limits,
-    opened,
+    sampler_of,
+    token_limits,
 )
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
@@ -56,18 +56,18 @@ class SamplerGroup(Sampler):
 
     def __init__(self, settings: SamplerSettings) -> None:
         self.needs_weights, self.version, self._tickets = True, 0, 0
-        self._number = os.memfd_create("isolaw-weights")
-        self._memory, self.members = SharedWeights(self._number), list[RemoteSampler]()
+        self._descriptor = os.memfd_create("isolaw-weights")
+        self._shared_weights, self.members = SharedWeights(self._descriptor), list[RemoteSampler]()
         count = settings.processes or 0
         gpus = visible_gpus()[-count:] if environment.gpus() and count else [None] * count
-        with self._ending():
+        with self._closing_on_error():
             if len(gpus) < count:
                 raise RunError(f"{count} samplers of a process of the run have {len(gpus)} GPUs of their own")
-            self.members += [RemoteSampler(settings, self._number, gpu) for gpu in gpus[:count]]
+            self.members += [RemoteSampler(settings, self._descriptor, gpu) for gpu in gpus[:count]]
             self._wait()
 
     @contextmanager
-    def _ending(self) -> Iterator[None]:
+    def _closing_on_error(self) -> Iterator[None]:
         """End all samplers if one has ended inside the block, so that `open_sampler` starts new ones."""
         try:
             yield
@@ -89,47 +89,46 @@ class SamplerGroup(Sampler):
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Ticket:
         """Start drawing rollouts from the last and all later weights; arguments are as in `generate`."""
-        rows = [
+        requests = [
             (list(prompt), [seed]) for prompt, group in zip(prompts, seeds, strict=True) for seed in group
         ]
-        most, count = limits(max_tokens, len(rows)), len(self.members)
+        row_limits, count = token_limits(max_tokens, len(requests)), len(self.members)
         self._tickets += 1
-        for place, member in enumerate(self.members):
-            part = rows[place::count]
-            asked = {"prompts": [prompt for prompt, _ in part], "seeds": [seed for _, seed in part]}
-            sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": most[place::count]}
-            if part:
-                member.draw(self._tickets, asked | sampling)
-        return Ticket(self._tickets, len(rows))
+        for offset, member in enumerate(self.members):
+            share = requests[offset::count]
+            arguments = {"temperature": temperature, "top_p": top_p, "max_tokens": row_limits[offset::count]}
+            arguments |= {"prompts": [prompt for prompt, _ in share], "seeds": [seed for _, seed in share]}
+            if share:
+                member.draw(self._tickets, arguments)
+        return Ticket(self._tickets, len(requests))
 
     def take(self, ticket: Ticket) -> Rollouts:
         """Wait for the rollouts of a ticket, and return them."""
-        out, dealt = Rollouts([], [], [], []), list[int]()
-        with self._ending():
-            for place, member in enumerate(self.members[: ticket.rollouts]):
-                out += member.take(ticket.number)
-                dealt += range(place, ticket.rollouts, len(self.members))
-        return out.rows(np.argsort(dealt).tolist())
+        rollouts, rows = Rollouts([], [], [], []), list[int]()
+        with self._closing_on_error():
+            for offset, member in enumerate(self.members[: ticket.rollouts]):
+                rollouts += member.take(ticket.number)
+                rows += range(offset, ticket.rollouts, len(self.members))
+        return rollouts.rows(np.argsort(rows).tolist())
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
         """Draw rollouts, wait for them, and return them."""
-        return self.take(
-            self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
-        )
+        ticket = self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+        return self.take(ticket)
 
     def load(self, weights: Weights) -> None:
         """Transfer the weights of ``version`` after all samplers have adopted the previous weights."""
-        with self._ending():
+        with self._closing_on_error():
             self._wait()
         self.needs_weights = False
         if not self.members:
             deque(weights, maxlen=0)
             return
-        places = self._memory.write(weights)
+        positions = self._shared_weights.write(weights)
         for member in self.members:
-            member.load(places, self.version)
+            member.load(positions, self.version)
 
     def drop(self) -> None:
         """Discard all tickets and their rollouts."""
@@ -140,23 +139,23 @@ class SamplerGroup(Sampler):
         """End the sampler processes."""
         for member in self.members:
             member.close()
-        if self._number >= 0:
-            os.close(self._number)
-        self.members, self._number = [], -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self.members, self._descriptor = [], -1
 
 
 def open_sampler(settings: SamplerSettings) -> Sampler:
     """Return a sampler, reusing the previous one if it has the same settings."""
-    if settings not in opened:
+    if settings not in sampler_of:
         close_samplers()  # before opening a new one, because vLLM keeps state in global variables
         if settings.processes is not None:
-            opened[settings] = SamplerGroup(settings)
+            sampler_of[settings] = SamplerGroup(settings)
         elif settings.kind == "transformers":
-            opened[settings] = TransformersSampler(
+            sampler_of[settings] = TransformersSampler(
                 settings.model, dtype=settings.dtype, float32_head=settings.float32_head, stop=settings.stop
             )
         else:
             from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
-            opened[settings] = VLLMSampler(settings)
-    return opened[settings]
+            sampler_of[settings] = VLLMSampler(settings)
+    return sampler_of[settings]

@@ -52,9 +52,9 @@ def _main() -> NoReturn:
         _serve(channel, memory, inbox)
     except BaseException as error:
         traceback.print_exc()
-        why = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            channel.send_bytes(json.dumps({"failed": why}).encode())
+            channel.send_bytes(json.dumps({"failed": reason}).encode())
     environment.leave(1)
 
 
@@ -82,7 +82,7 @@ def _serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]])
                 stream.drop()
         for ticket, rollouts in stream.step():
             channel.send_bytes(json.dumps({"drawn": ticket}).encode())
-            channel.send_bytes(save(row_tensors.of(range(len(rollouts)), rollouts, None)))
+            channel.send_bytes(save(row_tensors.pack(range(len(rollouts)), rollouts, None)))
 
 
 def _open_stream(settings: SamplerSettings) -> _VLLMStream | _PlainStream:
@@ -113,16 +113,16 @@ class _VLLMStream:
         self.prompts: dict[int, list[list[int]]] = {}  # by ticket, with one row for each rollout
         self.outputs: dict[int, list[Any]] = {}  # by ticket, with None for unfinished rollouts
 
-    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+    def add(self, ticket: int, arguments: dict[str, Any]) -> None:
         """Add a vLLM request for each rollout, as `VLLMSampler.generate` does."""
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        self.prompts[ticket], parameters = self.sampler.requests(**asked)
+        self.prompts[ticket], parameters = self.sampler.requests(**arguments)
         self.outputs[ticket] = [None] * len(parameters)
-        for place, parameter in enumerate(parameters):
+        for index, parameter in enumerate(parameters):
             parameter.output_kind = RequestOutputKind.FINAL_ONLY
-            self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), parameter)
+            self.engine.add_request(f"{ticket}/{index}", tokens_input(self.prompts[ticket][index]), parameter)
 
     def busy(self) -> bool:
         """Return whether vLLM has unfinished requests."""
@@ -131,13 +131,13 @@ class _VLLMStream:
     def step(self) -> Iterator[tuple[int, Rollouts]]:
         """Run one engine step; yield the ticket and the rollouts of each batch that it completes."""
         for output in self.engine.step():
-            ticket, place = map(int, output.request_id.split("/"))
-            self.outputs[ticket][place] = output
+            ticket, index = map(int, output.request_id.split("/"))
+            self.outputs[ticket][index] = output
             if None not in self.outputs[ticket]:
                 outputs = self.outputs.pop(ticket)
                 rollouts = self.sampler.rollouts(self.prompts.pop(ticket), outputs)
-                for one in outputs:
-                    spans = one.outputs[0].weight_versions
+                for output in outputs:
+                    spans = output.outputs[0].weight_versions
                     rollouts.versions.append([int(s.version) for s in spans for _ in range(s.start, s.end)])
                 yield ticket, rollouts
 
@@ -148,8 +148,8 @@ class _VLLMStream:
 
     def drop(self) -> None:
         """Abort all requests."""
-        gone = [f"{ticket}/{place}" for ticket, rows in self.outputs.items() for place in range(len(rows))]
-        self.engine.abort_request(gone)
+        names = [f"{ticket}/{i}" for ticket, outputs in self.outputs.items() for i in range(len(outputs))]
+        self.engine.abort_request(names)
         self.prompts.clear()
         self.outputs.clear()
 
@@ -162,9 +162,9 @@ class _PlainStream:
         self.version = 0
         self.waiting: dict[int, dict[str, Any]] = {}
 
-    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+    def add(self, ticket: int, arguments: dict[str, Any]) -> None:
         """Append a batch to the queue."""
-        self.waiting[ticket] = asked
+        self.waiting[ticket] = arguments
 
     def busy(self) -> bool:
         """Return whether a batch is waiting."""

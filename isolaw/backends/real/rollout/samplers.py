@@ -28,7 +28,7 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 Prompts = Sequence[list[int]]
 Seeds = Sequence[Sequence[int]]
 Limits = int | Sequence[int]
-_ALIGNED = 64  # bytes, in shared memory
+_ALIGNMENT = 64  # bytes, in shared memory
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ def recording(weights: Weights, names: set[str]) -> Weights:
         yield name, tensor
 
 
-def check_complete(missing: Iterable[str], who: str) -> None:
-    """Raise `RunError` if ``who`` omitted weights, because the sampler would draw with stale weights.
+def check_complete(missing: Iterable[str], sender: str) -> None:
+    """Raise `RunError` if ``sender`` omitted weights, because the sampler would draw with stale weights.
 
     For many updates, the effect of stale weights on log-probabilities can be as small as rounding.
     """
-    if listed := sorted(missing):
-        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-        left = f"{', '.join(listed[:3])}{more}"
-        raise RunError(f"the sampler would sample with stale weights: {who} left out {left}")
+    if names := sorted(missing):
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        omitted = f"{', '.join(names[:3])}{others}"
+        raise RunError(f"the sampler would sample with stale weights: {sender} left out {omitted}")
 
 
 def stored_weights(model: str) -> Weights:
@@ -153,7 +153,7 @@ class TransformersSampler(Sampler):
         ends = [*(eos if isinstance(eos, list) else [eos]), *stop]
         self.stop = torch.tensor(ends, device=self.device)
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        self.names = parameter_names(model)
+        self.weight_names = parameter_names(model)
 
     @torch.no_grad()
     def generate(
@@ -165,23 +165,23 @@ class TransformersSampler(Sampler):
         their next token has the same distribution. The rollouts of a problem start as one row.
         """
         rows = [list(prompt) for prompt, seed in zip(prompts, seeds, strict=True) for _ in seed]
-        limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
-        most = int(limit.max())
-        uniform = [np.random.default_rng(int(seed)).random(most) for group in seeds for seed in group]
-        u = torch.as_tensor(np.stack(uniform), device=self.device)
-        number: dict[tuple[int, ...], int] = {}
+        row_limits = torch.tensor(token_limits(max_tokens, len(rows)), device=self.device)
+        longest = int(row_limits.max())
+        numbers = [np.random.default_rng(int(seed)).random(longest) for group in seeds for seed in group]
+        u = torch.as_tensor(np.stack(numbers), device=self.device)
+        texts: dict[tuple[int, ...], int] = {}  # distinct prompts and their rows in the batch
         # The indices of unfinished rollouts, and for each of them the batch row with its text so far.
         active = torch.arange(len(rows), device=self.device)
-        at = torch.tensor([number.setdefault(tuple(row), len(number)) for row in rows], device=self.device)
-        width = max(map(len, number))
-        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in number], device=self.device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in number], device=self.device)
+        row_of = torch.tensor([texts.setdefault(tuple(row), len(texts)) for row in rows], device=self.device)
+        width = max(map(len, texts))
+        ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in texts], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in texts], device=self.device)
         tokens = torch.zeros(u.shape, dtype=torch.long, device=self.device)
         logprobs = torch.zeros_like(u)
         finished = torch.zeros(len(rows), dtype=torch.bool, device=self.device)
         lengths = torch.zeros(len(rows), dtype=torch.long, device=self.device)
         cache = None
-        for t in range(most):
+        for t in range(longest):
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             out = self.model(
                 input_ids=ids,
@@ -192,25 +192,26 @@ class TransformersSampler(Sampler):
                 logits_to_keep=1,
             )
             cache, logits = out.past_key_values, out.logits[:, -1].double()
-            chosen, logprobs[active, t] = _draw(logits / temperature, u[active, t], top_p, at)
-            tokens[active, t] = chosen
+            drawn, logprobs[active, t] = _draw(logits / temperature, u[active, t], top_p, row_of)
+            tokens[active, t] = drawn
             lengths[active] += 1
-            ended = torch.isin(chosen, self.stop)
+            ended = torch.isin(drawn, self.stop)
             finished[active] = ended
-            going = ~ended & (lengths[active] < limit[active])
-            active = active[going]
+            continues = ~ended & (lengths[active] < row_limits[active])
+            active = active[continues]
             if not len(active):
                 break
-            texts, at = torch.unique(at[going] * logits.shape[1] + chosen[going], return_inverse=True)
-            before = texts // logits.shape[1]
-            cache.reorder_cache(before)
-            ids = (texts % logits.shape[1])[:, None]
-            mask = torch.cat([mask[before], torch.ones_like(ids)], dim=1)
-        kept, log_kept = (
+            branches = row_of[continues] * logits.shape[1] + drawn[continues]
+            branches, row_of = torch.unique(branches, return_inverse=True)
+            parent_rows = branches // logits.shape[1]
+            cache.reorder_cache(parent_rows)
+            ids = (branches % logits.shape[1])[:, None]
+            mask = torch.cat([mask[parent_rows], torch.ones_like(ids)], dim=1)
+        responses, response_logprobs = (
             [row[:k] for row, k in zip(values.tolist(), lengths.tolist(), strict=True)]
             for values in (tokens, logprobs)
         )
-        return Rollouts(rows, kept, log_kept, finished.tolist())
+        return Rollouts(rows, responses, response_logprobs, finished.tolist())
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
@@ -218,33 +219,33 @@ class TransformersSampler(Sampler):
         sent: set[str] = set()
         for name, tensor in recording(weights, sent):
             self.parameters[name].copy_(tensor)
-        check_complete(self.names - sent, "the trainer")
+        check_complete(self.weight_names - sent, "the trainer")
         self.needs_weights = False
 
 
-def limits(max_tokens: Limits, rows: int) -> list[int]:
+def token_limits(max_tokens: Limits, rows: int) -> list[int]:
     """Return the maximum number of tokens of each row.
 
-    >>> limits(5, 2)
+    >>> token_limits(5, 2)
     [5, 5]
     """
     return [max_tokens] * rows if isinstance(max_tokens, int) else list(max_tokens)
 
 
 def _draw(
-    logits: torch.Tensor, u: torch.Tensor, top_p: float, at: torch.Tensor
+    logits: torch.Tensor, u: torch.Tensor, top_p: float, row_of: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a token for each uniform number in ``u``, and its log-probability.
 
-    Tokens are sorted by falling probability and truncated at ``top_p``. ``at`` is the row of ``logits`` for
-    each number in ``u``.
+    Tokens are sorted by falling probability and truncated at ``top_p``. ``row_of`` is the row of
+    ``logits`` for each number in ``u``.
     """
     p, order = torch.sort(torch.softmax(logits, -1), dim=-1, descending=True, stable=True)
     p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # keep the token that first exceeds top_p
     p = p / p.sum(-1, keepdim=True)
-    index = torch.searchsorted(p.cumsum(-1)[at], u[:, None])
-    index = torch.minimum(index, (p > 0).sum(-1)[at, None] - 1)  # the last cumulative sum can be below 1
-    return order[at, index[:, 0]], p[at, index[:, 0]].log()
+    index = torch.searchsorted(p.cumsum(-1)[row_of], u[:, None])
+    index = torch.minimum(index, (p > 0).sum(-1)[row_of, None] - 1)  # the last cumulative sum can be below 1
+    return order[row_of, index[:, 0]], p[row_of, index[:, 0]].log()
 
 
 @dataclass(frozen=True)
@@ -269,13 +270,13 @@ class SamplerSettings:
     streams: bool = False  # adopts weights while it draws (`sampler_process`), and has a GPU of its own
 
 
-opened: dict[SamplerSettings, Sampler] = {}  # samplers that `opening.open_sampler` has opened
+sampler_of: dict[SamplerSettings, Sampler] = {}  # samplers that `sampler_group.open_sampler` has opened
 
 
 def forget(sampler: Sampler) -> None:
-    """Remove a sampler that has ended from `opened`, so that `open_sampler` opens a new one."""
-    for settings in [key for key, other in opened.items() if other is sampler]:
-        del opened[settings]
+    """Remove a sampler that has ended from `sampler_of`, so that `open_sampler` opens a new one."""
+    for settings in [key for key, other in sampler_of.items() if other is sampler]:
+        del sampler_of[settings]
 
 
 def import_sampler(kind: str) -> None:
@@ -287,12 +288,12 @@ def import_sampler(kind: str) -> None:
 
 def close_samplers() -> None:
     """Close all open samplers."""
-    while opened:
-        opened.popitem()[1].close()
+    while sampler_of:
+        sampler_of.popitem()[1].close()
 
 
 class SharedWeights:
-    """Weights that trainer and samplers share through the file with descriptor ``number``.
+    """Weights that trainer and samplers share through the file with this ``descriptor``.
 
     The file has no name (`os.memfd_create`): the kernel frees it when all processes have ended. The trainer
     writes a version of the weights, and each sampler copies it. Before it writes the next version, the
@@ -300,29 +301,29 @@ class SharedWeights:
     partly written version.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self._memory: mmap.mmap | None = None
 
     def write(self, weights: Weights) -> list[dict[str, Any]]:
         """Copy weights into the file one by one; return the position of each, in JSON types, for `read`."""
-        places, end = [], 0
+        positions, end = [], 0
         for name, tensor in weights:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            places.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": end})
-            left = memoryview(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
-            at, end = end, end + -(-len(left) // _ALIGNED) * _ALIGNED
-            while left:  # one call writes at most 2 GiB
-                written = os.pwrite(self.number, left, at)
-                left, at = left[written:], at + written
-        os.ftruncate(self.number, end)
-        return places
+            positions.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": end})
+            unwritten = memoryview(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+            offset, end = end, end + -(-len(unwritten) // _ALIGNMENT) * _ALIGNMENT
+            while unwritten:  # one call writes at most 2 GiB
+                written = os.pwrite(self.descriptor, unwritten, offset)
+                unwritten, offset = unwritten[written:], offset + written
+        os.ftruncate(self.descriptor, end)
+        return positions
 
-    def read(self, places: list[dict[str, Any]]) -> Weights:
+    def read(self, positions: list[dict[str, Any]]) -> Weights:
         """Yield the tensors that `write` stored; they share the memory of the file."""
-        if self._memory is None or len(self._memory) != os.fstat(self.number).st_size:
-            self._memory = mmap.mmap(self.number, 0)
-        for place in places:
-            shape, dtype = torch.Size(place["shape"]), getattr(torch, place["dtype"])
-            flat = torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=place["offset"])
-            yield place["name"], flat.view(shape)
+        if self._memory is None or len(self._memory) != os.fstat(self.descriptor).st_size:
+            self._memory = mmap.mmap(self.descriptor, 0)
+        for position in positions:
+            shape, dtype = torch.Size(position["shape"]), getattr(torch, position["dtype"])
+            flat = torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=position["offset"])
+            yield position["name"], flat.view(shape)

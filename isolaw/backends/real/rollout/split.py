@@ -42,20 +42,27 @@ from isolaw import commands
 from isolaw.arguments import checked
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.problems import KINDS, Problem, ProblemSet, read_files, words, write_set
+from isolaw.backends.real.rollout.problems import (
+    FORMATS,
+    Problem,
+    ProblemSet,
+    read_files,
+    words_of,
+    write_set,
+)
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.documents.reading import read_json
 from isolaw.errors import DataError, InputError, Issue, SpecError, nearest
 from isolaw.files import Walk, check_destination, open_file, replacing
 from isolaw.readers.hub import local
 
-_EASY_LEAST, _EASY_MOST, _HARD_MOST = 0.3, 0.6, 0.0625
+_EASY_MINIMUM, _EASY_MAXIMUM, _HARD_MAXIMUM = 0.3, 0.6, 0.0625
 _SETS = ("easy", "hard", "extremely-hard")
-_VALIDATION = 300  # held-out problems of a set, as in the paper, but at most a fifth of the set
+_VALIDATION_SIZE = 300  # held-out problems of a set, as in the paper, but at most a fifth of the set
 _FORMAT = "isolaw.split/1"
 _ROLLOUTS_AT_ONCE = 4096
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
-_SHOWN = 12
+_PARTS_SHOWN = 12
 _GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
 
 # A function that samples responses. Arguments: the problems, and the seeds of each problem. Returns the texts
@@ -81,22 +88,22 @@ class _SplitSettings:
     chat_template: dict[str, Any] | None = None  # arguments for the tokenizer's chat template
 
 
-def _difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
+def _difficulty(correct: int, samples: int, more_correct: int | None = None) -> str | None:
     """Return the set of a problem with ``correct`` of ``samples`` solved, or None if it belongs to no set.
 
-    ``later`` is the number of correct answers in the additional samples of an unsolved problem.
+    ``more_correct`` is the number of correct answers in the additional samples of an unsolved problem.
 
     >>> [_difficulty(c, 16) for c in (16, 9, 5, 4, 2, 1)]
     [None, 'easy', 'easy', None, None, 'hard']
-    >>> _difficulty(0, 16, later=1), _difficulty(0, 16, later=0)
+    >>> _difficulty(0, 16, more_correct=1), _difficulty(0, 16, more_correct=0)
     ('hard', 'extremely-hard')
     """
-    share = correct / samples
-    if _EASY_LEAST <= share <= _EASY_MOST:
+    pass_rate = correct / samples
+    if _EASY_MINIMUM <= pass_rate <= _EASY_MAXIMUM:
         return "easy"
-    if share > _HARD_MOST:
+    if pass_rate > _HARD_MAXIMUM:
         return None
-    return "hard" if correct or later else "extremely-hard"
+    return "hard" if correct or more_correct else "extremely-hard"
 
 
 class SplitFolder:
@@ -111,9 +118,9 @@ class SplitFolder:
         for name in ("split.json", "counts.jsonl", "split.log"):
             check_destination(self.folder / name)  # any of these files could be a link
         self._stages = (settings.samples, settings.more_samples)  # samples of a problem in each stage
-        self.problems = list({words(p.prompt): p for p in reversed(problems)}.values())[::-1]
-        self.repeated = len(problems) - len(self.problems)
-        self._file, self._counts_file = self.folder / "split.json", self.folder / "counts.jsonl"
+        self.problems = list({words_of(p.prompt): p for p in reversed(problems)}.values())[::-1]
+        self.repeated_prompts = len(problems) - len(self.problems)
+        self._header, self._counts_file = self.folder / "split.json", self.folder / "counts.jsonl"
         self.report = self._read_header()
         # Correct answers in the first and the additional samples, by the id of the problem.
         self.counts: dict[str, list[int]] = {}
@@ -122,7 +129,7 @@ class SplitFolder:
 
     def _read_header(self) -> dict[str, Any] | None:
         """Return the report of a complete split, else None; raise `DataError` if it has other data."""
-        if not os.path.lexists(self._file):
+        if not os.path.lexists(self._header):
             names = [name for name in (*_SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if names:
                 raise DataError(
@@ -130,16 +137,16 @@ class SplitFolder:
                 )
             return None
         try:
-            state = read_json(self._file)
-            theirs, report = dict(state["settings"]), state["report"]
+            state = read_json(self._header)
+            stored, report = dict(state["settings"]), state["report"]
         except (InputError, ValueError, KeyError, TypeError):
-            raise DataError(f"{self._file}: not a file of isolaw problems; it is left unchanged") from None
+            raise DataError(f"{self._header}: not a file of isolaw problems; it is left unchanged") from None
         ours = asdict(self.settings)
-        other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]
-        if other:
+        differences = [f"{k} {stored.get(k)!r}, not {ours[k]!r}" for k in ours if stored.get(k) != ours[k]]
+        if differences:
             raise DataError(
-                f"{self.folder}: the folder contains another split ({'; '.join(other)}); choose another "
-                "folder"
+                f"{self.folder}: the folder contains another split ({'; '.join(differences)}); "
+                "choose another folder"
             )
         return report
 
@@ -164,36 +171,36 @@ class SplitFolder:
     @property
     def left(self) -> int:
         """Number of remaining rollouts known so far; each unsolved problem adds more."""
-        return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
+        return sum(samples * len(self._remaining(stage)) for stage, samples in enumerate(self._stages))
 
-    def _todo(self, stage: int) -> list[Problem]:
+    def _remaining(self, stage: int) -> list[Problem]:
         """Return the problems to sample in a stage: 0 for all problems, 1 for those unsolved in stage 0."""
         return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: rewards.Reward) -> Iterator[tuple[int, int]]:
         """Sample the remaining problems; after each batch, yield the number of rollouts done and in total."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._file.exists():
+        if not self._header.exists():
             self._write_header()
         if self._counts_file.exists():  # remove an incomplete last line
             os.truncate(self._counts_file, len(_whole_lines(self._counts_file)))
         done = 0
         with self._counts_file.open("a", encoding="utf-8") as file:
             for stage, samples in enumerate(self._stages):
-                todo = self._todo(stage)
+                remaining = self._remaining(stage)
                 at_once = max(1, _ROLLOUTS_AT_ONCE // samples)
-                for start in range(0, len(todo), at_once):
-                    some = todo[start : start + at_once]
-                    seeds = [_seeds(self.settings.seed, problem, stage, samples) for problem in some]
-                    repeated = [problem for problem in some for _ in range(samples)]
-                    solved = rewards.correct(reward(repeated, draw(some, seeds)))
-                    counts = solved.reshape(len(some), samples).sum(1).tolist()
-                    for problem, correct in zip(some, counts, strict=True):
+                for start in range(0, len(remaining), at_once):
+                    batch = remaining[start : start + at_once]
+                    seeds = [_seeds(self.settings.seed, problem, stage, samples) for problem in batch]
+                    repeated_problems = [problem for problem in batch for _ in range(samples)]
+                    solved = rewards.is_correct(reward(repeated_problems, draw(batch, seeds)))
+                    counts = solved.reshape(len(batch), samples).sum(1).tolist()
+                    for problem, correct in zip(batch, counts, strict=True):
                         self.counts.setdefault(problem.id, []).append(correct)
                         line = {"id": problem.id, "samples": samples, "correct": correct}
                         file.write(json.dumps(line) + "\n")
                     file.flush()
-                    done += samples * len(some)
+                    done += samples * len(batch)
                     yield done, done + self.left
 
     def write(self) -> dict[str, Any]:
@@ -202,38 +209,38 @@ class SplitFolder:
             samples = self.settings.samples
             sets: dict[str, list[Problem]] = {name: [] for name in _SETS}
             for problem in sorted(self.problems, key=lambda p: p.digest):  # independent of the pool's order
-                first, *later = self.counts[problem.id]
-                if name := _difficulty(first, samples, *later):
+                correct, *more_correct = self.counts[problem.id]
+                if name := _difficulty(correct, samples, *more_correct):
                     sets[name].append(problem)
-            correct = np.array([self.counts[p.id][0] for p in self.problems])
+            correct_counts = np.array([self.counts[p.id][0] for p in self.problems])
             self.report = {
                 "problems": len(self.problems),
-                "repeated_prompts": self.repeated,
-                "histogram": np.bincount(correct, minlength=samples + 1).tolist(),
-                f"avg@{samples}": float(correct.mean() / samples),
+                "repeated_prompts": self.repeated_prompts,
+                "histogram": np.bincount(correct_counts, minlength=samples + 1).tolist(),
+                f"avg@{samples}": float(correct_counts.mean() / samples),
                 "sets": {name: self._write_set(name, problems) for name, problems in sets.items()},
             }
             self._write_header()
         return self.report
 
     def _write_set(self, name: str, problems: list[Problem]) -> dict[str, Any]:
-        held_out = self.settings.validation or min(_VALIDATION, len(problems) // 5)
+        held_out = self.settings.validation or min(_VALIDATION_SIZE, len(problems) // 5)
         summary: dict[str, Any] = {"problems": len(problems)}
         if problems:
-            average = float(np.mean([self.counts[p.id][0] for p in problems])) / self.settings.samples
-            summary[f"avg@{self.settings.samples}"] = average
+            mean_accuracy = float(np.mean([self.counts[p.id][0] for p in problems])) / self.settings.samples
+            summary[f"avg@{self.settings.samples}"] = mean_accuracy
         if not 0 < held_out < len(problems):
             return summary | {"written": False}
-        folder, new = self.folder / name, self.folder / f".{name}.new"
+        folder, temporary = self.folder / name, self.folder / f".{name}.new"
         if not folder.exists():  # it exists if an earlier call was killed before it wrote the report
-            write_set(new, {"validation": problems[:held_out], "train": problems[held_out:]})
-            new.replace(folder)
+            write_set(temporary, {"validation": problems[:held_out], "train": problems[held_out:]})
+            temporary.replace(folder)
         return summary | {"written": True, "train": len(problems) - held_out, "validation": held_out}
 
     def _write_header(self) -> None:
         content = {"format": _FORMAT, "settings": asdict(self.settings), "report": self.report}
-        with replacing(self._file) as new:
-            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with replacing(self._header) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -266,8 +273,8 @@ def split(
     the pool, and other fields of `_SplitSettings`. A second call with the same ``out`` continues the split.
     Raise `SpecError` with all issues of the arguments before a model is loaded.
     """
-    chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
-    work = open_split(str(model), problems, str(out), {**chosen, "max_response_tokens": max_response_tokens})
+    options |= {"reward": reward, "sampler": sampler, "temperature": temperature}
+    work = open_split(str(model), problems, str(out), options | {"max_response_tokens": max_response_tokens})
     if work.left:
         with closing(rewards.get(reward, where="--reward", folder=os.getcwd())) as judge:
             for _ in work.measure(open_draw(str(model), work.problems, work.settings), judge):
@@ -285,7 +292,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
     part, columns = options.pop("part", None), options.pop("columns", None)
     wrong_model = models.check(model, where="--model")
-    issues = [*wrong_model, *_out_issues(out)]
+    issues = [*wrong_model, *_output_issues(out)]
     issues += [
         Issue(
             f"--{key}", f"{name} is not installed; `{commands.doctor()}` prints the command that installs it"
@@ -304,35 +311,35 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         issues += error.issues
     if problems:
         issues += rewards.answer_issues(options["reward"], problems, "--problems")
-    stored = ProblemSet(pool, {"": problems})
+    problem_set = ProblemSet(pool, {"": problems})
     if problems and (options.get("validation") or 0) >= len(problems):
         accepted = f"fewer than the {len(problems):,} problems"
         issues.append(Issue("validation", found=options.get("validation"), accepted=accepted))
     if problems and not wrong_model and environment.installed("transformers"):
         try:
             tokenizer, key = models.tokenizer(model), "--max-response-tokens"
-            room = options["max_response_tokens"]
+            limit = options["max_response_tokens"]
             chat = Chat.of(options.get("system"), options.get("chat_template"))
             issues += chat.issues(tokenizer, "--chat-template")
-            issues += check_lengths(stored, tokenizer, models.context(model), room, key, chat)
+            issues += check_lengths(problem_set, tokenizer, models.context(model), limit, key, chat)
         except DataError as error:
             issues.append(Issue("--model", str(error)))
     if issues:
         raise SpecError(issues)
-    settings = _SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
+    settings = _SplitSettings(model=models.digest(model), pool=problem_set.digest(""), **options)
     return SplitFolder(out, problems, settings)
 
 
-def _out_issues(out: str) -> list[Issue]:
+def _output_issues(out: str) -> list[Issue]:
     try:
         models.folder(out, "--out")
     except SpecError as error:
         return error.issues
     target = Path(out).absolute()
-    above = next(path for path in (target, *target.parents) if os.path.lexists(path))
-    if above.is_dir():
+    ancestor = next(path for path in (target, *target.parents) if os.path.lexists(path))
+    if ancestor.is_dir():
         return []
-    note = f"{above}: {'a file' if above.exists() else 'a broken link'}"
+    note = f"{ancestor}: {'a file' if ancestor.exists() else 'a broken link'}"
     return [Issue("--out", note, accepted="a new folder, or the folder of an earlier split")]
 
 
@@ -343,20 +350,20 @@ def open_draw(model: str, problems: Sequence[Problem], settings: _SplitSettings)
     from isolaw.backends.real.rollout.samplers import SamplerSettings
 
     dtype = "bfloat16" if environment.gpus() else "float32"
-    tokenizer, room = models.tokenizer(model), settings.max_response_tokens
+    tokenizer, limit = models.tokenizer(model), settings.max_response_tokens
     chat = Chat.of(settings.system, settings.chat_template)
     longest = max((len(prompt) for prompt in encode(problems, tokenizer, chat)), default=1)
     gpus = environment.gpus()
     sampling = SamplerSettings(
-        settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY,
+        settings.sampler, model, dtype, longest + limit, gpu_memory=_GPU_MEMORY,
         processes=gpus if gpus > 1 else None,
     )  # fmt: skip
     sampler = open_sampler(sampling)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
         prompts, temperature = encode(problems, tokenizer, chat), settings.temperature
-        drawn = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=room)
-        return list(tokenizer.batch_decode(drawn.tokens, skip_special_tokens=True))
+        rollouts = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=limit)
+        return list(tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True))
 
     return draw
 
@@ -369,30 +376,30 @@ def _read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | 
     different problems; a split uses only the first of them. Raise `SpecError` with all issues.
     """
     try:
-        place = Path(local(name))
+        path = Path(local(name))
     except DataError as error:
         raise SpecError([Issue("--problems", str(error))]) from None
-    if not place.is_dir():
+    if not path.is_dir():
         if part is not None:
             raise SpecError([Issue("--part", "only a data set has splits", part)])
-        return read_files([place], columns, repeats=place != Path(name))
-    parts = _parts_of(place)
-    shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
+        return read_files([path], columns, repeats=path != Path(name))
+    parts = _files_of_parts(path)
+    part_names = ", ".join([*parts][:_PARTS_SHOWN]) + (" …" if len(parts) > _PARTS_SHOWN else "")
     if not parts:
-        accepted = f"{' or '.join(KINDS)} files"
-        raise SpecError([Issue("--problems", f"{place}: the folder has no data", accepted=accepted)])
+        accepted = f"{' or '.join(FORMATS)} files"
+        raise SpecError([Issue("--problems", f"{path}: the folder has no data", accepted=accepted)])
     if part is None and len(parts) > 1:
-        raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {shown}")])
+        raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {part_names}")])
     if part is not None and part not in parts:
-        raise SpecError([Issue("--part", found=part, accepted=shown, nearest=nearest(part, parts))])
+        raise SpecError([Issue("--part", found=part, accepted=part_names, nearest=nearest(part, parts))])
     return read_files(parts[part or next(iter(parts))], columns, repeats=True)
 
 
-def _parts_of(place: Path) -> dict[str, list[Path]]:
+def _files_of_parts(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each part of a data set, in the order of their names."""
     parts: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(Walk(place)):
-        if path.suffix not in KINDS:
+    for path in sorted(Walk(folder)):
+        if path.suffix not in FORMATS:
             continue
-        parts[_SHARD.sub("", str(path.relative_to(place).with_suffix("")))].append(path)
+        parts[_SHARD.sub("", str(path.relative_to(folder).with_suffix("")))].append(path)
     return dict(parts)

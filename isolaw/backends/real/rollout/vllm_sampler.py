@@ -36,10 +36,10 @@ from isolaw.backends.real.rollout.samplers import (
     Weights,
     check_complete,
     import_sampler,
-    limits,
     parameter_names,
     recording,
     stored_weights,
+    token_limits,
 )
 from isolaw.backends.real.train import process_group
 from isolaw.errors import RunError
@@ -58,13 +58,13 @@ class VLLMSampler:
         import_sampler("vllm")
         from vllm import LLM, __version__
 
-        _guard_dispatcher()
+        _skip_unmappable_objects()
         process_group.start()  # otherwise vLLM before 0.28 starts its own, with a port open to the network
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
         self.stop = settings.stop
         self.finished: Callable[[list[int], list[int]], None] | None = None
-        self.fresh = True  # whether the prefix cache was computed with the current weights
+        self.reads_cache = True  # whether the prefix cache was computed with the current weights
         arguments: dict[str, Any] = {
             "dtype": settings.dtype,
             "max_model_len": settings.max_model_tokens,
@@ -100,10 +100,10 @@ class VLLMSampler:
             overrides["tie_word_embeddings"] = False
         if overrides:
             arguments["hf_overrides"] = overrides
-        alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
-        environment.hold()
+        context = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
+        environment.stop_freezing()
         try:
-            with alone, _collectable():
+            with context, _collectable():
                 self.llm = LLM(settings.model, **arguments)
         except ValueError as error:  # raised if the share of the GPU or the KV cache does not fit
             if "memory" not in str(error):
@@ -117,13 +117,13 @@ class VLLMSampler:
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
             raise RunError(f"recipe.float32_head: vLLM {__version__} ignores it; expected 0.28 or newer")
-        self.names = parameter_names(settings.model)
+        self.weight_names = parameter_names(settings.model)
         self.llm.apply_model(_remember_loaded)
         # vLLM triggers this warning at every wake-up, when it switches the allocator.
         warnings.filterwarnings("ignore", message=".*_set_allocator_settings is deprecated")
         self._load(stored_weights(settings.model))
         # At level 2, vLLM saves buffers but no other tensors. Models with other tensors sleep at level 1.
-        self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
+        self.sleep_level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
@@ -133,17 +133,16 @@ class VLLMSampler:
 
         if self.asleep:
             raise RuntimeError("the sampler sleeps without weights; call `load` first")
-        rows, parameters = self.requests(
+        row_prompts, parameters = self.requests(
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
-        with self._watched():
-            outputs = self.llm.generate(
-                [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
-            )
-        return self.rollouts(rows, outputs)
+        with self._reporting_finished():
+            inputs = [TokensPrompt(prompt_token_ids=row) for row in row_prompts]
+            outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
+        return self.rollouts(row_prompts, outputs)
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _reporting_finished(self) -> Iterator[None]:
         """Report each response when the engine's step inside the block finishes it."""
         engine, finished = self.llm.llm_engine, self.finished
         if finished is None:
@@ -151,14 +150,14 @@ class VLLMSampler:
             return
         step = engine.step
 
-        def watched() -> list[Any]:
+        def reporting_step() -> list[Any]:
             outputs = step()
             for output in outputs:
                 if output.finished:
                     finished(list(output.prompt_token_ids), list(output.outputs[0].token_ids))
             return outputs
 
-        engine.step = watched
+        engine.step = reporting_step
         try:
             yield
         finally:
@@ -170,7 +169,7 @@ class VLLMSampler:
         """Return the prompt of each rollout, and its sampling parameters with the rollout's seed."""
         from vllm import SamplingParams
 
-        common = SamplingParams(
+        shared = SamplingParams(
             temperature=temperature,
             top_p=top_p,
             seed=0,  # replaced in each copy
@@ -179,16 +178,16 @@ class VLLMSampler:
             flat_logprobs=True,
             detokenize=False,
             skip_clone=True,  # shallow copies suffice in isolaw and in vLLM
-            skip_reading_prefix_cache=not self.fresh,
+            skip_reading_prefix_cache=not self.reads_cache,
         )
         parameters, rows = [], []
-        for prompt, group in zip(prompts, seeds, strict=True):
-            for seed in group:
+        for prompt, prompt_seeds in zip(prompts, seeds, strict=True):
+            for seed in prompt_seeds:
                 rows.append(list(prompt))
-                parameters.append(common.clone())
+                parameters.append(shared.clone())
                 parameters[-1].seed = int(seed)
-        for group, limit in zip(parameters, limits(max_tokens, len(rows)), strict=True):
-            group.max_tokens = limit
+        for parameter, limit in zip(parameters, token_limits(max_tokens, len(rows)), strict=True):
+            parameter.max_tokens = limit
         return rows, parameters
 
     @staticmethod
@@ -197,7 +196,7 @@ class VLLMSampler:
         outputs = [request.outputs[0] for request in requests]
         tokens = [list(output.token_ids) for output in outputs]
         logprobs = [list(output.logprobs.logprobs) for output in outputs]  # drawn tokens only
-        return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
+        return Rollouts(prompts, tokens, logprobs, [output.finish_reason != "length" for output in outputs])
 
     def load(self, weights: Weights) -> None:
         """Load the weights in place with vLLM's ``reload_weights``, and wake the sampler.
@@ -206,7 +205,7 @@ class VLLMSampler:
         """
         sent: set[str] = set()
         self._load(recording(weights, sent))
-        check_complete(self.names - sent, "the trainer")
+        check_complete(self.weight_names - sent, "the trainer")
 
     def _load(self, weights: Weights) -> None:
         if self.asleep:
@@ -216,7 +215,7 @@ class VLLMSampler:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         # vLLM cannot clear the prefix cache while requests are active (`sampler_process`). Later requests
         # must then not read it.
-        self.fresh = not self.llm.llm_engine.has_unfinished_requests() and self.llm.reset_prefix_cache()
+        self.reads_cache = not self.llm.llm_engine.has_unfinished_requests() and self.llm.reset_prefix_cache()
         check_complete(set().union(*self.llm.apply_model(_not_loaded)), "vLLM")
         if self.asleep:
             self._wake("kv_cache")
@@ -225,7 +224,7 @@ class VLLMSampler:
     def sleep(self) -> None:
         """Release the GPU memory of weights and KV cache; do nothing without a GPU."""
         if self.on_gpu and not self.asleep:
-            self.llm.sleep(level=self.level)
+            self.llm.sleep(level=self.sleep_level)
             self.asleep = self.needs_weights = True
 
     def _wake(self, tag: str) -> None:
@@ -241,8 +240,8 @@ class VLLMSampler:
 
     def close(self) -> None:
         """End vLLM, but keep the default process group, which DeepSpeed uses."""
-        destroy = dist.destroy_process_group
-        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+        destroy_group = dist.destroy_process_group
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy_group(group)
         try:
             if self.asleep:  # vLLM can only free memory that is mapped
                 self._wake("weights")
@@ -250,7 +249,7 @@ class VLLMSampler:
             with _collectable():
                 self.llm.llm_engine.engine_core.shutdown()
         finally:
-            dist.destroy_process_group = destroy
+            dist.destroy_process_group = destroy_group
         del self.llm
 
 
@@ -283,11 +282,11 @@ def _remember_loaded(model: torch.nn.Module) -> None:
     """Make a model store the names of the parameters that its last ``load_weights`` call filled."""
     load = model.load_weights
 
-    def watched(weights: Weights) -> set[str] | None:
+    def remembering_load(weights: Weights) -> set[str] | None:
         model.names_loaded = load(weights)
         return model.names_loaded
 
-    model.load_weights = watched
+    model.load_weights = remembering_load
 
 
 def _not_loaded(model: torch.nn.Module) -> set[str]:
@@ -297,16 +296,16 @@ def _not_loaded(model: torch.nn.Module) -> set[str]:
     return {name for name, _ in model.named_parameters()} - model.names_loaded
 
 
-def _guard_dispatcher() -> None:
+def _skip_unmappable_objects() -> None:
     """Make vLLM 0.32's search for CPU kernels skip llvmlite objects, whose ``vars`` is not a mapping."""
     with contextlib.suppress(ImportError):
         from vllm.triton_utils import dispatcher
 
-        def safe(value: Any) -> Mapping[str, Any]:
+        def vars_or_empty(value: Any) -> Mapping[str, Any]:
             attributes = vars(value)
             return attributes if isinstance(attributes, Mapping) else {}
 
-        dispatcher.vars = safe
+        dispatcher.vars = vars_or_empty
 
 
 def _is_tied(model: str) -> bool:

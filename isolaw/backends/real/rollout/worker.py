@@ -24,14 +24,14 @@ from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.config import Recipe, RunSpec
 
 # Keys of random streams that are derived from a rollout's seed; the sampler uses the seed itself.
-_PLACE, _ANSWER = 1, 2
+_POSITION_STREAM, _ANSWER_STREAM = 1, 2
 
 
 @dataclass(frozen=True)
 class _Interruption:
     """Interrupts responses that exceed their thinking budget, so that they end in an answer.
 
-        draw up to a position in ``span``
+        draw up to one of the ``positions``
         append the phrase to each response that has not ended
         draw the rest
 
@@ -43,10 +43,10 @@ class _Interruption:
     response that already contains this token continues without the phrase.
     """
 
-    span: tuple[int, int]  # first and last possible position, in tokens
+    positions: tuple[int, int]  # the first and the last possible one, in tokens
     phrase: list[int]
     answer_tokens: int  # number of tokens after the phrase
-    end: int | None = None  # the phrase's last token if it is a special token
+    closing_token: int | None = None  # the phrase's last token if it is a special token
 
     @classmethod
     def of(cls, recipe: Recipe, tokenizer: Any) -> _Interruption | None:
@@ -57,29 +57,29 @@ class _Interruption:
         special = phrase[-1] in tokenizer.get_added_vocab().values()
         return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if special else None)
 
-    def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
-        """Draw rollouts with interruptions; ``how`` is temperature and top_p, as in `Sampler.generate`."""
-        flat = [seed for some in seeds for seed in some]
-        first, last = self.span
-        places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in flat]
-        drawn = sampler.generate(prompts, seeds, max_tokens=places, **how)
-        rows = [row for row, finished in enumerate(drawn.finished) if not finished]
+    def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **sampling: float) -> Rollouts:
+        """Draw rollouts with interruptions; ``sampling`` is temperature and top_p of `Sampler.generate`."""
+        flat = [seed for group in seeds for seed in group]
+        first, last = self.positions
+        limits = [int(_stream(seed, _POSITION_STREAM).integers(first, last + 1)) for seed in flat]
+        rollouts = sampler.generate(prompts, seeds, max_tokens=limits, **sampling)
+        rows = [row for row, finished in enumerate(rollouts.finished) if not finished]
         if not rows:
-            return drawn
-        phrases = [[] if self.end in drawn.tokens[row] else self.phrase for row in rows]
-        begun = [drawn.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
-        rest = sampler.generate(
-            [drawn.prompts[row] + tokens for row, tokens in zip(rows, begun, strict=True)],
-            [[int(_stream(flat[row], _ANSWER).integers(2**63))] for row in rows],
+            return rollouts
+        phrases = [[] if self.closing_token in rollouts.tokens[row] else self.phrase for row in rows]
+        interrupted = [rollouts.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
+        continuations = sampler.generate(
+            [rollouts.prompts[row] + tokens for row, tokens in zip(rows, interrupted, strict=True)],
+            [[int(_stream(flat[row], _ANSWER_STREAM).integers(2**63))] for row in rows],
             max_tokens=[self.answer_tokens] * len(rows),
-            **how,
+            **sampling,
         )
-        for k, row in enumerate(rows):
-            drawn.inserted[row] = [len(begun[k]) - len(phrases[k]), len(begun[k])]
-            drawn.tokens[row] = begun[k] + rest.tokens[k]
-            drawn.logprobs[row] = drawn.logprobs[row] + rest.logprobs[k]
-            drawn.finished[row] = rest.finished[k]
-        return drawn
+        for i, row in enumerate(rows):
+            rollouts.inserted[row] = [len(interrupted[i]) - len(phrases[i]), len(interrupted[i])]
+            rollouts.tokens[row] = interrupted[i] + continuations.tokens[i]
+            rollouts.logprobs[row] = rollouts.logprobs[row] + continuations.logprobs[i]
+            rollouts.finished[row] = continuations.finished[i]
+        return rollouts
 
 
 def _stream(seed: int, key: int) -> np.random.Generator:
@@ -99,30 +99,30 @@ class RolloutWorker:
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: _Timer) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         self.evaluated_at = spec.evaluated_at
-        stored = ProblemSet.read(spec.sources["set"])
-        limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
+        full_set = ProblemSet.read(spec.sources["set"])
+        sizes = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # Problems by part of the set: train, validation, and any other evaluation set.
-        self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
+        self.problems = {part: full_set.first_problems(part, sizes.get(part)) for part in full_set.parts}
         self.tokenizer = models.tokenizer(options.model)
         # Encode the whole set, so that the runs of a sweep over n_train can share a sampler.
-        encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
-        self.prompts = {part: encoded[part][: len(problem)] for part, problem in self.problems.items()}
+        encoded = {part: encode(full, self.tokenizer, options.chat) for part, full in full_set.parts.items()}
+        self.prompts = {part: encoded[part][: len(problems)] for part, problems in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.interruption = _Interruption.of(spec.recipe, self.tokenizer)
-        phrase = len(self.interruption.phrase) if self.interruption else 0
-        self.reward = rewards.Rewards(
+        phrase_tokens = len(self.interruption.phrase) if self.interruption else 0
+        self.reward = rewards.WeightedRewards(
             options.rewards,
             options.reward_weights,
             options.reward_workers,
             options.reward_timeout,
             options.modules,
         )
-        self.key = int(spec.run_id, 16)
+        self.run_key = int(spec.run_id, 16)
         settings = SamplerSettings(
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
-            longest + phrase + (spec.recipe.max_response_tokens or 1),
+            longest + phrase_tokens + (spec.recipe.max_response_tokens or 1),
             bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
@@ -150,18 +150,18 @@ class RolloutWorker:
             elif arguments["seeds"]:
                 rows = self.ranks.share(len(indices), n)
                 problems = [self.problems[part][indices[row // n]] for row in rows]
-                of = {
+                problem_of_prompt = {
                     tuple(ids): problem for ids, problem in zip(arguments["prompts"], problems, strict=True)
                 }
 
                 def finished(prompt: list[int], tokens: list[int]) -> None:
                     text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                    self.reward.ahead(of[tuple(prompt)], text)
+                    self.reward.start_scoring(problem_of_prompt[tuple(prompt)], text)
 
                 self.sampler.finished = finished if "math" in self.reward.names else None
                 rollouts = self.sampler.generate(**arguments)
                 self.sampler.finished = None
-        return self.rewarded(part, indices, n, rollouts)
+        return self.reward_rollouts(part, indices, n, rollouts)
 
     def sampler_arguments(
         self, part: str, indices: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
@@ -169,7 +169,7 @@ class RolloutWorker:
         """Return the arguments of `Sampler.generate` for this process's rollouts."""
         recipe = {"temperature": self.recipe.temperature, "top_p": self.recipe.top_p}
         sampling = self.evaluated_at if evaluating else recipe
-        sequence = np.random.SeedSequence(self.key, spawn_key=stream)
+        sequence = np.random.SeedSequence(self.run_key, spawn_key=stream)
         seeds = sequence.generate_state(len(indices) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
         rows = self.ranks.share(len(indices), n)
         return {
@@ -180,19 +180,19 @@ class RolloutWorker:
             "max_tokens": self.recipe.max_response_tokens or 1,
         }
 
-    def rewarded(self, part: str, indices: list[int], n: int, rollouts: Rollouts) -> Batch:
+    def reward_rollouts(self, part: str, indices: list[int], n: int, rollouts: Rollouts) -> Batch:
         """Return the batch of the rollouts of all processes, with their rewards.
 
         ``rollouts`` belong to this process.
         """
-        rows, before = self.ranks.share(len(indices), n), self.reward.failures
+        rows, earlier_failures = self.ranks.share(len(indices), n), self.reward.failures
         problems = [self.problems[part][indices[row // n]] for row in rows]
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
             values = self.reward(problems, texts)
-        several = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, several)
-        failures = self.ranks.all_of(self.reward.failures - before)
+        components = values if len(self.reward.names) > 1 else None
+        batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, components)
+        failures = self.ranks.all_of(self.reward.failures - earlier_failures)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch
 

@@ -1,4 +1,4 @@
-"""Score responses in worker processes (`workers`): the reward ``math``, and a user's function.
+"""Score responses in worker processes (`reward_processes`): the reward ``math``, and a user's function.
 
 math-verify needs processes because sympy never finishes with some expressions, and its own time limits need
 SIGALRM in the main thread of the trainer.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.backends.real.rollout import workers as processes
+from isolaw.backends.real.rollout import reward_processes
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.rollout.rewards import Reward, function_of
 from isolaw.errors import RunError
@@ -26,12 +26,12 @@ from isolaw.errors import RunError
 _MATH_S = 5.0
 _TOO_LARGE, _UNREADABLE = "too large", "unreadable"
 # Answers that math-verify certainly reads: numbers and fractions.
-_PLAIN = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\\[dt]?frac\{-?\d+\}\{\d+\})")
+_PLAIN_ANSWER = re.compile(r"-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\\[dt]?frac\{-?\d+\}\{\d+\})")
 # Text that says itself where its mathematics is; \$ is the sign of dollars.
 _DELIMITED = re.compile(r"(?<!\\)\$.+(?<!\\)\$|\\boxed|\\\(|\\\[", re.S)
-_MEMORY = 4 * 2**30  # bytes of address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
+_MEMORY_BYTES = 4 * 2**30  # address space of a worker, so that 9^9^9^9 cannot exhaust the host's memory
 _FUNCTION_S = 60.0
-_AT_ONCE = 64  # maximum number of responses to send to a worker at a time
+_LARGEST_CHUNK = 64  # maximum number of responses to send to a worker at a time
 
 
 class Math(Reward):
@@ -41,19 +41,19 @@ class Math(Reward):
     too large, or ended their worker.
     """
 
-    pool: processes.WorkerPool
+    pool: reward_processes.WorkerPool
 
     def __init__(self, workers: int = 2, limit: float | None = None) -> None:
         limit = limit or _MATH_S
-        command = processes.command(f"from {__name__} import _serve_math; _serve_math({limit})")
-        self.pool = processes.WorkerPool(command, workers, limit, "math reward")
-        self._early: dict[tuple[str, str], Future[list[Any]]] = {}
+        command = reward_processes.command(f"from {__name__} import _serve_math; _serve_math({limit})")
+        self.pool = reward_processes.WorkerPool(command, workers, limit, "math reward")
+        self._early_replies: dict[tuple[str, str], Future[list[Any]]] = {}
 
-    def ahead(self, problem: Problem, response: str) -> None:
+    def start_scoring(self, problem: Problem, response: str) -> None:
         """Judge a response in the background, so that the next call with it finds the verdict."""
         pair = problem.answer, response
-        if pair not in self._early:
-            self._early[pair] = self.pool.ask(pair)
+        if pair not in self._early_replies:
+            self._early_replies[pair] = self.pool.ask(pair)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -61,10 +61,10 @@ class Math(Reward):
         Raise `RunError` if math-verify cannot read an answer, because no response could then be correct.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
-        early, self._early = self._early, {}
-        distinct = [pair for pair in dict.fromkeys(pairs) if pair not in early]
+        early_replies, self._early_replies = self._early_replies, {}
+        distinct = [pair for pair in dict.fromkeys(pairs) if pair not in early_replies]
         replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
-        replies |= {pair: early[pair].result()[0] for pair in pairs if pair in early}
+        replies |= {pair: early_replies[pair].result()[0] for pair in pairs if pair in early_replies}
         for problem, pair in zip(problems, pairs, strict=True):
             if replies[pair] == _UNREADABLE:
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")
@@ -73,8 +73,8 @@ class Math(Reward):
 
     def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems whose answers math-verify cannot parse within the limit."""
-        asked = list(dict.fromkeys(p.answer for p in problems if not _PLAIN.fullmatch(p.answer)))
-        replies = dict(zip(asked, self.pool.replies([(one, "") for one in asked]), strict=True))
+        answers = list(dict.fromkeys(p.answer for p in problems if not _PLAIN_ANSWER.fullmatch(p.answer)))
+        replies = dict(zip(answers, self.pool.replies([(answer, "") for answer in answers]), strict=True))
         return [p for p in problems if replies.get(p.answer, False) in (None, _UNREADABLE, _TOO_LARGE)]
 
 
@@ -91,12 +91,12 @@ def _serve_math(limit: float) -> None:
     import logging
     import resource
 
-    channel = processes.Channel()
+    channel = reward_processes.Channel()
 
     from math_verify import parse, verify  # type: ignore[import-untyped,import-not-found]
 
     logging.disable(logging.CRITICAL)  # math-verify warns that its own time-outs are off
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
     def judge(answer: str, response: str) -> bool | str:
         parsed = (parse(text, parsing_timeout=None) for text in _readings(answer))
@@ -104,10 +104,10 @@ def _serve_math(limit: float) -> None:
             return _UNREADABLE
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
-    def replies(pairs: list[processes.JsonRow]) -> Iterator[bool | str]:
+    def replies(pairs: list[reward_processes.JsonRow]) -> Iterator[bool | str]:
         for answer, response in pairs:
             try:
-                with processes.alarm(limit):
+                with reward_processes.alarm(limit):
                     reply = judge(answer, response)
             except Exception:  # the expression is too large or too deep for sympy
                 reply = _TOO_LARGE
@@ -121,11 +121,11 @@ class Function(Reward):
     """A reward that is the number returned by a user's function, or 0 if the call fails.
 
     A call fails after ``limit`` seconds, or if the function ends its process. Raise `RunError` if the
-    function raises or returns anything except a finite number, and after `workers.IN_A_ROW` consecutive
-    failures.
+    function raises or returns anything except a finite number, and after `reward_processes.FAILURES_IN_A_ROW`
+    consecutive failures.
     """
 
-    pool: processes.WorkerPool
+    pool: reward_processes.WorkerPool
 
     def __init__(
         self, name: str, workers: int = 2, limit: float | None = None, folder: str | None = None
@@ -138,15 +138,15 @@ class Function(Reward):
             f"from {__name__} import _serve_function; _serve_function(sys.argv[2], {limit})"
         )
         search = json.dumps([*sys.path, *([folder] if folder else [])])
-        self.pool = processes.WorkerPool(
-            processes.command(code, search, name), workers, limit, f"reward {name}"
+        self.pool = reward_processes.WorkerPool(
+            reward_processes.command(code, search, name), workers, limit, f"reward {name}"
         )
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
         rows = [(p.prompt, response, p.answer) for p, response in zip(problems, responses, strict=True)]
-        at_once = min(_AT_ONCE, -(-len(rows) // (4 * self.workers)) or 1)  # keeps all workers busy
-        replies = self.pool.replies(rows, at_once)
+        chunk_size = min(_LARGEST_CHUNK, -(-len(rows) // (4 * self.workers)) or 1)  # keeps all workers busy
+        replies = self.pool.replies(rows, chunk_size)
         for problem, (_, response, _), reply in zip(problems, rows, replies, strict=True):
             if isinstance(reply, str):
                 raise RunError(
@@ -158,23 +158,23 @@ class Function(Reward):
 
 def _serve_function(name: str, limit: float) -> None:
     """Score rows of prompt, response and answer in a worker; the reply is a number or an error message."""
-    channel = processes.Channel()
+    channel = reward_processes.Channel()
     function = function_of(name)
 
-    def replies(rows: list[processes.JsonRow]) -> Iterator[float | str]:
+    def replies(rows: list[reward_processes.JsonRow]) -> Iterator[float | str]:
         for row in rows:
             try:
-                with processes.alarm(limit):
+                with reward_processes.alarm(limit):
                     value = function(*row)
             except (Exception, SystemExit) as error:
                 yield f"it raised {type(error).__name__}: {error}"
             else:
-                yield _checked(value)
+                yield _finite_number(value)
 
     channel.serve(replies)
 
 
-def _checked(value: Any) -> float | str:
+def _finite_number(value: Any) -> float | str:
     """Return a function's value as a number, or an error message if it is no finite number."""
     number = math.nan
     with contextlib.suppress(OverflowError):  # an integer too large for a float

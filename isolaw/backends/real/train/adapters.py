@@ -18,8 +18,8 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.errors import RunError
 
-_NAME = "default"  # name of the only adapter in peft
-_WITHIN = ".base_layer"  # part of the names of weights in layers that peft has wrapped
+_ADAPTER = "default"  # name of the only adapter in peft
+_WRAPPED = ".base_layer"  # part of the names of weights in layers that peft has wrapped
 
 
 class Adapters:
@@ -29,60 +29,60 @@ class Adapters:
         with environment.importing():
             from peft import LoraConfig, inject_adapter_in_model
 
-        names = lora.chosen(name for name, module in model.named_modules() if type(module) is nn.Linear)
+        names = lora.adapted(name for name, module in model.named_modules() if type(module) is nn.Linear)
         if not names:
             raise RunError(f"recipe.lora_targets: no linear layer of {type(model).__name__} has such a name")
         config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=names)
         model.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):  # in host memory, so that all machines draw the same numbers
             torch.manual_seed(lora.seed)
-            inject_adapter_in_model(config, model, adapter_name=_NAME)
+            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
         self.model, self.layers = model, {name: model.get_submodule(name) for name in names}
 
-    def merged(self, whole: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[str, Tensor]]:
+    def merged(self, gather: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's own parameters with the adapters merged, by their names in the model's files.
 
-        ``whole`` returns a context in which ZeRO-3 has gathered the given parameters.
+        ``gather`` returns a context in which ZeRO-3 has gathered the given parameters.
         """
         for name, parameter in self.model.named_parameters():
             if ".lora_A." in name or ".lora_B." in name:
                 continue
-            layer, wrapped, kind = name.rpartition(f"{_WITHIN}.")
-            has_adapter = wrapped and kind == "weight"
+            layer, wrapped_part, parameter_name = name.rpartition(f"{_WRAPPED}.")
+            has_adapter = wrapped_part and parameter_name == "weight"
             factors = self._factors(layer) if has_adapter else []
-            with whole(parameter, *factors):
+            with gather(parameter, *factors):
                 value = parameter.detach()
-                yield name.replace(_WITHIN, ""), self._sum(layer) if has_adapter else value
+                yield name.replace(_WRAPPED, ""), self._merged_weight(layer) if has_adapter else value
 
     @torch.no_grad()
     def remove(self) -> None:
         """Merge the adapters into the model's own weights, and remove the adapters."""
         for name, layer in self.layers.items():
-            layer.base_layer.weight.copy_(self._sum(name))
+            layer.base_layer.weight.copy_(self._merged_weight(name))
             self.model.set_submodule(name, layer.base_layer)
 
-    def without(self, policy: Any) -> Callable[..., Tensor]:
+    def without_adapters(self, policy: Any) -> Callable[..., Tensor]:
         """Return a function that calls ``policy`` with the adapters disabled."""
 
         def compute(*inputs: Any) -> Tensor:
-            scaling = {name: layer.scaling[_NAME] for name, layer in self.layers.items()}
+            scaling = {name: layer.scaling[_ADAPTER] for name, layer in self.layers.items()}
             try:
                 for layer in self.layers.values():
-                    layer.scaling[_NAME] = 0.0
+                    layer.scaling[_ADAPTER] = 0.0
                 out: Tensor = policy(*inputs)
                 return out
             finally:
                 for name, layer in self.layers.items():
-                    layer.scaling[_NAME] = scaling[name]
+                    layer.scaling[_ADAPTER] = scaling[name]
 
         return compute
 
     def _factors(self, name: str) -> list[nn.Parameter]:
         """Return the matrices A and B of a layer."""
-        return [factor[_NAME].weight for factor in (self.layers[name].lora_A, self.layers[name].lora_B)]
+        return [factor[_ADAPTER].weight for factor in (self.layers[name].lora_A, self.layers[name].lora_B)]
 
-    def _sum(self, name: str) -> Tensor:
+    def _merged_weight(self, name: str) -> Tensor:
         """Return the merged weight W + (α / r) B A of a layer, rounded once from float32 to the type of W."""
         layer, (a, b) = self.layers[name], (factor.detach().float() for factor in self._factors(name))
         weight = layer.base_layer.weight.detach()
-        return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_NAME]).to(weight.dtype)
+        return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_ADAPTER]).to(weight.dtype)

@@ -33,17 +33,17 @@ from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group, row_tensors
 
 # Fields that cover the whole batch: tensors with their types, and plain data.
-_WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
-_NEAR = 0.01  # a process's tokens can exceed the mean over processes by this fraction
-_SUMMED = ("visited", "generated", "generated_tokens", "reward_failures")
-_PLAIN = (*_SUMMED, "measured")
+_DTYPES = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
+_IMBALANCE = 0.01  # a process's tokens can exceed the mean over processes by this fraction
+_SUMMED_FIELDS = ("visited", "generated", "generated_tokens", "reward_failures")
+_PLAIN_FIELDS = (*_SUMMED_FIELDS, "measured")
 
 
 @dataclass
 class Batch:
     """The rollouts of some problems.
 
-    `components` and the fields in `_WHOLE` and `_PLAIN` cover all processes, other fields only this process.
+    `components` and fields in `_DTYPES` and `_PLAIN_FIELDS` cover all processes, other fields only this one.
     """
 
     visited: list[int]  # indices of the B_p problems in their part of the set
@@ -57,9 +57,9 @@ class Batch:
     generated_tokens: int
     reward_failures: int = 0  # number of responses whose reward failed; they count as wrong
     measured: dict[str, float] = field(default_factory=dict)  # metrics of all groups that were drawn for it
-    # This process trains on every `parts`-th of its rows, starting with the row at index `part`.
-    part: int = 0
-    parts: int = 1
+    # This process trains on every `stride`-th of its rows, starting with the row at index `offset`.
+    offset: int = 0
+    stride: int = 1
     # Unweighted rewards if there are several, shape (B_p, n, rewards); `rewards` is their weighted sum.
     components: torch.Tensor | None = None
     # Log-probabilities of `rollouts` under the policy that sampled them; None if it is the current policy.
@@ -87,63 +87,61 @@ class Batch:
 
     def _tensors(self) -> list[str]:
         """Return the names of the tensors that cover the whole batch."""
-        return [*_WHOLE, *(["components"] if self.components is not None else [])]
+        return [*_DTYPES, *(["components"] if self.components is not None else [])]
 
-    def own(self, values: torch.Tensor) -> torch.Tensor:
+    def local(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a tensor of shape (B_p, n), as a flat tensor."""
         return values.reshape(-1)[self.rows]
 
-    def own_rows(self, enters: torch.Tensor) -> list[int]:
+    def training_rows(self, in_gradient: torch.Tensor) -> list[int]:
         """Return the indices in `rows` that this process trains on, given the (B_p, n) gradient mask."""
-        return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
+        return torch.nonzero(self.local(in_gradient))[:, 0].tolist()[self.offset :: self.stride]
 
-    def balance(self, ranks: RankGroup, enters: torch.Tensor, tokens: torch.Tensor) -> None:
+    def balance(self, ranks: RankGroup, in_gradient: torch.Tensor, tokens: torch.Tensor) -> None:
         """Move rows so that all processes train on similar numbers of tokens; all processes must call this.
 
-        ``enters`` marks the rows that enter the gradient, and ``tokens`` gives their costs. Both have shape
-        (B_p, n). Afterwards, each row is held by exactly one process.
+        ``in_gradient`` marks the rows that enter the gradient, and ``tokens`` gives their costs. Both have
+        shape (B_p, n). Afterwards, each row is held by exactly one process.
         """
         if ranks.world == 1:
             return
-        held = [
-            list(rows)[rank % self.parts :: self.parts] for rank, rows in enumerate(ranks.all_of(self.rows))
+        rows_of_rank = [
+            list(rows)[rank % self.stride :: self.stride] for rank, rows in enumerate(ranks.all_of(self.rows))
         ]
-        moves = _moves(held, (tokens * enters).reshape(-1).tolist())
-        local_rows, place = set(held[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
-        given = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
-        old = self.old_logprobs
-        told = (
-            given,
-            vars(self.rollouts.rows([place[row] for row in given])),
-            None if old is None else [old[place[row]].tolist() for row in given],
-        )
-        rows = sorted(local_rows.difference(given))
-        kept = [place[row] for row in rows]
-        rollouts = self.rollouts.rows(kept)
-        logprobs = None if old is None else [old[k] for k in kept]
-        for sent, values, theirs in ranks.all_of(told):
-            mine = [k for k, row in enumerate(sent) if moves[row][1] == ranks.rank]
-            rows += [sent[k] for k in mine]
-            rollouts += Rollouts(**values).rows(mine)
+        moves = _moves(rows_of_rank, (tokens * in_gradient).reshape(-1).tolist())
+        local_rows, index_of = set(rows_of_rank[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
+        sent_rows = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
+        old, sent_indices = self.old_logprobs, [index_of[row] for row in sent_rows]
+        sent_logprobs = None if old is None else [old[k].tolist() for k in sent_indices]
+        message = (sent_rows, vars(self.rollouts.rows(sent_indices)), sent_logprobs)
+        rows = sorted(local_rows.difference(sent_rows))
+        kept_indices = [index_of[row] for row in rows]
+        rollouts = self.rollouts.rows(kept_indices)
+        logprobs = None if old is None else [old[k] for k in kept_indices]
+        for their_rows, values, their_logprobs in ranks.all_of(message):
+            received = [k for k, row in enumerate(their_rows) if moves[row][1] == ranks.rank]
+            rows += [their_rows[k] for k in received]
+            rollouts += Rollouts(**values).rows(received)
             if logprobs is not None:
-                device = ranks.device
-                logprobs += [torch.tensor(theirs[k], dtype=torch.float64, device=device) for k in mine]
+                tensors = (torch.tensor(their_logprobs[k], dtype=torch.float64) for k in received)
+                logprobs += [tensor.to(ranks.device) for tensor in tensors]
         order = np.argsort(rows).tolist()
         self.rows, self.rollouts = [rows[k] for k in order], rollouts.rows(order)
         self.old_logprobs = None if logprobs is None else [logprobs[k] for k in order]
-        self.part, self.parts = 0, 1
+        self.offset, self.stride = 0, 1
 
-    def keep_informative(self, wanted: int) -> int:
-        """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
-        kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
-        place = {old: new for new, old in enumerate(kept)}
-        held = [k for k, row in enumerate(self.rows) if row // self.n in place]
-        self.rollouts = self.rollouts.rows(held)
-        self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
-        self.visited = [self.visited[j] for j in kept]
+    def keep_informative(self, count: int) -> int:
+        """Keep the first ``count`` problems whose rewards differ; return how many are missing."""
+        kept_problems = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:count]
+        new_index = {old: new for new, old in enumerate(kept_problems)}
+        kept_indices = [k for k, row in enumerate(self.rows) if row // self.n in new_index]
+        self.rollouts = self.rollouts.rows(kept_indices)
+        problems_of_rows = [divmod(self.rows[k], self.n) for k in kept_indices]
+        self.rows = [new_index[problem] * self.n + sample for problem, sample in problems_of_rows]
+        self.visited = [self.visited[j] for j in kept_problems]
         for name in self._tensors():
-            setattr(self, name, getattr(self, name)[kept])
-        return wanted - len(kept)
+            setattr(self, name, getattr(self, name)[kept_problems])
+        return count - len(kept_problems)
 
     def extend(self, other: Batch) -> None:
         """Append the problems and rollouts of another batch."""
@@ -151,7 +149,7 @@ class Batch:
         for name in self._tensors():
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.rollouts = self.rollouts + other.rollouts
-        for name in _SUMMED:
+        for name in _SUMMED_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def save(self, path: Path, ranks: RankGroup) -> None:
@@ -159,14 +157,14 @@ class Batch:
 
         The tensors of the file are the rows (`row_tensors`), and its metadata has all other fields as JSON.
         """
-        held = ranks.tensors_of(row_tensors.of(self.rows, self.rollouts, self.old_logprobs))
+        rank_tensors = ranks.tensors_of(row_tensors.pack(self.rows, self.rollouts, self.old_logprobs))
         if ranks.rank == 0:
-            rows = row_tensors.joined(held[:: ranks.tensor_parallel])
+            rows = row_tensors.join(rank_tensors[:: ranks.tensor_parallel])
             save_file(rows, path, {"batch": json.dumps(self._state())})
 
     def _state(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             **{name: getattr(self, name).tolist() for name in self._tensors()},
         }
 
@@ -183,17 +181,15 @@ class Batch:
     ) -> Batch:
         """Return this process's part of a batch."""
         rows = ranks.share(len(state["rewards"]), len(state["rewards"][0]))
-        rollouts, old = row_tensors.rows_of(tensors, rows)
+        rollouts, old = row_tensors.unpack(tensors, rows)
+        dtypes = _DTYPES | ({"components": torch.float64} if "components" in state else {})
         return cls(
-            **{name: state[name] for name in _PLAIN},
-            **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
-            components=(
-                torch.tensor(state["components"], dtype=torch.float64) if "components" in state else None
-            ),
+            **{name: state[name] for name in _PLAIN_FIELDS},
+            **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in dtypes.items()},
             rows=rows,
             rollouts=rollouts,
-            part=ranks.rank % ranks.tensor_parallel,
-            parts=ranks.tensor_parallel,
+            offset=ranks.rank % ranks.tensor_parallel,
+            stride=ranks.tensor_parallel,
             old_logprobs=old if old is None else [values.to(ranks.device) for values in old],
         )
 
@@ -219,10 +215,10 @@ class RankGroup:
         """Return the rows that this process samples, in ascending order, if each problem gets n rollouts."""
         samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
         for sampler in self.own_samplers:
-            sample, place = divmod(np.arange(sampler, problems * n, samplers), problems)
+            sample, position = divmod(np.arange(sampler, problems * n, samplers), problems)
             # Samples i start at index i · B_p. They are rotated so that sample i of problem j goes to sampler
             # i + j, modulo the number of samplers, except where the rotation wraps around.
-            problem = (place - sample * (1 - problems) % samplers) % problems
+            problem = (position - sample * (1 - problems) % samplers) % problems
             rows += (problem * n + sample).tolist()
         return sorted(rows)
 
@@ -248,66 +244,66 @@ class RankGroup:
         """Return the whole batch, given this process's `share` of rollouts and their rewards."""
         rows = self.share(len(visited), n)
         truncated = [not finished for finished in rollouts.finished]
-        whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
-        for held, *parts in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
-            for tensor, part in zip(whole.values(), parts, strict=True):
-                tensor[held] = torch.tensor(part, dtype=tensor.dtype)
-        several = None
+        tensors = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _DTYPES.items()}
+        for their_rows, *columns in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
+            for tensor, column in zip(tensors.values(), columns, strict=True):
+                tensor[their_rows] = torch.tensor(column, dtype=tensor.dtype)
+        all_components = None
         if components is not None:
-            each = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
-            for held, part in self.all_of((rows, components.tolist())):
-                each[held] = torch.tensor(part, dtype=each.dtype).reshape(len(held), each.shape[1])
-            several = each.reshape(len(visited), n, -1)
+            flat = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
+            for their_rows, column in self.all_of((rows, components.tolist())):
+                flat[their_rows] = torch.tensor(column, dtype=flat.dtype).reshape(-1, flat.shape[1])
+            all_components = flat.reshape(len(visited), n, -1)
         return Batch(
             visited,
-            components=several,
-            **{name: tensor.reshape(-1, n) for name, tensor in whole.items()},
+            components=all_components,
+            **{name: tensor.reshape(-1, n) for name, tensor in tensors.items()},
             rows=rows,
             rollouts=rollouts,
             generated=len(visited) * n,
-            generated_tokens=int(whole["lengths"].sum()),
-            part=self.rank % self.tensor_parallel,
-            parts=self.tensor_parallel,
+            generated_tokens=int(tensors["lengths"].sum()),
+            offset=self.rank % self.tensor_parallel,
+            stride=self.tensor_parallel,
         )
 
-    def gathered(self, batch: Batch, local_values: list[float]) -> torch.Tensor:
+    def gather(self, batch: Batch, local_values: list[float]) -> torch.Tensor:
         """Return values of shape (B_p, n) for the whole batch, given one for each row of this process."""
         out = torch.zeros_like(batch.rewards)
-        for held, values in self.all_of((batch.rows, local_values)):
-            out.view(-1)[held] = torch.tensor(values, dtype=torch.float64)
+        for their_rows, values in self.all_of((batch.rows, local_values)):
+            out.view(-1)[their_rows] = torch.tensor(values, dtype=torch.float64)
         return out
 
-    def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def merge_sums(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the metric sums over all processes."""
-        parts = [part for part in self.all_of({k: v.tolist() for k, v in sums.items()}) if part]
-        tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in part.items()} for part in parts)
+        rank_sums = [item for item in self.all_of({k: v.tolist() for k, v in sums.items()}) if item]
+        tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in item.items()} for item in rank_sums)
         return functools.reduce(merge, tensors)
 
 
-def _moves(held: list[list[int]], cost: list[int]) -> dict[int, tuple[int, int]]:
+def _moves(rows_of_rank: list[list[int]], costs: list[int]) -> dict[int, tuple[int, int]]:
     """Return the rows to move, each with its old and new process, so that all processes have similar costs.
 
-    ``held`` contains the rows of each process, and ``cost`` the cost of each row. In each move, the process
-    with the highest load gives a row to the process with the lowest load. This is the row with the cost
-    closest to half of the difference between the two loads. Costs ignore that attention grows with the square
-    of the length.
+    ``rows_of_rank`` contains the rows of each process, and ``costs`` the cost of each row. In each move, the
+    process with the highest load gives a row to the process with the lowest load. This is the row with the
+    cost closest to half of the difference between the two loads. Costs ignore that attention grows with the
+    square of the length.
 
     >>> _moves([[0, 1, 2], [3]], [5, 3, 2, 4])
     {1: (0, 1)}
     """
-    rows = [[row for row in piece if cost[row]] for piece in held]
-    loads = [sum(cost[row] for row in piece) for piece in rows]
-    moved: dict[int, tuple[int, int]] = {}
-    near = sum(loads) / len(loads) * (1 + _NEAR)
-    while max(loads) > near:
+    movable = [[row for row in rows if costs[row]] for rows in rows_of_rank]
+    loads = [sum(costs[row] for row in rows) for rows in movable]
+    moves: dict[int, tuple[int, int]] = {}
+    limit = sum(loads) / len(loads) * (1 + _IMBALANCE)
+    while max(loads) > limit:
         giver, taker = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[giver] - loads[taker]
-        row = min(rows[giver], key=lambda candidate: abs(2 * cost[candidate] - gap))
-        if cost[row] >= gap:  # the move would only swap the two loads
+        row = min(movable[giver], key=lambda candidate: abs(2 * costs[candidate] - gap))
+        if costs[row] >= gap:  # the move would only swap the two loads
             break
-        rows[giver].remove(row)
-        rows[taker].append(row)
-        loads[giver] -= cost[row]
-        loads[taker] += cost[row]
-        moved[row] = (moved.get(row, (giver, taker))[0], taker)
-    return {row: ends for row, ends in moved.items() if ends[0] != ends[1]}
+        movable[giver].remove(row)
+        movable[taker].append(row)
+        loads[giver] -= costs[row]
+        loads[taker] += costs[row]
+        moves[row] = (moves.get(row, (giver, taker))[0], taker)
+    return {row: move for row, move in moves.items() if move[0] != move[1]}

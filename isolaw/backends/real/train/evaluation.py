@@ -20,24 +20,24 @@ _PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
 def of_set(
-    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...], reward_names: list[str]
+    name: str, problems: list[Problem], batch: Batch, names: tuple[str, ...], reward_names: list[str]
 ) -> tuple[list[Measurement], AnswerCounts]:
     """Return the metrics of an evaluation set, and the number of correct responses to each problem.
 
-    The batch contains K rollouts of each problem. ``wanted`` lists avg@k, best@k and worst@k with k ≤ K.
+    The batch contains K rollouts of each problem. ``names`` lists avg@k, best@k and worst@k with k ≤ K.
     """
-    k, correct = batch.n, rewards.correct(batch.verdicts.numpy()).sum(1)
+    k, correct = batch.n, rewards.is_correct(batch.verdicts.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
-    measured = {
-        **{metric: metrics.evaluate(metric, correct, k) for metric in wanted},
+    value_of = {
+        **{metric: metrics.evaluate(metric, correct, k) for metric in names},
         "zero_fraction": landscape.zero_fraction,
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
         **_of_rewards(batch, reward_names),
     }
-    rows = [Measurement(name, metric, value, len(problems), k) for metric, value in measured.items()]
-    return rows, AnswerCounts(name, k, [q.id for q in problems], correct.tolist())
+    rows = [Measurement(name, metric, value, len(problems), k) for metric, value in value_of.items()]
+    return rows, AnswerCounts(name, k, [p.id for p in problems], correct.tolist())
 
 
 def _of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
@@ -74,7 +74,7 @@ def responses_of(
         if sample == 0 and problem < count:
             response = tokenizer.decode(tokens, skip_special_tokens=True)  # the text that the reward judges
             texts.append((problem, cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)))
-    held = {problem: samples for part in ranks.all_of(texts) for problem, *samples in part}
+    texts_of = {problem: pair for rank_texts in ranks.all_of(texts) for problem, *pair in rank_texts}
     return [
         Response(
             name,
@@ -86,7 +86,7 @@ def responses_of(
             int(batch.lengths[problem, 0]),
             bool(batch.truncated[problem, 0]),
         )
-        for problem, (prompt, response) in sorted(held.items())
+        for problem, (prompt, response) in sorted(texts_of.items())
     ]
 
 
@@ -94,27 +94,27 @@ class PassRates:
     """The pass rate of each training problem at its last visit."""
 
     def __init__(self, n_train: int) -> None:
-        self.rate = np.full(n_train, np.nan)
+        self.rates = np.full(n_train, np.nan)
 
     def visit(self, batch: Batch) -> None:
         """Record the pass rates of the problems in a batch."""
-        self.rate[batch.visited] = batch.verdicts.mean(1)
+        self.rates[batch.visited] = batch.verdicts.mean(1)
 
     def rows(self, n: int) -> list[Measurement]:
         """Return the share of pass rates that are 0 and their Gini coefficient, over all visited problems."""
-        seen = self.rate[~np.isnan(self.rate)]
-        if not seen.size:
+        visited_rates = self.rates[~np.isnan(self.rates)]
+        if not visited_rates.size:
             return []
-        landscape, names = metrics.landscape(seen), ("zero_fraction", "gini")
-        return [Measurement("train", name, getattr(landscape, name), seen.size, n) for name in names]
+        landscape, names = metrics.landscape(visited_rates), ("zero_fraction", "gini")
+        return [Measurement("train", name, getattr(landscape, name), visited_rates.size, n) for name in names]
 
     def state(self) -> list[float | None]:
         """Return the pass rates as JSON-compatible data."""
-        return [None if np.isnan(rate) else float(rate) for rate in self.rate]
+        return [None if np.isnan(rate) else float(rate) for rate in self.rates]
 
     def restore(self, state: list[float | None]) -> None:
         """Restore the pass rates from the result of `state`."""
-        self.rate = np.array([np.nan if rate is None else rate for rate in state])
+        self.rates = np.array([np.nan if rate is None else rate for rate in state])
 
 
 @dataclass

@@ -11,7 +11,7 @@ steps on equal numbers of problems. With one pass, k mini-batches are PPO-off-po
 2510.13786, section 3.1). Ratios are relative to the policy at the start of the batch. C counts each rollout
 once; the metric ``reuse`` counts how often it is used.
 
-Sampler and trainer alternate on each GPU. All training computation goes through `Learner.training`, which
+Sampler and trainer alternate on each GPU. All training computation goes through `Learner.take_gpu`, which
 puts the sampler to sleep.
 """
 
@@ -41,53 +41,53 @@ from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
 # Number of responses in an evaluation whose log-probabilities are compared with the trainer's.
-_COMPARED = 32
-_SHUFFLES = 2  # key of a random stream
+_COMPARED_RESPONSES = 32
+_SHUFFLE_STREAM = 2  # key of a random stream
 # The comparisons after which weights are known to reach the sampler, and limits of the mismatch: relative to
 # the one before the first update, and to the tolerance (`Learner._check_mismatch`).
-_PROVEN, _TIMES, _HOPELESS = 10, 3.0, 10.0
+_PROVEN_AFTER, _LIMIT_FACTOR, _FATAL_FACTOR = 10, 3.0, 10.0
 
 
-def _updates(enters: Tensor, epochs: int, minibatches: int, key: tuple[int, int]) -> Iterator[Tensor]:
+def _updates(in_gradient: Tensor, epochs: int, minibatches: int, key: tuple[int, int]) -> Iterator[Tensor]:
     """Yield for each update on a batch the mask of its rollouts; skip updates without rollouts.
 
-    ``enters`` marks the rollouts of the batch that enter the gradient. All masks have shape (B_p, n). A
+    ``in_gradient`` marks the rollouts of the batch that enter the gradient. All masks have shape (B_p, n). A
     mini-batch consists of whole groups. The shuffles depend only on ``key``, the run's seed and the step.
 
-    >>> [one[:, 0].tolist() for one in _updates(torch.ones(2, 1).bool(), 1, 2, (0, 1))]
+    >>> [mask[:, 0].tolist() for mask in _updates(torch.ones(2, 1).bool(), 1, 2, (0, 1))]
     [[False, True], [True, False]]
     """
     seed, step = key
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SHUFFLES, step)))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SHUFFLE_STREAM, step)))
     for _ in range(epochs):
-        for problems in np.array_split(rng.permutation(len(enters)), minibatches):
-            chosen = torch.zeros_like(enters)
-            chosen[problems] = enters[problems]
-            if bool(chosen.any()):
-                yield chosen
+        for problems in np.array_split(rng.permutation(len(in_gradient)), minibatches):
+            update_mask = torch.zeros_like(in_gradient)
+            update_mask[problems] = in_gradient[problems]
+            if bool(update_mask.any()):
+                yield update_mask
 
 
 class _UpdateMeans:
     """Metrics of the updates on a batch, averaged over their tokens or over the updates.
 
-    >>> measured = _UpdateMeans(torch.ones(2, 1).bool())
+    >>> means = _UpdateMeans(torch.ones(2, 1).bool())
     >>> for _ in range(2):
-    ...     measured.add(torch.ones(2, 1).bool(), "grad_norm", 3.0, {"tokens": torch.tensor(4.0)})
-    >>> measured.means()
+    ...     means.add(torch.ones(2, 1).bool(), "grad_norm", 3.0, {"tokens": torch.tensor(4.0)})
+    >>> means.means()
     {'grad_norm': 3.0}
-    >>> measured.reuse()
+    >>> means.reuse()
     {'reuse': 2.0, 'updates': 2.0}
     """
 
-    def __init__(self, enters: Tensor) -> None:
-        self.rollouts = int(enters.sum())
-        self.used: dict[str, int] = {}  # these three dictionaries have the name of the norm as their key
+    def __init__(self, in_gradient: Tensor) -> None:
+        self.rollouts = int(in_gradient.sum())
+        self.update_rollouts: dict[str, int] = {}  # the keys of these three are the names of the norms
         self.norms: dict[str, list[float]] = {}
         self.sums: dict[str, dict[str, Tensor]] = {}
 
-    def add(self, chosen: Tensor, name: str, norm: float, sums: dict[str, Tensor]) -> None:
-        """Add an update on the rollouts ``chosen``: its metric sums, and ``norm`` under the key ``name``."""
-        self.used[name] = self.used.get(name, 0) + int(chosen.sum())
+    def add(self, update_mask: Tensor, name: str, norm: float, sums: dict[str, Tensor]) -> None:
+        """Add an update on the rollouts of a mask: its metric sums, and ``norm`` under the key ``name``."""
+        self.update_rollouts[name] = self.update_rollouts.get(name, 0) + int(update_mask.sum())
         self.norms.setdefault(name, []).append(norm)
         self.sums[name] = objective.merge(self.sums.get(name, {}), sums)
 
@@ -100,8 +100,8 @@ class _UpdateMeans:
 
     def reuse(self) -> dict[str, float]:
         """Return the mean number of policy updates per rollout in the gradient, and the number of updates."""
-        used, count = self.used.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
-        return {"reuse": used / max(self.rollouts, 1), "updates": float(count)}
+        uses, count = self.update_rollouts.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
+        return {"reuse": uses / max(self.rollouts, 1), "updates": float(count)}
 
 
 class Learner:
@@ -112,22 +112,22 @@ class Learner:
         self.prompts = worker.prompts["train"]
         self.sampler, self.ranks, self.clock = worker.sampler, worker.ranks, worker.clock
         self.temperature = self.recipe.temperature or 1.0
-        self.reference = trainer.frozen(options.model) if self.recipe.kl else None
+        self.reference = trainer.frozen_policy(options.model) if self.recipe.kl else None
         self.notes: list[RunNote] = []  # for the next checkpoint
-        self._fresh: float | None = None  # mismatch before the first update
-        self._agreed, self._noted = 0, False
+        self._mismatch: float | None = None  # mismatch before the first update
+        self._agreements, self._is_noted = 0, False
         self.ppo = None
         if self.recipe.algorithm == "ppo":
             self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(spec, options))
 
-    def training(self) -> Trainer:
+    def take_gpu(self) -> Trainer:
         """Put the sampler to sleep, which releases its GPU memory, and return the trainer."""
         self.sampler.sleep()
         return self.trainer
 
     def logprobs(self, rollouts: Rollouts) -> list[Tensor]:
         """Return the log-probabilities of each row's drawn tokens under the current weights."""
-        return self.training().logprobs(rollouts, self.temperature)
+        return self.take_gpu().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """Make the updates of a step and return their metrics."""
@@ -136,14 +136,14 @@ class Learner:
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
                 kept = adv.informative(batch.rewards)
-            enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
+            in_gradient = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
             if recipe.mask_truncated:
-                enters &= ~batch.truncated
+                in_gradient &= ~batch.truncated
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
             tokens = batch.lengths + prompts[:, None]
-            batch.balance(self.ranks, enters, tokens)
-            several = recipe.epochs * recipe.minibatches > 1
-            if several and batch.old_logprobs is None:
+            batch.balance(self.ranks, in_gradient, tokens)
+            has_several_updates = recipe.epochs * recipe.minibatches > 1
+            if has_several_updates and batch.old_logprobs is None:
                 batch.old_logprobs = self.logprobs(batch.rollouts)
             penalised = batch.rewards - self.penalties(batch)
             targets = None
@@ -151,33 +151,33 @@ class Learner:
                 targets = self.ppo.targets(batch, penalised, self.token_penalties(batch))
                 advantages = targets.advantages
             else:
-                advantages = batch.own(adv.advantages(penalised, recipe.advantage or "group_std", kept))
+                advantages = batch.local(adv.advantages(penalised, recipe.advantage or "group_std", kept))
         # The learning rate is lr · `RunSpec.lr_factor`, with a linear increase over the warm-up steps.
         factor = self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
         lr, critic_lr = (recipe.lr or 0.0) * factor, (recipe.critic_lr or 0.0) * factor
-        measured = _UpdateMeans(enters)
-        for chosen in _updates(enters, recipe.epochs, recipe.minibatches, (self.spec.seed, step)):
+        update_means = _UpdateMeans(in_gradient)
+        for update_mask in _updates(in_gradient, recipe.epochs, recipe.minibatches, (self.spec.seed, step)):
             weights = objective.row_weights(
-                batch.lengths, chosen, recipe.aggregation or "sequence", recipe.max_response_tokens
+                batch.lengths, update_mask, recipe.aggregation or "sequence", recipe.max_response_tokens
             )
-            rows = batch.own_rows(chosen)
+            rows = batch.training_rows(update_mask)
             with self.clock("train"):
                 sums = self._backward(batch, advantages, weights, rows)
-            sums = self.ranks.merged(sums)
+            sums = self.ranks.merge_sums(sums)
             if self.options.generation == "async" and recipe.staleness:
                 # The old log-probabilities are the sampler's, so only evaluations can detect a mismatch.
                 del sums["mismatch"], sums["mismatch_max"]
             else:
                 self._check_mismatch(sums, step, recipe.top_p)
             with self.clock("train"):
-                measured.add(chosen, "grad_norm", self.trainer.update(lr), sums)
+                update_means.add(update_mask, "grad_norm", self.trainer.update(lr), sums)
                 if self.ppo and targets:
                     sums, norm = self.ppo.update(batch, targets, rows, weights, critic_lr)
-                    measured.add(chosen, "critic_grad_norm", norm, sums)
+                    update_means.add(update_mask, "critic_grad_norm", norm, sums)
             self.sampler.needs_weights = True
-        reuse = measured.reuse() if several else {}
-        more = {"critic_lr": critic_lr, **targets.metrics} if targets else {}
-        return {"lr": lr, **measured.means(), **reuse, **more}
+        reuse = update_means.reuse() if has_several_updates else {}
+        extra = {"critic_lr": critic_lr, **targets.metrics} if targets else {}
+        return {"lr": lr, **update_means.means(), **reuse, **extra}
 
     def _backward(
         self, batch: Batch, advantages: Tensor, weights: Tensor, rows: list[int]
@@ -187,38 +187,38 @@ class Learner:
         ``advantages`` covers all rows that this process holds. Its shape is (R,), or (R, T) if each token has
         its own advantage.
         """
-        trained, device = batch.rollouts.rows(rows), self.trainer.device
-        own_advantages, own_weights = (x[rows].to(device) for x in (advantages, batch.own(weights)))
+        rollouts, device = batch.rollouts.rows(rows), self.trainer.device
+        row_advantages, row_weights = (x[rows].to(device) for x in (advantages, batch.local(weights)))
         sums: dict[str, Tensor] = {}
 
-        def loss_of(part: Sequence[int], packed: Packed, logp: Tensor, entropy: Tensor) -> Tensor:
+        def loss_of(indices: Sequence[int], packed: Packed, logp: Tensor, entropy: Tensor) -> Tensor:
             nonlocal sums
-            reference = None
+            reference_logprobs = None
             if self.reference is not None:
                 with torch.no_grad():
-                    reference = self.reference(packed, self.temperature)[0]
-            if not part:
+                    reference_logprobs = self.reference(packed, self.temperature)[0]
+            if not indices:
                 return logp.sum() * 0.0
-            sampled = torch.tensor([x for i in part for x in trained.logprobs[i]], dtype=torch.float64)
-            old = None  # on-policy
+            sampler_logprobs = [logprob for i in indices for logprob in rollouts.logprobs[i]]
+            old_logprobs = None  # on-policy
             if batch.old_logprobs is not None:
-                old = _padded(torch.cat([batch.old_logprobs[rows[i]] for i in part]), packed.mask)
-            advantages = own_advantages[list(part)]
-            value, more = objective.loss(
+                old_logprobs = _padded(torch.cat([batch.old_logprobs[rows[i]] for i in indices]), packed.mask)
+            advantages = row_advantages[list(indices)]
+            loss, loss_sums = objective.loss(
                 self.recipe,
                 logprobs=logp,
                 mask=packed.mask,
                 advantages=advantages if advantages.dim() == 1 else advantages[:, : logp.shape[1]],
-                weights=own_weights[list(part)],
-                old_logprobs=old,
-                sampler_logprobs=_padded(sampled, packed.mask),
-                reference_logprobs=reference,
+                weights=row_weights[list(indices)],
+                old_logprobs=old_logprobs,
+                sampler_logprobs=_padded(torch.tensor(sampler_logprobs, dtype=torch.float64), packed.mask),
+                reference_logprobs=reference_logprobs,
                 entropy=entropy,
             )
-            sums = objective.merge(sums, more)
-            return value
+            sums = objective.merge(sums, loss_sums)
+            return loss
 
-        self.training().backward(trained, loss_of, temperature=self.temperature)
+        self.take_gpu().backward(rollouts, loss_of, temperature=self.temperature)
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
@@ -230,19 +230,19 @@ class Learner:
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
-            most, buffer = recipe.max_response_tokens, recipe.overlong_buffer
-            overlong = adv.overlong_penalty(batch.lengths, most, buffer)
+            limit, buffer = recipe.max_response_tokens, recipe.overlong_buffer
+            overlong = adv.overlong_penalty(batch.lengths, limit, buffer)
             if recipe.overlong_on == "correct":
-                overlong *= torch.from_numpy(rewards.correct(batch.verdicts.numpy()))
+                overlong *= torch.from_numpy(rewards.is_correct(batch.verdicts.numpy()))
             out -= overlong
         if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
-            old, reference = self._with_reference(batch)
+            sampled_logprobs, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"
             values = [
                 float(sequence_kl(p[None], q[None], torch.ones(1, len(p)).bool(), estimator, recipe.kl_clamp))
-                for p, q in zip(old, reference, strict=True)
+                for p, q in zip(sampled_logprobs, reference, strict=True)
             ]
-            out += recipe.kl * self.ranks.gathered(batch, values)
+            out += recipe.kl * self.ranks.gather(batch, values)
         return out
 
     def token_penalties(self, batch: Batch) -> list[Tensor] | None:
@@ -253,17 +253,17 @@ class Learner:
         recipe = self.recipe
         if not recipe.kl or recipe.kl_in != "reward":
             return None
-        old, reference = self._with_reference(batch)
+        sampled_logprobs, reference = self._with_reference(batch)
         estimator = recipe.kl_estimator or "k1"
         return [
             recipe.kl * kl_estimate(p.double(), q.double(), estimator, recipe.kl_clamp)
-            for p, q in zip(old, reference, strict=True)
+            for p, q in zip(sampled_logprobs, reference, strict=True)
         ]
 
     def _with_reference(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Return the log-probabilities under the policy that sampled, and under the reference."""
-        old = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
-        return old, self.training().logprobs(batch.rollouts, self.temperature, self.reference)
+        sampled_logprobs = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
+        return sampled_logprobs, self.take_gpu().logprobs(batch.rollouts, self.temperature, self.reference)
 
     def save(self, folder: Path) -> None:
         """Write the state of policy and critic; all processes must call this, and the first one writes."""
@@ -286,45 +286,45 @@ class Learner:
 
     def compare(self, rollouts: Rollouts, step: int) -> None:
         """Check the sampler's log-probabilities of some evaluation responses, as `update` checks a batch."""
-        some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
-        at = self.spec.evaluated_at
-        logprobs = self.training().logprobs(some, at["temperature"] or 1.0)
-        gap = torch.zeros((), dtype=torch.float64)
-        for ours, theirs in zip(logprobs, some.logprobs, strict=True):
-            gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
-        tokens = torch.tensor(sum(some.lengths), dtype=torch.float64)
-        self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}), step, at["top_p"])
+        sample = rollouts.rows(range(min(_COMPARED_RESPONSES, len(rollouts))))
+        sampling = self.spec.evaluated_at
+        logprobs = self.take_gpu().logprobs(sample, sampling["temperature"] or 1.0)
+        difference = torch.zeros((), dtype=torch.float64)
+        for ours, theirs in zip(logprobs, sample.logprobs, strict=True):
+            difference += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
+        sums = {"tokens": torch.tensor(sum(sample.lengths)).double(), "mismatch": difference}
+        self._check_mismatch(self.ranks.merge_sums(sums), step, sampling["top_p"])
 
     def _check_mismatch(self, sums: dict[str, Tensor], step: int, top_p: float | None) -> None:
         """Check that sampler and trainer agree on log-probabilities: else their weights may differ.
 
-        Before the first update, the sampler has the weights of the model's files. For `_PROVEN` further
-        comparisons, the limit is `_TIMES` that difference, because a transfer that leaves a weight out shows
-        in the first updates. Raise `RunError` above the limit. Later, weights are known to arrive, and a
-        policy that becomes unstable amplifies rounding. The difference is then a note, up to `_HOPELESS`
-        times the tolerance.
+        Before the first update, the sampler has the weights of the model's files. For `_PROVEN_AFTER` further
+        comparisons, the limit is `_LIMIT_FACTOR` that difference, because a transfer that leaves a weight out
+        shows in the first updates. Raise `RunError` above the limit. Later, weights are known to arrive, and
+        a policy that becomes unstable amplifies rounding. The difference is then a note, up to
+        `_FATAL_FACTOR` times the tolerance.
         """
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
         # Truncation at top_p increases the sampler's log-probabilities by at most -log top_p.
         slack, limit = -math.log(top_p or 1.0), tolerance
-        if step and self._fresh is not None and self._agreed < _PROVEN:
-            limit = min(tolerance, max(_TIMES * self._fresh, tolerance / 5))
+        if step and self._mismatch is not None and self._agreements < _PROVEN_AFTER:
+            limit = min(tolerance, max(_LIMIT_FACTOR * self._mismatch, tolerance / 5))
         if mean <= limit + slack:
-            self._agreed += step > 0
+            self._agreements += step > 0
             if not step:
-                self._fresh = mean
+                self._mismatch = mean
             return
-        before = "" if self._fresh is None else f"; it was {self._fresh:.3g} before the first update"
+        before = "" if self._mismatch is None else f"; it was {self._mismatch:.3g} before the first update"
         text = (
             f"sampler and trainer differ by {mean:.3g} in log-probability per token, more than {limit:.3g} "
             f"(real.logprob_tolerance = {tolerance:g}{before}). Either weights of the trainer do not reach "
             "the sampler, or the policy is unstable: compare entropy and grad_norm"
         )
-        if self._agreed < _PROVEN or not mean <= _HOPELESS * tolerance + slack:
+        if self._agreements < _PROVEN_AFTER or not mean <= _FATAL_FACTOR * tolerance + slack:
             raise RunError(f"step {step}: {text}")
-        if not self._noted:
-            self._noted = True
+        if not self._is_noted:
+            self._is_noted = True
             self.notes.append(RunNote("mismatch", f"at step {step:,}, {text}", {"step": step, "mean": mean}))
 
 

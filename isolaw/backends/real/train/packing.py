@@ -70,32 +70,32 @@ class Packed:
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
     """Return the rows packed on a device; a response without tokens has no targets."""
-    parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
-    rows = list(zip(*(map(tuple, part) for part in parts), strict=True))
+    columns = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
+    rows = list(zip(*(map(tuple, column) for column in columns), strict=True))
     distinct: dict[tuple[tuple[int, ...], ...], int] = {}
     distinct_index = [distinct.setdefault(row, len(distinct)) for row in rows]
-    prompt_lengths, response_lengths = (np.array([len(row[part]) for row in distinct]) for part in (0, 1))
+    prompt_lengths, response_lengths = (np.array([len(row[column]) for row in distinct]) for column in (0, 1))
     if not prompt_lengths.all():
         raise ValueError("found a row without a prompt, in which nothing predicts the first token")
     lengths = prompt_lengths + response_lengths
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    ids = np.fromiter((token for row in distinct for part in row[:2] for token in part), np.int64, starts[-1])
+    ids = np.fromiter((x for row in distinct for column in row[:2] for x in column), np.int64, starts[-1])
     response_positions = positions - np.repeat(prompt_lengths, lengths)  # index in the response
     is_target = response_positions >= 0
-    drawn = response_lengths.copy()
+    drawn_lengths = response_lengths.copy()
     for u, row in enumerate(distinct):
-        inserted, end = row[2]
-        is_target[starts[u] + prompt_lengths[u] + inserted : starts[u] + prompt_lengths[u] + end] = False
-        drawn[u] -= end - inserted
-    of_response = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
-    repeated = len(distinct) < len(rows)
+        start, end = row[2]
+        is_target[starts[u] + prompt_lengths[u] + start : starts[u] + prompt_lengths[u] + end] = False
+        drawn_lengths[u] -= end - start
+    is_drawn = np.arange(max(1, int(drawn_lengths.max()))) < drawn_lengths[:, None]
+    has_repeats = len(distinct) < len(rows)
 
-    def tensor(values: Any, kind: torch.dtype = torch.long) -> Tensor:
-        return torch.as_tensor(values, dtype=kind, device=device)
+    def tensor(values: Any, dtype: torch.dtype = torch.long) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=device)
 
-    mask = tensor(of_response, torch.bool)
-    index = tensor(distinct_index) if repeated else None
+    mask = tensor(is_drawn, torch.bool)
+    index = tensor(distinct_index) if has_repeats else None
     return Packed(
         tensor(ids)[None],
         tensor(positions)[None],
@@ -110,24 +110,23 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
 
 def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[_Block, ...]:
     """Cut rows into consecutive blocks, each as long as possible with at most a tenth of padding."""
-    out = []
-    first = 0
-    while first < len(lengths):
-        inside = lengths[first:]
-        longest = np.maximum.accumulate(inside)
-        too_wide = np.arange(1, len(inside) + 1) * longest * (1 - _PADDING) > inside.cumsum()
-        count = int(too_wide.argmax()) if too_wide.any() else len(inside)
-        inside, width = inside[:count], int(longest[count - 1])
+    blocks = []
+    start = 0
+    while start < len(lengths):
+        following = lengths[start:]
+        longest = np.maximum.accumulate(following)
+        too_wide = np.arange(1, len(following) + 1) * longest * (1 - _PADDING) > following.cumsum()
+        count = int(too_wide.argmax()) if too_wide.any() else len(following)
+        tokens, width = following[:count], int(longest[count - 1])
         padded_index = None
-        if (inside != width).any():
-            ends = inside.cumsum()
-            within = np.arange(ends[-1]) - np.repeat(ends - inside, inside)
-            padded_index = torch.as_tensor(
-                within + np.repeat(width * np.arange(count), inside), device=device
-            )
-        out.append(_Block(count, int(inside.sum()), width, padded_index))
-        first += count
-    return tuple(out)
+        if (tokens != width).any():
+            ends = tokens.cumsum()
+            positions = np.arange(ends[-1]) - np.repeat(ends - tokens, tokens)
+            positions += np.repeat(width * np.arange(count), tokens)
+            padded_index = torch.as_tensor(positions, device=device)
+        blocks.append(_Block(count, int(tokens.sum()), width, padded_index))
+        start += count
+    return tuple(blocks)
 
 
 def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[list[int]]:
@@ -140,19 +139,19 @@ def micro_batches(rollouts: Rollouts, max_tokens: int) -> list[list[int]]:
     >>> micro_batches(rows, 4)
     [[3], [2, 0, 1]]
     """
-    parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
-    keys = [(len(row[0]) + len(row[1]), *row) for row in zip(*parts, strict=True)]
-    out: list[list[int]] = []
-    room, last = 0, None
+    columns = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
+    keys = [(len(row[0]) + len(row[1]), *row) for row in zip(*columns, strict=True)]
+    batches: list[list[int]] = []
+    tokens_left, last_key = 0, None
     for row in sorted(range(len(keys)), key=keys.__getitem__, reverse=True):
-        if keys[row] != last:
-            last = keys[row]
-            if last[0] > room or not out:
-                out.append([])
-                room = max_tokens
-            room -= last[0]
-        out[-1].append(row)
-    return out
+        if keys[row] != last_key:
+            last_key = keys[row]
+            if last_key[0] > tokens_left or not batches:
+                batches.append([])
+                tokens_left = max_tokens
+            tokens_left -= last_key[0]
+        batches[-1].append(row)
+    return batches
 
 
 def _attention(
@@ -175,10 +174,10 @@ def _attention(
     ``sliding_window`` tokens, including itself (None: all). Raise `NotImplementedError` if there is no
     layout, and for dropout, masks, soft caps or sinks, which only some models have.
     """
-    special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
-    special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
-    if special:
-        raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
+    unsupported += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
+    if unsupported:
+        raise NotImplementedError(f"attention with {', '.join(unsupported)} is not supported")
     if layout is None:
         raise NotImplementedError("the model's layers do not pass the layout of rows to attention")
     window = sliding_window if sliding_window and sliding_window < layout.longest else None
@@ -188,19 +187,19 @@ def _attention(
     if layout.blocks:
         sizes = [block.tokens for block in layout.blocks]
         of_blocks = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
-        out = [
+        outputs = [
             _unpad(_padded_attention([_pad(x, block) for x in columns], window, options), block)
             for block, *columns in of_blocks
         ]
-        return torch.cat(out)[None], None
+        return torch.cat(outputs)[None], None
     from torch.nn.attention.varlen import varlen_attn
 
     if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # before torch 2.12
         del options["enable_gqa"]
         flat[1:] = [x.repeat_interleave(queries_per_key, 1) for x in flat[1:]]
     lengths = (layout.starts, layout.starts, layout.longest, layout.longest)
-    left = -1 if window is None else window - 1  # the kernel's window does not include the token itself
-    return varlen_attn(*flat, *lengths, window_size=(left, 0), **options)[None], None
+    earlier = -1 if window is None else window - 1  # the kernel's window does not include the token itself
+    return varlen_attn(*flat, *lengths, window_size=(earlier, 0), **options)[None], None
 
 
 def _padded_attention(rows: list[Tensor], window: int | None, options: dict[str, Any]) -> Tensor:

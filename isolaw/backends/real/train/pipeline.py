@@ -76,17 +76,15 @@ class Pipeline:
             oldest = self.requests.popleft()
             assert oldest.ticket is not None
             rollouts = self.sampler.take(oldest.ticket)
-        return self.worker.rewarded("train", oldest.indices, self.n, rollouts)
+        return self.worker.reward_rollouts("train", oldest.indices, self.n, rollouts)
 
     def ages(self, batch: Batch, step: int) -> dict[str, float]:
         """Return the mean and the maximum age of a batch's tokens in updates, at update ``step`` ≥ 1."""
         ages = [step - 1 - version for row in batch.rollouts.versions for version in row]
-        of_ranks = self.worker.ranks.all_of(
-            [sum(ages), len(ages), min(ages, default=0), max(ages, default=0)]
-        )
-        total, count, least, most = zip(*of_ranks, strict=True)
-        assert 0 <= min(least) <= max(most) <= self.staleness, "a token is older than recipe.staleness"
-        return {"age": sum(total) / sum(count), "age_max": float(max(most))} if self.staleness else {}
+        statistics = [sum(ages), len(ages), min(ages, default=0), max(ages, default=0)]
+        sums, counts, minima, maxima = zip(*self.worker.ranks.all_of(statistics), strict=True)
+        assert 0 <= min(minima) <= max(maxima) <= self.staleness, "a token is older than recipe.staleness"
+        return {"age": sum(sums) / sum(counts), "age_max": float(max(maxima))} if self.staleness else {}
 
     def state(self) -> list[dict[str, Any]]:
         """Return the requested batches as JSON-compatible data."""

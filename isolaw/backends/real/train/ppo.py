@@ -59,11 +59,11 @@ class _Critic(Trainer):
     prefix = "critic_"
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> _ValueModel:
-        model = pretrained(folder, self.dtype, self.device, zero=self._zero)
-        model.set_output_embeddings(_scalar_head(model, self._zero))
+        model = pretrained(folder, self.dtype, self.device, zero=self._zero_config)
+        model.set_output_embeddings(_scalar_head(model, self._zero_config))
         return _ValueModel(model, gradient_checkpointing=gradient_checkpointing)
 
-    def _train_beside(self, policy: Any) -> None:
+    def _unfreeze(self, policy: Any) -> None:
         policy.model.get_output_embeddings().requires_grad_(True)
 
     @torch.no_grad()
@@ -99,47 +99,47 @@ class PPO:
         array of token penalties for each of this process's rows (`_token_rewards`).
         """
         values, mask = _padded(self.critic.values(batch.rollouts))
-        local = batch.own(rewards)
-        charged = _token_rewards(local, mask, None if penalties is None else _padded(penalties)[0])
+        padded_penalties = None if penalties is None else _padded(penalties)[0]
+        token_rewards = _token_rewards(batch.local(rewards), mask, padded_penalties)
         assert self.recipe.gamma is not None
         assert self.recipe.gae_lambda is not None
-        raw = _gae(charged, values, self.recipe.gamma, self.recipe.gae_lambda)
-        returns = (raw + values).masked_fill(~mask, 0.0)
-        mean, variance = self._moments(batch, raw, mask)
-        _, of_returns = self._moments(batch, returns, mask)
-        metrics = {} if of_returns == 0 else {"explained_variance": 1 - variance / of_returns}
-        return _Targets(_whiten(raw, mask, mean, variance), values, returns, metrics)
+        advantages = _gae(token_rewards, values, self.recipe.gamma, self.recipe.gae_lambda)
+        returns = (advantages + values).masked_fill(~mask, 0.0)
+        mean, variance = self._moments(batch, advantages, mask)
+        _, return_variance = self._moments(batch, returns, mask)
+        metrics = {} if return_variance == 0 else {"explained_variance": 1 - variance / return_variance}
+        return _Targets(_whiten(advantages, mask, mean, variance), values, returns, metrics)
 
     def update(
         self, batch: Batch, targets: _Targets, rows: list[int], weights: Tensor, lr: float
     ) -> tuple[dict[str, Tensor], float]:
         """Update the critic on some of this process's rows; return its metric sums and gradient norm."""
-        own_weights = batch.own(weights)[rows]
+        row_weights = batch.local(weights)[rows]
         sums: dict[str, Tensor] = {}
 
-        def loss_of(part: Sequence[int], packed: Packed, values: Tensor) -> Tensor:
+        def loss_of(indices: Sequence[int], packed: Packed, values: Tensor) -> Tensor:
             nonlocal sums
-            if not part:
+            if not indices:
                 return values.sum() * 0.0
-            held = [rows[i] for i in part]
+            batch_rows = [rows[i] for i in indices]
             old, returns = (
-                x[held, : values.shape[1]].to(values.device) for x in (targets.values, targets.returns)
+                x[batch_rows, : values.shape[1]].to(values.device) for x in (targets.values, targets.returns)
             )
-            weight = own_weights[list(part)].to(values.device)
+            weight = row_weights[list(indices)].to(values.device)
             loss, more = _value_loss(values, old, returns, packed.mask, weight, self.recipe.value_clip)
             sums = objective.merge(sums, more)
             return loss
 
         self.critic.backward(batch.rollouts.rows(rows), loss_of)
-        merged = self.ranks.merged(sums)
-        return merged, self.critic.update(lr)
+        batch_sums = self.ranks.merge_sums(sums)
+        return batch_sums, self.critic.update(lr)
 
     def _moments(self, batch: Batch, values: Tensor, mask: Tensor) -> tuple[float, float]:
         """Return mean and variance over all tokens of the batch, the same for any number of processes."""
         tokens = int(batch.lengths.sum())
-        mean = float(self.ranks.gathered(batch, values.sum(1).tolist()).sum()) / max(tokens, 1)
+        mean = float(self.ranks.gather(batch, values.sum(1).tolist()).sum()) / max(tokens, 1)
         square = (values - mean).masked_fill(~mask, 0.0).square().sum(1)
-        return mean, float(self.ranks.gathered(batch, square.tolist()).sum()) / max(tokens - 1, 1)
+        return mean, float(self.ranks.gather(batch, square.tolist()).sum()) / max(tokens - 1, 1)
 
 
 def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -147,28 +147,28 @@ def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
     T is at least 1.
     """
-    local = [row.detach().cpu().double() for row in rows]
-    width = max([1, *map(len, local)])
-    lengths = torch.tensor([len(row) for row in local], dtype=torch.long)
-    values = torch.zeros(len(local), width, dtype=torch.float64)
-    if local:
-        padded = pad_sequence(local, batch_first=True)
+    cpu_rows = [row.detach().cpu().double() for row in rows]
+    width = max([1, *map(len, cpu_rows)])
+    lengths = torch.tensor([len(row) for row in cpu_rows], dtype=torch.long)
+    values = torch.zeros(len(cpu_rows), width, dtype=torch.float64)
+    if cpu_rows:
+        padded = pad_sequence(cpu_rows, batch_first=True)
         values[:, : padded.shape[1]] = padded
     return values, torch.arange(width) < lengths[:, None]
 
 
 def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> _ScalarHead:
     head = model.get_output_embeddings()
-    divided: Any = nullcontext()
+    partitioning: Any = nullcontext()
     if zero_config:
         from deepspeed import zero
 
-        divided = zero.Init(config_dict_or_path=zero_config)
-    with divided:
-        scalar = _ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
-    with gathered(scalar.weight, modifier_rank=0), torch.no_grad():
-        scalar.weight.zero_()
-    return scalar.to(head.weight.device)
+        partitioning = zero.Init(config_dict_or_path=zero_config)
+    with partitioning:
+        scalar_head = _ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
+    with gathered(scalar_head.weight, modifier_rank=0), torch.no_grad():
+        scalar_head.weight.zero_()
+    return scalar_head.to(head.weight.device)
 
 
 def _token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = None) -> Tensor:
@@ -201,10 +201,10 @@ def _gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
     """
     rewards, values = rewards.double(), values.double()
     out = torch.zeros_like(rewards)
-    following = advantage = torch.zeros_like(rewards[:, 0])
+    next_value = advantage = torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
-        advantage = rewards[:, t] + gamma * following - values[:, t] + gamma * lam * advantage
-        out[:, t], following = advantage, values[:, t]
+        advantage = rewards[:, t] + gamma * next_value - values[:, t] + gamma * lam * advantage
+        out[:, t], next_value = advantage, values[:, t]
     return out
 
 
@@ -235,16 +235,16 @@ def _value_loss(
     tensor(0.5000, dtype=torch.float64)
     """
     values, old_values, returns = (clean(mask, x) for x in (values, old_values, returns))
-    square = (values - returns).square()
-    largest = square
+    error = (values - returns).square()
+    larger_error = error
     if clip is not None:
-        within = torch.maximum(torch.minimum(values, old_values + clip), old_values - clip)
-        largest = torch.maximum(square, (within - returns).square())
-    loss = 0.5 * largest * mask
+        clipped = torch.maximum(torch.minimum(values, old_values + clip), old_values - clip)
+        larger_error = torch.maximum(error, (clipped - returns).square())
+    loss = 0.5 * larger_error * mask
     sums = {
         "tokens": mask.sum().double(),
         "critic_value": values.sum(),
         "value_loss": loss.sum(),
-        "value_clip_fraction": (largest > square).sum().double(),
+        "value_clip_fraction": (larger_error > error).sum().double(),
     }
     return (weights.double()[:, None] * loss).sum(), {key: x.detach() for key, x in sums.items()}

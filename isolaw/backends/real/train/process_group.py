@@ -36,7 +36,7 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """An unpickler for numbers, texts and their containers; it rejects all classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -50,25 +50,25 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     longer than the default timeouts of NCCL (10 minutes) and gloo (30 minutes). The function also changes
     torch's default timeouts, because DeepSpeed and vLLM create other groups with them.
     """
-    alone = "RANK" not in os.environ
-    if alone:
+    is_alone = "RANK" not in os.environ
+    if is_alone:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
     if dist.is_initialized():  # the previous run has started the group
         return
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout
     distributed_c10d.default_pg_nccl_timeout = timeout
-    distributed_c10d._unpickler = _Plain
+    distributed_c10d._unpickler = _PlainUnpickler
     backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
     meeting = json.loads(os.environ.get(GROUP, "{}"))
     _choose_interface(meeting.get("address"))
-    if alone:  # a group of one process, which opens no port and does not change the environment of children
+    if is_alone:  # one process, which opens no port and does not change the environment of children
         dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
     elif not meeting:  # started by another launcher
         dist.init_process_group(backend, timeout=timeout)
     else:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = _store(meeting, rank, world, timeout)
+        store = _open_store(meeting, rank, world, timeout)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world)
 
 
@@ -83,7 +83,7 @@ def exchange(value: Any) -> list[Any]:
     Values must be JSON-compatible. Tuples become lists, including the process's own value. Raise `RunError`
     if a process sends anything except JSON.
     """
-    return _read("JSON", json.loads, json.dumps(value).encode())
+    return _exchange_bytes("JSON", json.loads, json.dumps(value).encode())
 
 
 def exchange_tensors(tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
@@ -91,23 +91,23 @@ def exchange_tensors(tensors: dict[str, torch.Tensor]) -> list[dict[str, torch.T
 
     Raise `RunError` if a process sends anything except safetensors.
     """
-    return _read("safetensors", load, save(tensors))
+    return _exchange_bytes("safetensors", load, save(tensors))
 
 
-def _read(kind: str, read: Callable[[bytes], Any], content: bytes) -> list[Any]:
-    """Exchange bytes, and return the result of ``read`` for every process's bytes, by rank."""
-    text = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+def _exchange_bytes(name: str, parse: Callable[[bytes], Any], content: bytes) -> list[Any]:
+    """Exchange bytes, and return the result of ``parse`` for every process's bytes, by rank."""
+    local_bytes = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([len(text)]))
+    dist.all_gather(sizes, torch.tensor([len(local_bytes)]))
     longest = max(map(int, sizes))
-    texts = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
-    dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
+    rank_bytes = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(rank_bytes, torch.nn.functional.pad(local_bytes, (0, longest - len(local_bytes))))
     out = []
-    for rank, (size, told) in enumerate(zip(map(int, sizes), texts, strict=True)):
+    for rank, (size, received) in enumerate(zip(map(int, sizes), rank_bytes, strict=True)):
         try:
-            out.append(read(told[:size].numpy().tobytes()))
+            out.append(parse(received[:size].numpy().tobytes()))
         except (ValueError, RecursionError, SafetensorError):
-            raise RunError(f"process {rank} of the run sent {size} bytes that are not {kind}") from None
+            raise RunError(f"process {rank} of the run sent {size} bytes that are not {name}") from None
     return out
 
 
@@ -121,8 +121,8 @@ def _choose_interface(address: str | None) -> None:
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing (UDP)
-        local = probe.getsockname()[0]
-    if name := _interface(local):
+        own_address = probe.getsockname()[0]
+    if name := _interface(own_address):
         for variable in _INTERFACES:
             os.environ.setdefault(variable, name)
 
@@ -130,9 +130,9 @@ def _choose_interface(address: str | None) -> None:
 def _interface(address: str) -> str:
     """Return the name of the interface with this address, or an empty string."""
     for _, name in socket.if_nameindex():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                reply = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                reply = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
             except OSError:  # the interface has no address
                 continue
         if socket.inet_ntoa(reply[20:24]) == address:
@@ -140,7 +140,7 @@ def _interface(address: str) -> str:
     return ""
 
 
-def _store(meeting: dict[str, Any], rank: int, world: int, timeout: timedelta) -> dist.Store:
+def _open_store(meeting: dict[str, Any], rank: int, world: int, timeout: timedelta) -> dist.Store:
     if "file" in meeting:
         return dist.FileStore(meeting["file"], world)
     return dist.TCPStore(

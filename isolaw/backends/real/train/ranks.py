@@ -25,9 +25,9 @@ from isolaw.machine import visible_gpus
 def _main(address: str, port: int) -> None:
     """Receive the job from the engine at ``address`` and ``port``, and execute it as one of its ranks."""
     environment.prepare()
-    first = os.environ["RANK"] == "0"
-    line = EngineConnection(address, port)
-    job = line.receive()
+    is_first = os.environ["RANK"] == "0"
+    engine = EngineConnection(address, port)
+    job = engine.receive()
     spec = parse_section(RunSpec, job["spec"], source="the job")
     state = Path(job["state"]) if job["state"] else None
     try:
@@ -35,28 +35,28 @@ def _main(address: str, port: int) -> None:
         with environment.importing():
             from isolaw.backends.real.train import loop
 
-        for checkpoint in loop.train(spec, state, line.stopping.is_set):
-            if first:
-                line.send(asdict(replace(checkpoint, save=None)))
-            while (message := _of_first(line.receive() if first else None)).get("save"):
+        for checkpoint in loop.train(spec, state, engine.stopping.is_set):
+            if is_first:
+                engine.send(asdict(replace(checkpoint, save=None)))
+            while (message := _broadcast(engine.receive() if is_first else None)).get("save"):
                 assert checkpoint.save is not None
                 checkpoint.save(Path(message["save"]))
-                if first:
-                    line.send({})
-        line.end({"done": True})
+                if is_first:
+                    engine.send({})
+        engine.end({"done": True})
     except RunError as error:
         # Any process can detect the fault; the others only notice that this process has ended.
-        line.end({"failed": str(error)})
+        engine.end({"failed": str(error)})
         raise
     environment.leave(0)
 
 
-def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
+def _broadcast(value: dict[str, Any] | None) -> dict[str, Any]:
     """Return the first process's value in every process."""
     from isolaw.backends.real.train import process_group
 
-    told: dict[str, Any] = process_group.exchange(value)[0]
-    return told
+    received: dict[str, Any] = process_group.exchange(value)[0]
+    return received
 
 
 def _choose_gpus(samplers: int) -> None:
@@ -68,15 +68,15 @@ def _choose_gpus(samplers: int) -> None:
     if not environment.gpus():
         return
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    rank, world, place, here = (int(os.environ[name]) for name in names)
-    before = here - samplers_of(rank - place, world, samplers).start
-    chosen = [place, *(before + sampler for sampler in samplers_of(rank, world, samplers))]
+    rank, world, local_rank, local_world = (int(os.environ[name]) for name in names)
+    sampler_offset = local_world - samplers_of(rank - local_rank, world, samplers).start
+    devices = [local_rank, *(sampler_offset + sampler for sampler in samplers_of(rank, world, samplers))]
     visible = visible_gpus()
-    if chosen[-1] >= len(visible):
-        what = "process" if place >= len(visible) else "a sampler of process"
+    if devices[-1] >= len(visible):
+        process = "process" if local_rank >= len(visible) else "a sampler of process"
         listed = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
-        raise RunError(f"{what} {place} of this machine has no separate GPU; visible GPUs: {listed}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[device] for device in chosen)
+        raise RunError(f"{process} {local_rank} of this machine has no separate GPU; visible GPUs: {listed}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[device] for device in devices)
     os.environ["LOCAL_RANK"] = "0"
     for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):
         os.environ.setdefault(name, "0")

@@ -42,7 +42,7 @@ from isolaw.backends.real.train.policy import Policy, check_packing, pretrained
 from isolaw.config import RunSpec
 
 # Keys of the section [real] that are arguments of the trainer.
-_OPTIONS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
+_OPTION_KEYS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -50,7 +50,7 @@ def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
     """Return the arguments of a `Trainer` for a run and its section ``[real]``, except the model."""
     recipe = spec.recipe
     return {
-        **options.model_dump(include=_OPTIONS),
+        **options.model_dump(include=_OPTION_KEYS),
         "weight_decay": recipe.weight_decay or 0.0,
         "max_grad_norm": recipe.max_grad_norm or 0.0,
         "float32_head": recipe.float32_head,
@@ -91,14 +91,14 @@ class Trainer:
         if dtype == "bfloat16" or offload_optimizer:
             zero_stage = max(zero_stage, 1)  # DeepSpeed keeps float32 master weights by name from stage 1
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
-        self._zero = config if zero_stage == 3 else None
+        self._zero_config = config if zero_stage == 3 else None
         self._float32_head = float32_head
-        self._threads = _torch_threads() if offload_optimizer else None
+        self._optimiser_threads = _torch_threads() if offload_optimizer else None
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
-        environment.hold()
+        environment.stop_freezing()
         self.adapters = Adapters(policy.model, lora) if lora else None
         if self.adapters:
-            self._train_beside(policy)
+            self._unfreeze(policy)
         optimizer = torch.optim.AdamW(
             [p for p in policy.parameters() if p.requires_grad],
             lr=0.0,
@@ -115,19 +115,19 @@ class Trainer:
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
         """Return the module that this trainer trains."""
-        model = pretrained(folder, self.dtype, self.device, zero=self._zero)
+        model = pretrained(folder, self.dtype, self.device, zero=self._zero_config)
         return Policy(model, float32_head=self._float32_head, gradient_checkpointing=gradient_checkpointing)
 
-    def _train_beside(self, policy: Any) -> None:
+    def _unfreeze(self, policy: Any) -> None:
         """Unfreeze parameters that are trained in addition to adapters; a policy has no such parameters."""
 
-    def frozen(self, model: str) -> Any:
+    def frozen_policy(self, model: str) -> Any:
         """Return a policy with the frozen weights of a model's folder; ZeRO-3 also partitions frozen weights.
 
         With LoRA, this is the trained policy with its adapters disabled.
         """
         if self.adapters:
-            return self.adapters.without(self.engine.module)
+            return self.adapters.without_adapters(self.engine.module)
         policy = self._build(model).eval().requires_grad_(False)
         if not hasattr(next(policy.parameters()), "ds_id"):
             return policy
@@ -137,11 +137,11 @@ class Trainer:
 
     def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
         """Return micro-batches of rows (`packing.micro_batches`), equally many in every process."""
-        parts = micro_batches(rollouts, self.micro_batch_tokens)
-        count = torch.tensor(len(parts), device=self.device)
+        batches = micro_batches(rollouts, self.micro_batch_tokens)
+        count = torch.tensor(len(batches), device=self.device)
         if self.world > 1:
             dist.all_reduce(count, op=dist.ReduceOp.MAX)
-        return parts + [[]] * (int(count) - len(parts))
+        return batches + [[]] * (int(count) - len(batches))
 
     def pack(self, rollouts: Rollouts) -> Packed:
         """Return the rows packed for this trainer; if there are none, pack one row of weight 0."""
@@ -164,12 +164,7 @@ class Trainer:
                 out[row] = values[: lengths[row]]
         return out
 
-    def backward(
-        self,
-        rollouts: Rollouts,
-        loss_of: Callable[..., torch.Tensor],
-        **inputs: float,
-    ) -> None:
+    def backward(self, rollouts: Rollouts, loss_of: Callable[..., torch.Tensor], **inputs: float) -> None:
         """Accumulate the gradient of the whole batch; ``rollouts`` are the rows of this process, if any.
 
         ``loss_of`` returns the loss of a micro-batch, given the indices of its rows, the packed rows, and the
@@ -178,9 +173,9 @@ class Trainer:
         ``loss_of`` the same number of times, so that all of them run a reference model. Without rows, the
         tensors contain one row of weight 0.
         """
-        parts = self.micro_batches(rollouts)
-        for number, rows in enumerate(parts):
-            self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
+        batches = self.micro_batches(rollouts)
+        for index, rows in enumerate(batches):
+            self.engine.set_gradient_accumulation_boundary(index == len(batches) - 1)
             packed = self.pack(rollouts.rows(rows))
             loss = loss_of(rows, packed, *self.engine(packed, **inputs))
             # DeepSpeed averages over processes, but the objective is a sum over them.
@@ -190,9 +185,9 @@ class Trainer:
         """Make an optimiser step with the accumulated gradient; return the gradient norm before clipping."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
-        whole = [p.grad for _, p in self._trained() if p.grad is not None and not _partitioned(p)]
+        whole = [p.grad for _, p in self._trained() if p.grad is not None and not _is_partitioned(p)]
         norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed has none in stage 0
-        with _threads(self._threads):
+        with _with_threads(self._optimiser_threads):
             self.engine.step()
         self.steps += 1
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
@@ -223,10 +218,10 @@ class Trainer:
         """Write the trained parameters and their moments; all processes must call this, the first writes."""
         trained = self._trained()
         shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in trained}
-        for kind in self._kinds():
-            whole = (_read(self.engine, p, kind) for _, p in trained)
+        for quantity in self._quantities():
+            whole = (_read_state(self.engine, p, quantity) for _, p in trained)
             if self.rank == 0:
-                row_tensors.write_float32(folder / f"{self.prefix}{kind}.safetensors", shapes, whole)
+                row_tensors.write_float32(folder / f"{self.prefix}{quantity}.safetensors", shapes, whole)
             else:
                 deque(whole, maxlen=0)
         if self.rank == 0:
@@ -238,15 +233,15 @@ class Trainer:
         if steps:
             self._materialise()
         self.steps = steps
-        for kind in self._kinds():
-            with safe_open(folder / f"{self.prefix}{kind}.safetensors", framework="pt") as stored:
+        for quantity in self._quantities():
+            with safe_open(folder / f"{self.prefix}{quantity}.safetensors", framework="pt") as stored:
                 for name, parameter in self._trained():
-                    _write(self.engine, parameter, kind, stored.get_tensor(name).to(self.device))
+                    _write_state(self.engine, parameter, quantity, stored.get_tensor(name).to(self.device))
         if steps:
             for state in _adam_states(self.engine.optimizer):
                 state["step"].fill_(steps)
 
-    def _kinds(self) -> tuple[str, ...]:
+    def _quantities(self) -> tuple[str, ...]:
         """Return the parts of a state: the parameters and, after the first step, AdamW's moments."""
         return ("model", *_MOMENTS) if self.steps else ("model",)
 
@@ -259,12 +254,12 @@ class Trainer:
 
     def close(self) -> None:
         """Release the engine's memory, including weights and moments; the trainer is unusable afterwards."""
-        parts = [*self.engine.module.parameters(), *self.engine.module.modules()]
+        objects = [*self.engine.module.parameters(), *self.engine.module.modules()]
         self.engine.destroy()
         # DeepSpeed attaches its optimisers to the parameters, and autograd functions of ZeRO-3 to the
         # modules. Python's garbage collector cannot see these references.
-        for part in (*parts, self.engine.optimizer, self.engine):
-            vars(part).clear()
+        for holder in (*objects, self.engine.optimizer, self.engine):
+            vars(holder).clear()
         self.engine = self.module = self.adapters = None
         gc.collect()  # the other parts of the engine refer to each other
 
@@ -307,20 +302,20 @@ def _torch_threads() -> int:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def _with_threads(count: int | None) -> Iterator[None]:
     """Set torch's number of threads inside the block (None: no change).
 
     vLLM sets one thread for its own steps and compiles its model for this number.
     """
-    before = torch.get_num_threads()
-    if count in (None, before):
+    previous = torch.get_num_threads()
+    if count in (None, previous):
         yield
         return
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 def _deepspeed() -> Any:
@@ -335,13 +330,13 @@ def _deepspeed() -> Any:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     from deepspeed.runtime import bf16_optimizer
 
-    bf16_optimizer.see_memory_usage = lambda *args, **more: None  # prints and collects garbage
+    bf16_optimizer.see_memory_usage = lambda *args, **kwargs: None  # prints and collects garbage
     process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed
 
 
-def _partitioned(parameter: torch.nn.Parameter) -> bool:
+def _is_partitioned(parameter: torch.nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
 
 
@@ -354,29 +349,29 @@ def gathered(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) 
     return zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
 
 
-def _read(engine: Any, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
+def _read_state(engine: Any, parameter: torch.nn.Parameter, quantity: str) -> torch.Tensor:
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-    if not _partitioned(parameter):
-        return parameter.detach() if kind == "model" else engine.optimizer.state[parameter][kind]
-    if kind == "model":
+    if not _is_partitioned(parameter):
+        return parameter.detach() if quantity == "model" else engine.optimizer.state[parameter][quantity]
+    if quantity == "model":
         return safe_get_full_fp32_param(parameter)
-    return safe_get_full_optimizer_state(parameter, kind)
+    return safe_get_full_optimizer_state(parameter, quantity)
 
 
-def _write(engine: Any, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
+def _write_state(engine: Any, parameter: torch.nn.Parameter, quantity: str, value: torch.Tensor) -> None:
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
     with torch.no_grad():
-        if kind == "model":
-            if _partitioned(parameter):  # write the float32 master, then the copy for the forward pass
+        if quantity == "model":
+            if _is_partitioned(parameter):  # write the float32 master, then the copy for the forward pass
                 safe_set_full_fp32_param(parameter, value)
             with gathered(parameter, modifier_rank=0):
                 parameter.copy_(value)
-        elif _partitioned(parameter):
-            safe_set_full_optimizer_state(parameter, value, kind)
+        elif _is_partitioned(parameter):
+            safe_set_full_optimizer_state(parameter, value, quantity)
         else:
-            engine.optimizer.state[parameter][kind].copy_(value)
+            engine.optimizer.state[parameter][quantity].copy_(value)
 
 
 def _adam_states(optimizer: Any) -> Iterator[dict[str, Any]]:

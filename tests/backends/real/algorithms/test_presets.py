@@ -17,7 +17,7 @@ import isolaw
 from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
-    CRITIC,
+    CRITIC_KEYS,
     notes_on_defaults,
     recipe_issues,
     resolve_recipe,
@@ -88,7 +88,7 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
     else:
         allowed |= {"no_positive_resampling", "without", "interrupt_at", "interrupt_phrase", "answer_tokens"}
     allowed |= {"lora_rank", *lora.KEYS}
-    allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC)
+    allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC_KEYS)
     assert still_open == allowed
     Recipe.model_validate(recipe.model_dump())
 
@@ -386,7 +386,7 @@ def test_a_part_that_is_taken_out_changes_its_own_keys_alone(part: str) -> None:
         own = {"interrupt_at", "interrupt_phrase", "answer_tokens", "overlong_on", "overlong_buffer"}
     assert changed == own
     # What a user sets back, or takes out by its keys, is told so: no run has two identities.
-    for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].instead)):
+    for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].baseline)):
         settings = without and part in ("staleness", "no_positive_resampling")  # below
         if keys and None not in keys.values() and part != "interruptions" and not settings:
             said = problems(algorithm="scale_rl", without=without, **keys)

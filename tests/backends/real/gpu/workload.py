@@ -18,7 +18,7 @@ class Workload:
 
     def make(self, *shapes: dict[str, int]) -> None:
         """Write the model and the problems."""
-        random_model.make(self.folder, self.device, *shapes)
+        random_model.write(self.folder, self.device, *shapes)
 
     def sections(self, b: int, n: int, **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """The content of a sweep file; each argument replaces keys of the section with its name."""

@@ -193,7 +193,7 @@ def test_the_summary_says_what_a_sweep_is_to_be_given(tmp_path: Path) -> None:
 def test_no_problem_is_in_both_parts_under_two_names(tmp_path: Path) -> None:
     twice = [*pool(), *(Problem(f"{1000 + i}", f" {i}?\n", "yes") for i in range(200))]
     work = done(tmp_path, Model(), twice)
-    assert (len(work.problems), work.repeated) == (200, 200)
+    assert (len(work.problems), work.repeated_prompts) == (200, 200)
     assert {q.id for q in work.problems} == {q.id for q in pool()}
     for name in splitting._SETS:
         ProblemSet.read(tmp_path / name)

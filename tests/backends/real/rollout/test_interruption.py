@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from isolaw.backends.real import BACKEND, models
 from isolaw.backends.real.algorithms.presets import resolve_recipe
 from isolaw.backends.real.rollout.prompts import check_phrase
-from isolaw.backends.real.rollout.samplers import Rollouts, limits
+from isolaw.backends.real.rollout.samplers import Rollouts, token_limits
 from isolaw.backends.real.rollout.worker import _Interruption
 from isolaw.config import Recipe
 
@@ -29,7 +29,7 @@ class Scripted:
     def generate(self, prompts: Any, seeds: Any, *, max_tokens: Any, **how: float) -> Rollouts:
         assert how == HOW
         own = [seed for some in seeds for seed in some]
-        most = limits(max_tokens, len(own))
+        most = token_limits(max_tokens, len(own))
         self.asked.append(([list(prompt) for prompt in prompts], own, most))
         whole = [[self.says] * (self.lengths.get(seed, 2) - 1) + [EOS] for seed in own]
         cut = [tokens[:limit] for tokens, limit in zip(whole, most, strict=True)]
@@ -65,7 +65,7 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
 
 
 def test_who_is_answering_already_gets_no_phrase() -> None:
-    drawn = _Interruption((4, 4), PHRASE, 6, end=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
+    drawn = _Interruption((4, 4), PHRASE, 6, closing_token=5).draw(Scripted({0: 9}), [[1]], [[0]], **HOW)
     assert drawn.tokens == [[5, 5, 5, 5, 5, EOS]]
     assert (drawn.inserted, drawn.lengths) == ([[4, 4]], [6])
 
@@ -97,7 +97,7 @@ def test_the_phrase_is_in_the_models_tokens(made, resolved) -> None:
     assert _Interruption.of(resolve_recipe(Recipe()), tokenizer) is None
     tokenizer.add_tokens(["</think>"])
     ends = recipe.model_copy(update={"interrupt_phrase": "=1</think>"})
-    assert _Interruption.of(ends, tokenizer).end == tokenizer.convert_tokens_to_ids("</think>")
+    assert _Interruption.of(ends, tokenizer).closing_token == tokenizer.convert_tokens_to_ids("</think>")
     (issue,) = check_phrase("time is 1", tokenizer)
     assert "knows only '1' of the phrase" in str(issue)
 

@@ -111,12 +111,12 @@ def test_the_first_ones_are_any_and_the_same_ones(folder: Path) -> None:
     rows = [row(f"{i}+{i}+0=", 2 * i, id=str(i)) for i in range(400)]
     (folder / "train.jsonl").write_text(lines(*rows))
     stored = ProblemSet.read(folder)
-    first = [int(q.id) for q in stored.first("train", 100)]
+    first = [int(q.id) for q in stored.first_problems("train", 100)]
     assert 150 < sum(first) / 100 < 250  # not the first lines
-    assert first == [int(q.id) for q in stored.first("train", 200)][:100]
-    assert len(stored.first("train")) == 400
+    assert first == [int(q.id) for q in stored.first_problems("train", 200)][:100]
+    assert len(stored.first_problems("train")) == 400
     with pytest.raises(DataError, match="sums/train: found 400 problems; expected 401"):
-        stored.first("train", 401)
+        stored.first_problems("train", 401)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)

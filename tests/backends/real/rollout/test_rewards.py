@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from isolaw import guard
-from isolaw.backends.real.rollout import rewards, workers
+from isolaw.backends.real.rollout import reward_processes, rewards
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.backends.real.rollout.worker_rewards import Math
 from isolaw.errors import RunError, SpecError
@@ -41,7 +41,10 @@ def test_exact_ignores_white_space_around_an_answer_and_nothing_else() -> None:
 
 
 def test_correct_is_a_reward_of_at_least_one() -> None:
-    assert rewards.correct(np.array([[1.0, 0.999], [1.5, -1.0]])).tolist() == [[True, False], [True, False]]
+    assert rewards.is_correct(np.array([[1.0, 0.999], [1.5, -1.0]])).tolist() == [
+        [True, False],
+        [True, False],
+    ]
 
 
 # math
@@ -112,7 +115,7 @@ def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
 @pytest.mark.slow
 @waits
 def test_a_stopped_worker_is_not_waited_for_for_ever(verified: Math, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_GRACE_S", 0.5)
+    monkeypatch.setattr(reward_processes, "_GRACE_S", 0.5)
     assert verified([asked("1")], ["1"]) == [1.0]
     (pid,) = guard.descendants(worker_of(verified).pid)
     os.kill(pid, signal.SIGSTOP)  # its alarm does not reach it
@@ -189,7 +192,7 @@ def test_a_response_that_was_judged_while_others_were_drawn_is_not_judged_again(
             verified.pool, name, lambda rows, judge=judge: (sent.append(rows), judge(rows))[1]
         )
     for _ in range(2):
-        verified.ahead(problem, right)
+        verified.start_scoring(problem, right)
     assert verified([problem] * 3, [right, wrong, right]) == [1.0, 0.0, 1.0]
     assert sent == [(problem.answer, right), [(problem.answer, wrong)]]
 
@@ -315,7 +318,7 @@ def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function
 
 @pytest.mark.slow
 def test_several_rewards(module: str) -> None:
-    several = rewards.Rewards(["exact", f"{module}:length"], [1.0, 0.25])
+    several = rewards.WeightedRewards(["exact", f"{module}:length"], [1.0, 0.25])
     found = several([asked("12"), asked("13")], ["12", "1"])
     assert found.tolist() == [[1.0, 2.0], [0.0, 1.0]]
     assert (found @ several.weights).tolist() == [1.5, 0.25]

@@ -99,7 +99,7 @@ def test_every_stage_of_zero_trains_the_same_adapters(trainer, made, stage: int,
     states, bases = [], []
     base = {k: v.to(getattr(torch, dtype)) for k, v in load_file(made.model / "model.safetensors").items()}
     for one in (trainer(lora, dtype=dtype), trainer(lora, dtype=dtype, zero_stage=stage)):
-        reference = one.frozen(str(made.model))
+        reference = one.frozen_policy(str(made.model))
         gaps = []
 
         def loss(*args: Any, one=one, reference=reference, gaps=gaps) -> torch.Tensor:
@@ -148,7 +148,7 @@ def test_it_continues_from_any_checkpoint_with_a_state_of_adapters(
     assert all(".lora_" in name for name in stored)
     numbers = sum(value.numel() for value in stored.values())
     spec = resolved(**more)
-    assert numbers == LoRA.of(spec.recipe).trained_numbers(spec.sources["model"])
+    assert numbers == LoRA.of(spec.recipe).parameter_count(spec.sources["model"])
     expected = 12 * numbers * (2 if algorithm == "ppo" else 1)
     assert BACKEND.needs(spec).disk_bytes == expected
 

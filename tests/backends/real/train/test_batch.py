@@ -48,9 +48,9 @@ def test_what_the_batch_knows_of_its_rows() -> None:
     assert made.truncated.tolist() == [[False, False], [False, True], [True, False]]
     assert made.truncated_fraction == pytest.approx(1 / 3)
     assert (made.n, made.generated, made.generated_tokens) == (2, 6, 20)
-    assert made.own(made.rewards).tolist() == [0.0, 1.0, 1.0, 1.0, 0.5, 0.0]
+    assert made.local(made.rewards).tolist() == [0.0, 1.0, 1.0, 1.0, 0.5, 0.0]
     enters = torch.tensor([[True, False], [False, False], [True, True]])
-    assert made.own_rows(enters) == [0, 4, 5]
+    assert made.training_rows(enters) == [0, 4, 5]
 
 
 def test_dynamic_sampling_keeps_the_first_informative_problems() -> None:
@@ -112,7 +112,7 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     everything = torch.ones(4, 2, dtype=torch.bool)
     trained = []
     for part in parts:
-        for i in part.own_rows(everything):
+        for i in part.training_rows(everything):
             old = part.old_logprobs[i].tolist() if part.old_logprobs else None
             trained.append((part.rollouts.tokens[i], part.rollouts.logprobs[i], old))
     expected = [
@@ -121,7 +121,7 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     ]
     assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
     # And what these processes would write is what the one wrote.
-    told = [row_tensors.of(p.rows, p.rollouts, p.old_logprobs) for p in parts]
+    told = [row_tensors.pack(p.rows, p.rollouts, p.old_logprobs) for p in parts]
     gathering: Any = SimpleNamespace(tensors_of=lambda _: told, tensor_parallel=tensor_parallel, rank=0)
     parts[0].save(tmp_path / "all", gathering)
     assert (tmp_path / "all").read_bytes() == (tmp_path / "one").read_bytes()
@@ -150,7 +150,7 @@ def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
     for part in held:
         assert whole(part) == whole(alone)
         assert part.rollouts == alone.rollouts.rows(part.rows)
-        assert part.own(part.rewards).tolist() == [alone.rewards.reshape(-1)[row] for row in part.rows]
+        assert part.local(part.rewards).tolist() == [alone.rewards.reshape(-1)[row] for row in part.rows]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_problems_rollouts_are_spread(problems: int, n: int, samplers: int) ->
 
 
 def held_by(world: int, made: Batch, tensor_parallel: int = 1) -> list[Batch]:
-    state = made._state(), row_tensors.of(made.rows, made.rollouts, made.old_logprobs)
+    state = made._state(), row_tensors.pack(made.rows, made.rollouts, made.old_logprobs)
     return [Batch.from_state(*state, RankGroup(rank, world, tensor_parallel, CPU)) for rank in range(world)]
 
 
@@ -240,7 +240,7 @@ def test_rows_are_balanced_by_tokens_and_each_is_trained_on_once(
 
     Together(world).run(step)
     assert sorted(row for part in done.values() for row in part.rows) == list(range(192))
-    trained = [[part.rows[k] for k in part.own_rows(enters)] for part in done.values()]
+    trained = [[part.rows[k] for k in part.training_rows(enters)] for part in done.values()]
     assert sorted(row for one in trained for row in one) == torch.nonzero(enters.reshape(-1))[:, 0].tolist()
     flat = made.lengths.reshape(-1).tolist()
     loads = [sum(flat[row] for row in one) for one in trained]

@@ -26,7 +26,7 @@ def test_a_known_model_has_its_published_size(name: str) -> None:
 
 
 def test_a_configuration_file_gives_the_cost_of_the_model_that_it_describes(tmp_path: Path) -> None:
-    config = dict(zip(models._KEYS, models._KNOWN["qwen2.5-1.5b"], strict=True))
+    config = dict(zip(models._SIZE_KEYS, models._SIZES_OF["qwen2.5-1.5b"], strict=True))
     (tmp_path / "config.json").write_text(json.dumps(config))
     known = isolaw.read_cost("Qwen/Qwen2.5-1.5B-Instruct@a100-80g:2/512")
     for name in (tmp_path, tmp_path / "config.json"):

@@ -12,7 +12,11 @@ from isolaw.errors import RunError
 def checked(*gaps: float, tolerance: float = 0.1) -> SimpleNamespace:
     """Check the mismatch of step 0, 1, …"""
     own = SimpleNamespace(
-        options=SimpleNamespace(logprob_tolerance=tolerance), notes=[], _fresh=None, _agreed=0, _noted=False
+        options=SimpleNamespace(logprob_tolerance=tolerance),
+        notes=[],
+        _mismatch=None,
+        _agreements=0,
+        _is_noted=False,
     )
     for step, gap in enumerate(gaps):
         sums = {"tokens": torch.tensor(10.0), "mismatch": torch.tensor(10 * gap)}

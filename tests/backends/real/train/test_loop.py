@@ -161,7 +161,7 @@ def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved,
 def test_responses_are_graded_while_others_are_drawn(run, monkeypatch: pytest.MonkeyPatch) -> None:
     """math-verify takes 7 ms a response, which a step would otherwise spend after its last response."""
     one = run(real={"reward": "math", "sampler": "vllm"})
-    reward, asked, waited = one.worker.reward._each[0], [], []
+    reward, asked, waited = one.worker.reward._rewards[0], [], []
     ask, replies = reward.pool.ask, reward.pool.replies
     monkeypatch.setattr(reward.pool, "ask", lambda row: asked.append(row) or ask(row))
     monkeypatch.setattr(reward.pool, "replies", lambda rows: waited.append(rows) or replies(rows))
@@ -264,7 +264,7 @@ def test_mastered_problems_are_not_asked_again(run) -> None:
     )
     for _ in range(8):  # an epoch
         one.advance()
-    rate = one.pass_rates.rate
+    rate = one.pass_rates.rates
     mastered = set(np.flatnonzero(rate >= 0.5).tolist())
     assert 4 < len(mastered) < 28
     visited = [p for _ in range((32 - len(mastered)) // 4) for p in one.order.take()]

@@ -156,7 +156,7 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[li
     for way, peaks in zip(ways, measured(*({**common, **way} for way in ways)), strict=True):
         for peak, more in zip(peaks, ({}, {"reference": True}, {"critic": True}), strict=True):
             planned = footprint(decoder, micro_batch_tokens=16_384, **{**more, **way})
-            assert planned.tensors() == pytest.approx(peak, rel=0.1), way
+            assert planned.tensor_bytes() == pytest.approx(peak, rel=0.1), way
 
 
 @pytest.mark.real
@@ -179,7 +179,7 @@ def test_what_each_key_saves() -> None:
     p = decoder.parameters
     assert total("train", zero_stage=2) - total("train", zero_stage=3) == pytest.approx(14 * p / 8, rel=0.2)
     offloaded = total("sample") - total("sample", offload_optimizer=True)
-    assert offloaded == pytest.approx(1.03 * (12 * p / 8 - 2 * decoder.embedding), rel=1e-3)
+    assert offloaded == pytest.approx(1.03 * (12 * p / 8 - 2 * decoder.embedding_size), rel=1e-3)
     assert total("train", reference=True) - total("train") == pytest.approx(1.03 * 2 * p, rel=1e-3)
     # The sampler gives its memory back for all but drawing and taking over weights, and those alone.
     assert total("train", gpu_memory=0.9) == total("train")
@@ -251,14 +251,14 @@ def test_memory_and_name_are_those_of_the_visible_gpus(
         named = {"0": (81_559, "NVIDIA H100"), "0,1": (40_960, ""), "GPU-a": (81_559, "NVIDIA H100")}
         for visible, (mib, name) in named.items():
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            environment._forget()
+            environment._clear_caches()
             assert (environment.gpu_memory(), environment.gpu_name()) == (mib * 2**20, name)
         with environment.on_machines(8, 8):
             assert environment.gpu_memory() == 0  # those of other machines: not known
             with environment.on_machines(8, 4, 80 * GIB), environment.on_machines(8, 2):
                 assert environment.gpu_memory() == 80 * GIB
     finally:
-        environment._forget()
+        environment._clear_caches()
 
 
 # -- what is chosen, and what is refused --------------------------------------------------------------------
@@ -290,7 +290,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., en
         with executors.planned_for(cards(machine) if machine else None, spec.executor, "real"):
             made = engine.resolve_sweep(spec, tmp_path / "out")
             with executors.machines(spec.executor, "real"):
-                made.notes[:] = planner.tables(made.runs) or [planner.note(made.runs[0])]
+                made.notes[:] = planner.plan_tables(made.runs) or [planner.unplanned_reason(made.runs[0])]
             return made
 
     return plan
@@ -462,12 +462,12 @@ def test_no_other_division_is_faster(
     def slower(w: int, s: int) -> float:
         return max(sampled / s, trained / w)
 
-    found = step_time.divided(
+    found = step_time.divide_gpus(
         options,
         gpus,
         (sampled, trained),
         processes=processes,
-        enough=3,
+        least=3,
         fits=lambda own: own.processes >= least,
     )
     ways = [
@@ -570,7 +570,7 @@ def test_host_memory_is_checked_and_decides_how_many_runs_are_made(
     few = ("real.processes=2", "real.zero_stage=3", "recipe.lora_rank=8")
     run = planned("real-qwen-easy.toml", H100, *few).runs[0]
     with environment.on_machines(8, 8, cards(H100).gpu_bytes):
-        (each,) = planner.tables([run])
+        (each,) = planner.plan_tables([run])
         assert 4 * each["host_bytes"] > 75 * GIB > 3 * each["host_bytes"]
         assert BACKEND.jobs(run) == 3
 
@@ -665,7 +665,7 @@ def test_dry_run_prints_the_table(
 def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.ResolvedSweep]) -> None:
     one = planned("real-qwen-easy.toml").runs[0]
     with environment.on_machines(8, 8, cards(H100).gpu_bytes):
-        told = planner.settled(one)
+        told = planner.with_placement(one)
     with environment.on_machines(8, 8, 10 * GIB):  # a process that sees another card decides nothing
         assert planner.chosen(told).micro_batch_tokens == 32_768
     assert told.run_id == one.run_id

@@ -356,7 +356,7 @@ def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pyt
 def test_of_a_sampler_that_says_nothing_the_user_hears_before_the_run_fails(
     made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote_sampler, "_LOOKING_S", 0.1)
+    monkeypatch.setattr(remote_sampler, "_CHECK_S", 0.1)
     settings = SamplerSettings("transformers", str(made.model), "float32", 32, processes=1)
     sampler = SamplerGroup(settings)
     sampler.members[0]._patience_s = 2.0

@@ -15,7 +15,7 @@ from isolaw.backends.real import models
 from isolaw.errors import InputError
 
 # By model_type: whether q, k and v have biases, and whether q and k are normalised per head.
-_KINDS = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+_TYPES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Decoder:
     query: int  # Q: size of a token's queries over all heads
     key_value: int  # K: size of a token's keys, which is also the size of its values
     head_size: int  # D: size of one attention head
-    vectors: int  # number of parameters in a layer's norms and biases
+    vector_size: int  # number of parameters in a layer's norms and biases
     tied: bool  # whether the head shares the embedding's weights
 
     @property
-    def embedding(self) -> int:
+    def embedding_size(self) -> int:
         """Number of parameters of the embedding, and also of the head."""
         return self.vocabulary * self.hidden
 
@@ -45,28 +45,28 @@ class Decoder:
         return {**attention, "gate_proj": (i, e), "up_proj": (i, e), "down_proj": (e, i)}
 
     @property
-    def matrices(self) -> tuple[int, ...]:
+    def matrix_sizes(self) -> tuple[int, ...]:
         """Number of parameters of each matrix in a layer."""
         return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
-    def adapters(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
+    def adapter_sizes(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
         """Return the number of parameters of each LoRA matrix in a layer; targets None: all linear maps."""
-        chosen = [
+        adapted_shapes = [
             sizes
             for name, sizes in self.linear.items()
             if targets is None or any(f".{target}".endswith(f".{name}") for target in targets)
         ]
-        return tuple(rank * size for sizes in chosen for size in sizes)
+        return tuple(rank * size for sizes in adapted_shapes for size in sizes)
 
     @property
-    def layer(self) -> int:
+    def layer_size(self) -> int:
         """Number of parameters of a layer."""
-        return sum(self.matrices) + self.vectors
+        return sum(self.matrix_sizes) + self.vector_size
 
     @property
     def parameters(self) -> int:
         """Number of parameters of the model; a tied head counts once."""
-        return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.hidden
+        return self.embedding_size * (1 if self.tied else 2) + self.layers * self.layer_size + self.hidden
 
     @property
     def critic(self) -> Decoder:
@@ -88,7 +88,7 @@ class Decoder:
 
         >>> Decoder.of({"model_type": "mamba"})
         """
-        kind = _KINDS.get(str(config.get("model_type")))
+        variant = _TYPES.get(str(config.get("model_type")))
         try:
             heads, e = config["num_attention_heads"], config["hidden_size"]
             key_heads = config.get("num_key_value_heads") or heads
@@ -98,15 +98,15 @@ class Decoder:
         except (KeyError, TypeError, ZeroDivisionError):
             return None
         sizes = (heads, key_heads, e, d, i, layers, vocabulary)
-        if kind is None or any(type(size) is not int or size < 1 for size in sizes):
+        if variant is None or any(type(size) is not int or size < 1 for size in sizes):
             return None
         query, key_value = heads * d, key_heads * d
-        biased = bool(config.get("attention_bias", False))
-        qkv_bias, head_norm = kind[0] or biased, kind[1]
-        vectors = 2 * e + 2 * d * head_norm + (query + 2 * key_value) * qkv_bias + e * biased
-        vectors += (2 * i + e) * bool(config.get("mlp_bias", False))
+        has_biases = bool(config.get("attention_bias", False))
+        qkv_bias, head_norm = variant[0] or has_biases, variant[1]
+        vector_size = 2 * e + 2 * d * head_norm + (query + 2 * key_value) * qkv_bias + e * has_biases
+        vector_size += (2 * i + e) * bool(config.get("mlp_bias", False))
         tied = bool(config.get("tie_word_embeddings", False))
-        return cls(e, i, layers, vocabulary, query, key_value, d, vectors, tied)
+        return cls(e, i, layers, vocabulary, query, key_value, d, vector_size, tied)
 
     @classmethod
     def read(cls, model: str | Path) -> Decoder | None:

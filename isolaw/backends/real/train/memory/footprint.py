@@ -99,61 +99,62 @@ class Footprint:
     def __init__(self, demand: Demand, options: RealOptions) -> None:
         self.demand, self.options, self.model = demand, options, demand.model
         self.b, self.w = 2 if options.dtype == "bfloat16" else 4, options.processes
-        self.offload = bool(options.offload_optimizer)
+        self.offloads = bool(options.offload_optimizer)
         # DeepSpeed keeps master weights by name from stage 1.
-        self.stage = max(options.zero_stage, 1) if self.b < 4 or self.offload else options.zero_stage
+        self.stage = max(options.zero_stage, 1) if self.b < 4 or self.offloads else options.zero_stage
         # A row that is longer than the micro-batch limit gets its own micro-batch.
         self.tokens = max(options.micro_batch_tokens or 0, demand.row_tokens)
         model, rank = self.model, demand.lora_rank
-        adapters = model.adapters(rank, demand.lora_targets) if rank else ()
-        self.adapters = model.layers * sum(adapters)
-        self.inner = (rank or 0) * len(adapters) // 2  # activations between A and B of a layer, per token
-        # Trained parameters: their number, the matrices of a layer, and the largest tensor.
-        self.trained, self.matrices = self.adapters or model.parameters, adapters or model.matrices
-        self.largest = max(adapters) if adapters else model.embedding
-        self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
+        adapters = model.adapter_sizes(rank, demand.lora_targets) if rank else ()
+        self.adapter_size = model.layers * sum(adapters)
+        self.lora_numbers = (rank or 0) * len(adapters) // 2  # between A and B of a layer, per token
+        # Trained parameters: their number, and those of the matrices of a layer and of the largest tensor.
+        self.trained_size = self.adapter_size or model.parameters
+        self.matrix_sizes = adapters or model.matrix_sizes
+        self.largest_tensor = max(adapters) if adapters else model.embedding_size
+        self.uses_vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
 
     def phases(self) -> dict[str, _BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
-        kept, apart = self._kept(), self.options.streaming > 0
-        sampler = {} if apart else {"sampler's weights": self._sampler_weights()}
-        beside = {} if self.vllm else sampler
+        trainer_state, is_async = self._trainer_state(), self.options.streaming > 0
+        sampler = {} if is_async else {"sampler's weights": self._sampler_weights()}
+        resident = {} if self.uses_vllm else sampler
         phases = {
-            "sample": ({} if apart else kept) | self._sampler(),
-            "compare": kept | self._forward() | beside,
-            "train": kept | self._training() | beside,
-            "sync": kept | {"buckets": self._syncing()} | sampler,
+            "sample": ({} if is_async else trainer_state) | self._sampler_bytes(),
+            "compare": trainer_state | self._forward_bytes() | resident,
+            "train": trainer_state | self._training_bytes() | resident,
+            "sync": trainer_state | {"buckets": self._sync_bytes()} | sampler,
         }
-        training = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
+        rank_reserve = OVERHEADS.nccl * (self.w > 1) + OVERHEADS.streams * (self.stage == 3)
         for phase, parts in phases.items():
             tensors = sum(size for part, size in parts.items() if not part.startswith("sampler"))
             reserve = OVERHEADS.driver + OVERHEADS.context + round(OVERHEADS.fragmentation * tensors)
-            reserve += training * (not apart or phase != "sample")
-            reserve += OVERHEADS.graphs * (self.vllm and (not apart or phase == "sample"))
+            reserve += rank_reserve * (not is_async or phase != "sample")
+            reserve += OVERHEADS.graphs * (self.uses_vllm and (not is_async or phase == "sample"))
             parts["reserve"] = reserve
             phases[phase] = {part: round(parts[part]) for part in PARTS if parts.get(part)}
         return phases
 
-    def tensors(self) -> int:
+    def tensor_bytes(self) -> int:
         """Return the peak bytes of the training tensors, for comparison with `benchmarks/memory.py`."""
-        return sum((self._kept() | self._training()).values())
+        return sum((self._trainer_state() | self._training_bytes()).values())
 
-    def host(self) -> int:
+    def host_peak(self) -> int:
         """Return the peak host memory of all processes on the first machine."""
         demand, model = self.demand, self.model
         processes = min(self.w, demand.gpus or self.w)
         loading = self.b * model.parameters * (1 if self.stage == 3 else processes)
         # The critic and the reference are loaded after the policy's optimiser was created.
-        again = loading if demand.critic or (demand.reference and not self.adapters) else 0
-        each = 16 + self.b  # bytes of offloaded optimiser, gradients, and weights copied back to the GPU
-        critic = self.adapters or model.critic.parameters
-        trained = self.trained + critic * demand.critic
-        kept = processes * (each * trained // self.w) if self.offload else 0
-        state = processes * 4 * self.largest
+        later_loading = loading if demand.critic or (demand.reference and not self.adapter_size) else 0
+        size = 16 + self.b  # bytes of offloaded optimiser, gradients, and weights copied back to the GPU
+        critic_parameters = self.adapter_size or model.critic.parameters
+        parameters = self.trained_size + critic_parameters * demand.critic
+        offloaded = processes * (size * parameters // self.w) if self.offloads else 0
+        largest_tensors = processes * 4 * self.largest_tensor
         samplers = -(-self.options.streaming * processes // self.w)
-        shared = self.b * model.parameters * min(processes, samplers)
+        transferred = self.b * model.parameters * min(processes, samplers)
         programs = (processes + samplers) * OVERHEADS.program
-        return programs + shared + max(loading, kept + max(again, state))
+        return programs + transferred + max(loading, offloaded + max(later_loading, largest_tensors))
 
     def sampler_minimum(self) -> int:
         """Return the minimum memory of vLLM: weights, work space, and the cache of one full-length row."""
@@ -167,96 +168,94 @@ class Footprint:
 
     # -- the trainer --------------------------------------------------------------------------------------
 
-    def _kept(self) -> _BytesByPart:
-        p, b, stage = self.trained, self.b, self.stage
-        weights = b * (self.model.parameters + self.adapters) // (self.w if stage == 3 else 1)
+    def _trainer_state(self) -> _BytesByPart:
+        p, b, stage = self.trained_size, self.b, self.stage
+        weights = b * (self.model.parameters + self.adapter_size) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # stage 0 is float32, without master weights
         return {
             "weights": weights,
-            "optimiser": 0 if self.offload else optimiser,
-            "reference": weights if self.demand.reference and not self.adapters else 0,
+            "optimiser": 0 if self.offloads else optimiser,
+            "reference": weights if self.demand.reference and not self.adapter_size else 0,
             # In stages 1 and 3, DeepSpeed keeps the gradients from one step to the next.
-            "gradients": self._gradients() if stage in (1, 3) else 0,
-            "buckets": b * BUCKET if stage == 3 else b * self.largest if self.offload else 0,
-            "critic": self._critic(),
+            "gradients": self._gradient_bytes() if stage in (1, 3) else 0,
+            "buckets": b * BUCKET if stage == 3 else b * self.largest_tensor if self.offloads else 0,
+            "critic": self._critic_bytes(),
         }
 
-    def _critic(self) -> int:
+    def _critic_bytes(self) -> int:
         """Return the bytes that the critic keeps; its passes follow the policy's and need less memory."""
         if not self.demand.critic:
             return 0
         demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
         footprint = Footprint(demand, self.options)
-        held = (
-            self.b * min(footprint.model.parameters, LIVE) if self.stage == 3 else 0
-        )  # for computing values
-        return held + sum(footprint._kept().values())
+        gathered = self.b * min(footprint.model.parameters, LIVE) if self.stage == 3 else 0  # for its values
+        return gathered + sum(footprint._trainer_state().values())
 
-    def _gradients(self) -> int:
-        p, w, b, stage = self.trained, self.w, self.b, self.stage
-        if self.offload and stage > 1:
+    def _gradient_bytes(self) -> int:
+        p, w, b, stage = self.trained_size, self.w, self.b, self.stage
+        if self.offloads and stage > 1:
             return 0
         if stage == 1 and b < 4:  # autograd's gradients in addition to the float32 sums
             return (4 + b) * p
         if stage == 2 and b == 4:  # gradients of the whole parameters that overlap this process's part
-            return 4 * max(p // w, self.largest)
+            return 4 * max(p // w, self.largest_tensor)
         sums = 4 * p // (w if stage >= 2 else 1)
         if stage == 2:  # autograd's gradients in this process's part remain if larger than a bucket
-            large = sum(size for size in self.matrices if size > BUCKET) * self.model.layers
-            large += self.largest if not self.adapters and self.largest > BUCKET else 0
+            large = sum(size for size in self.matrix_sizes if size > BUCKET) * self.model.layers
+            large += self.largest_tensor if not self.adapter_size and self.largest_tensor > BUCKET else 0
             sums += b * min(large, p // w)
         return sums
 
-    def _gathered(self, numbers: int) -> int:
+    def _gathered_weights(self, numbers: int) -> int:
         """Return the bytes of weights that ZeRO-3 has gathered: the weights in use and the next ones."""
         return self.b * min(self.model.parameters, numbers + BUCKET) if self.stage == 3 else 0
 
     def _gathered_reference(self) -> int:
         """Return the bytes of the reference's weights that ZeRO-3 has gathered and not yet released."""
-        separate = self.demand.reference and not self.adapters
-        return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
+        is_separate = self.demand.reference and not self.adapter_size
+        return self.b * min(self.model.parameters, LIVE) if is_separate and self.stage == 3 else 0
 
-    def _training(self) -> _BytesByPart:
-        """Return the bytes at the peak of the passes and the update, in addition to `_kept`."""
+    def _training_bytes(self) -> _BytesByPart:
+        """Return the bytes at the peak of the passes and the update, in addition to `_trainer_state`."""
         b, stage, model = self.b, self.stage, self.model
-        gradients = {"gradients": self._gradients()}
+        gradients = {"gradients": self._gradient_bytes()}
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
         # The head's gradient is kept until the embedding's gradient exists. With ZeRO-3, the weight is also
         # kept, unless it is too large.
-        waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
-        tied = waiting * b * model.embedding if model.tied and stage and not self.adapters else 0
-        saved, reference = self._saved(), self._gathered_reference()
+        copies = 2 if stage == 3 and model.embedding_size <= LIVE else 1
+        tied = copies * b * model.embedding_size if model.tied and stage and not self.adapter_size else 0
+        saved, reference = self._saved_activations(), self._gathered_reference()
         layer = gradients | {
             "buckets": exchanged
-            + b * max(self.matrices)
-            + self._gathered(model.layer)
+            + b * max(self.matrix_sizes)
+            + self._gathered_weights(model.layer_size)
             # The backward pass of the first layers comes after the reference's weights are released, so only
             # the larger of the two counts.
             + max(tied, reference),
-            "activations": saved + self._recomputed(),
+            "activations": saved + self._recomputed_activations(),
         }
         head = gradients | {
-            "buckets": exchanged * (stage != 2) + self._gathered(model.embedding) + reference,
+            "buckets": exchanged * (stage != 2) + self._gathered_weights(model.embedding_size) + reference,
             "activations": saved + (3 * b + 4) * self.tokens * model.hidden,
-            "logits": self._logits(backward=True),
+            "logits": self._logit_bytes(backward=True),
         }
-        p = self.trained // self.w
+        p = self.trained_size // self.w
         # Stages 1 and 2 compute the norm in float64. Stage 3 concatenates the gradients of a sub-group.
-        step = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(self.largest, p))
-        update = gradients | {"buckets": 0 if self.offload else step}
+        buffers = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(self.largest_tensor, p))
+        update = gradients | {"buckets": 0 if self.offloads else buffers}
         return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
-    def _saved(self) -> int:
+    def _saved_activations(self) -> int:
         """Return the bytes of activations that the forward pass keeps for the backward pass."""
         b, e, model = self.b, self.model.hidden, self.model
-        each = b * e
+        layer_bytes = b * e
         if not self.options.gradient_checkpointing:
-            each = b * (4 * (model.intermediate + e) + 2 * model.query + 2 * model.key_value)
-            each += 8 * e if b < 4 else 0
-            each += b * self.inner
-        return self.tokens * model.layers * each
+            layer_bytes = b * (4 * (model.intermediate + e) + 2 * model.query + 2 * model.key_value)
+            layer_bytes += 8 * e if b < 4 else 0
+            layer_bytes += b * self.lora_numbers
+        return self.tokens * model.layers * layer_bytes
 
-    def _recomputed(self) -> int:
+    def _recomputed_activations(self) -> int:
         """Return the bytes of a layer's recomputed activations and their gradients.
 
         If all activations are kept, return the bytes of the gradients only.
@@ -265,41 +264,43 @@ class Footprint:
         if not self.options.gradient_checkpointing:
             return 2 * self.tokens * b * (model.intermediate + e)
         numbers = 6 * model.intermediate + 5 * e + 2 * (model.query + model.key_value + model.head_size)
-        numbers += self.inner
+        numbers += self.lora_numbers
         return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm in float32
 
-    def _logits(self, *, backward: bool) -> int:
+    def _logit_bytes(self, *, backward: bool) -> int:
         """Return the bytes of a chunk's logits, their softmax, and the head's gradient, all in float32."""
-        embedding = self.model.embedding
+        embedding = self.model.embedding_size
         copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
-        gradient = 4 * embedding if backward and not self.adapters else 0
+        gradient = 4 * embedding if backward and not self.adapter_size else 0
         return gradient + (max(copies, self.b * embedding) if gradient else copies)
 
-    def _forward(self) -> _BytesByPart:
+    def _forward_bytes(self) -> _BytesByPart:
         """Return the bytes of a forward pass of the policy or the reference without gradients."""
         b, e, model = self.b, self.model.hidden, self.model
-        gathered = self._gathered(max(model.layer, model.embedding)) + self._gathered_reference()
+        size = (
+            self._gathered_weights(max(model.layer_size, model.embedding_size)) + self._gathered_reference()
+        )
         return {
-            "buckets": (b * BUCKET if self.stage == 3 else 0) + gathered,
+            "buckets": (b * BUCKET if self.stage == 3 else 0) + size,
             "activations": self.tokens * (b * (4 * model.intermediate + 2 * e) + 8 * e),
-            "logits": self._logits(backward=False),
+            "logits": self._logit_bytes(backward=False),
         }
 
     # -- the sampler --------------------------------------------------------------------------------------
 
-    def _sampler(self) -> _BytesByPart:
+    def _sampler_bytes(self) -> _BytesByPart:
         """Return the bytes of the sampler's weights and of its cache, which gets the rest of its share."""
         weights = self._sampler_weights()
         share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)
         # The cache of the plain sampler is not counted, because this sampler is not meant for large models.
-        cache = max(self.sampler_minimum(), share) - weights if self.vllm else 0
+        cache = max(self.sampler_minimum(), share) - weights if self.uses_vllm else 0
         return {"sampler's weights": weights, "sampler's cache": cache}
 
     def _sampler_weights(self) -> int:
-        untied = self.model.embedding if self.model.tied and self.vllm else 0  # vLLM loads it separately
-        return self.b * (self.model.parameters + untied) // self.tensor_parallel
+        head_size = self.model.embedding_size if self.model.tied and self.uses_vllm else 0  # separate
+        return self.b * (self.model.parameters + head_size) // self.tensor_parallel
 
-    def _syncing(self) -> int:
+    def _sync_bytes(self) -> int:
         """Return the bytes for transferring weights one by one, each gathered or merged."""
-        merging = (8 + self.b) * max(self.model.matrices) if self.adapters else 0
-        return merging + (self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0)
+        merging = (8 + self.b) * max(self.model.matrix_sizes) if self.adapter_size else 0
+        return merging + (self.b * (BUCKET + self.model.embedding_size) if self.stage == 3 else 0)

@@ -66,29 +66,29 @@ def cost_of_shape(text: str) -> Cost | None:
         raise InputError(
             f"{match['model']}: isolaw estimates the steps of Llama, Mistral, Qwen2 and Qwen3 only"
         )
-    on = cards(match["gpus"])
-    if card_speed(on.name) is None:
+    gpus = cards(match["gpus"])
+    if card_speed(gpus.name) is None:
         raise InputError(f"cost: found {shown(match['gpus'])}; expected GPUs of known speed, e.g. h100-80g:8")
     recipe = resolve_recipe(Recipe(max_response_tokens=int(match["tokens"]) if match["tokens"] else None))
-    seconds_of = _estimator(model, on, recipe, text)
-    at = seconds_of(*_REFERENCE)
-    parts = {name: StepPart(part.step_s, 0.0) for name, part in at.parts.items()}
+    seconds_of = _estimator(model, gpus, recipe, text)
+    reference = seconds_of(*_REFERENCE)
+    parts = {name: StepPart(part.step_s, 0.0) for name, part in reference.parts.items()}
     note = (
         f"nothing was timed. isolaw assumes prompts of {_PROMPT_TOKENS} tokens, and responses of "
-        f"{at.per_rollout:g} on average, half of their limit"
+        f"{reference.per_rollout:g} on average, half of their limit"
     )
     return _ShapeCost(
-        parts, at.per_rollout, "tokens", CostOrigin.ESTIMATE, text, on.count, on.name, match["model"],
-        billions=float(f"{model.parameters / 1e9:.2g}"), notes=(note,), seconds_of=seconds_of,
+        parts, reference.per_rollout, "tokens", CostOrigin.ESTIMATE, text, gpus.count, gpus.name,
+        match["model"], billions=float(f"{model.parameters / 1e9:.2g}"), notes=(note,), seconds_of=seconds_of,
     )  # fmt: skip
 
 
-def _estimator(model: Decoder, on: Cards, recipe: Recipe, text: str) -> Callable[[int, int], Cost]:
+def _estimator(model: Decoder, gpus: Cards, recipe: Recipe, text: str) -> Callable[[int, int], Cost]:
     """Return a function that estimates the cost of a step of (B_p, n)."""
-    row = _PROMPT_TOKENS + (recipe.max_response_tokens or 1)
-    demand = Demand(model, on.gpu_bytes, row, bool(recipe.kl), gpus=on.count)
-    placed = RealOptions(model=text, sampler="vllm", dtype="bfloat16", processes=on.count)
-    plans = (fastest(demand, placed.changed(zero_stage=stage)) for stage in (0, 2, 3))
+    row_tokens = _PROMPT_TOKENS + (recipe.max_response_tokens or 1)
+    demand = Demand(model, gpus.gpu_bytes, row_tokens, bool(recipe.kl), gpus=gpus.count)
+    options = RealOptions(model=text, sampler="vllm", dtype="bfloat16", processes=gpus.count)
+    plans = (fastest(demand, options.changed(zero_stage=stage)) for stage in (0, 2, 3))
     plan = next((plan for plan in plans if plan.fits()), None)
     if plan is None:
         raise InputError(f"cost: {text} does not fit; expected more GPUs, or GPUs with more memory")
@@ -98,7 +98,7 @@ def _estimator(model: Decoder, on: Cards, recipe: Recipe, text: str) -> Callable
         spec = RunSpec(
             backend="real", problems_per_batch=b, rollouts_per_problem=n, compute=b * n, recipe=recipe
         )
-        estimated = step_time.cost(spec, demand, plan.options, plan.cache, on.name)
+        estimated = step_time.cost(spec, demand, plan.options, plan.cache, gpus.name)
         assert estimated is not None  # the speed of the GPU is known
         return estimated
 

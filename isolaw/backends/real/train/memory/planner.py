@@ -20,11 +20,11 @@ from typing import Any
 
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.rollout.problems import ProblemSet, words
+from isolaw.backends.real.rollout.problems import ProblemSet, words_of
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
-from isolaw.backends.real.train.memory.step_time import divided, token_seconds
+from isolaw.backends.real.train.memory.step_time import divide_gpus, token_seconds
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
 
@@ -32,17 +32,17 @@ from isolaw.errors import IsolawError, Issue
 _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
 # Shares of GPU memory: left free, and vLLM's maximum. Tokens: the maximum of a micro-batch, and its step
 # size.
-_SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
+_SPARE_SHARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _TOKEN_STEP = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt if the problems cannot be read. Without a tokenizer, a token has three bytes,
 # less than in the vocabularies of Qwen and Llama, and a chat template adds some.
 _PROMPT_TOKENS, _BYTES_OF_TOKEN, _TEMPLATE_TOKENS = 1_024, 3, 32
 # Concurrent rollouts per GPU. An H200 drew 1.23 times as many tokens per second with 512 as with 256.
-_DRAWN = 512
-_PROCESSES = (2, 4, 8, 16, 32, 64, 128)
-_CHOSEN = (
+_ROLLOUTS_PER_GPU = 512
+_PROCESS_COUNTS = (2, 4, 8, 16, 32, 64, 128)
+_PLANNED_KEYS = (
     "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel", "gpu_memory"
 )  # fmt: skip
-_OPEN: dict[str, Any] = dict.fromkeys(_CHOSEN)
+_UNSET: dict[str, Any] = dict.fromkeys(_PLANNED_KEYS)
 
 
 class _MemoryPlan:
@@ -52,18 +52,19 @@ class _MemoryPlan:
         self.demand, self.options, self.footprint = demand, options, Footprint(demand, options)
         self.phases = self.footprint.phases()  # bytes by phase and part
         totals = {phase: sum(parts.values()) for phase, parts in self.phases.items()}
-        self.largest = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
+        self.peak = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
         # The bytes of a GPU that the sampler can use.
         self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
-    def fits(self, spare: float = _SPARE) -> bool:
+    def fits(self, spare: float = _SPARE_SHARE) -> bool:
         """Return whether every phase leaves a share of GPU and host memory free, and vLLM can start."""
         starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
-        return self.host_fits(spare) and starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
+        return self.host_fits(spare) and starts and self.peak[1] <= (1 - spare) * self.demand.gpu_bytes
 
     def host_fits(self, spare: float = 0.0) -> bool:
         """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
-        return not self.demand.host_bytes or self.footprint.host() <= (1 - spare) * self.demand.host_bytes
+        limit = (1 - spare) * self.demand.host_bytes
+        return not limit or self.footprint.host_peak() <= limit
 
     @property
     def cache(self) -> int:
@@ -74,10 +75,10 @@ class _MemoryPlan:
         """Return the plan as JSON-compatible data; ``host_bytes`` is the host memory on each machine."""
         return {
             "gpu_bytes": self.demand.gpu_bytes,
-            "host_bytes": self.footprint.host(),
+            "host_bytes": self.footprint.host_peak(),
             "row_tokens": self.demand.row_tokens,
             "phases": self.phases,
-            **{key: getattr(self.options, key) for key in ("processes", "zero_stage", *_CHOSEN)},
+            **{key: getattr(self.options, key) for key in ("processes", "zero_stage", *_PLANNED_KEYS)},
             **({"samplers": self.options.streaming} if self.options.streaming else {}),
         }
 
@@ -94,29 +95,29 @@ def fastest(demand: Demand, options: RealOptions) -> _MemoryPlan:
         for tp in range(1, 2 if options.streaming else options.processes + 1)
         if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
     ]
-    recomputing = _open(options.gradient_checkpointing, (False, True))
-    tight = None
-    for offload, tensor_parallel, recomputed in itertools.product(
-        _open(options.offload_optimizer, (False, True)),
-        _open(options.tensor_parallel, parallel),
-        recomputing,
+    recompute_choices = _choices(options.gradient_checkpointing, (False, True))
+    first_tight = None
+    for offloads, tensor_parallel, recomputes in itertools.product(
+        _choices(options.offload_optimizer, (False, True)),
+        _choices(options.tensor_parallel, parallel),
+        recompute_choices,
     ):
-        placed = options.changed(
-            offload_optimizer=offload, tensor_parallel=tensor_parallel, gradient_checkpointing=recomputed
+        candidate = options.changed(
+            offload_optimizer=offloads, tensor_parallel=tensor_parallel, gradient_checkpointing=recomputes
         )
-        plan = _MemoryPlan(demand, _with_tokens(demand, _with_share(demand, placed)))
+        plan = _MemoryPlan(demand, _with_tokens(demand, _with_share(demand, candidate)))
         if plan.fits():
             return plan
-        if recomputed != recomputing[-1]:
+        if recomputes != recompute_choices[-1]:
             continue
-        if tight is None and plan.fits(spare=0.0):
-            tight = plan
+        if first_tight is None and plan.fits(spare=0.0):
+            first_tight = plan
         if not plan.host_fits():  # offloading the optimiser would need even more host memory
             break
-    return tight or plan
+    return first_tight or plan
 
 
-def _open(value: Any, choices: Sequence[Any]) -> Sequence[Any]:
+def _choices(value: Any, choices: Sequence[Any]) -> Sequence[Any]:
     return choices if value is None else (value,)
 
 
@@ -125,8 +126,8 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
     if options.gpu_memory is not None:
         return options
     sampling = Footprint(demand, options).phases()["sample"]
-    others = sum(size for part, size in sampling.items() if not part.startswith("sampler"))
-    share = int(100 * (1 - _SPARE - others / demand.gpu_bytes)) / 100
+    other_bytes = sum(size for part, size in sampling.items() if not part.startswith("sampler"))
+    share = int(100 * (1 - _SPARE_SHARE - other_bytes / demand.gpu_bytes)) / 100
     return options.changed(gpu_memory=min(max(share, 0.01), _LARGEST_SHARE))
 
 
@@ -138,19 +139,17 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     """
     if options.micro_batch_tokens is not None:
         return options
-    largest = max(_LARGEST_MICRO_BATCH, demand.row_tokens)
-    least = (
-        demand.row_tokens if options.gradient_checkpointing else max(_MICRO_BATCH_TOKENS, demand.row_tokens)
-    )
-    sizes = (*range(largest, least, -_UNIT), least)
+    maximum = max(_LARGEST_MICRO_BATCH, demand.row_tokens)
+    minimum = max(demand.row_tokens, 0 if options.gradient_checkpointing else _MICRO_BATCH_TOKENS)
+    sizes = (*range(maximum, minimum, -_TOKEN_STEP), minimum)
 
     def fits(tokens: int) -> bool:
         phases = Footprint(demand, options.changed(micro_batch_tokens=tokens)).phases()
-        passes = max(sum(phases[name].values()) for name in ("compare", "train"))
-        return passes <= (1 - _SPARE) * demand.gpu_bytes
+        peak_bytes = max(sum(phases[name].values()) for name in ("compare", "train"))
+        return peak_bytes <= (1 - _SPARE_SHARE) * demand.gpu_bytes
 
-    place = bisect.bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)
-    return options.changed(micro_batch_tokens=sizes[place])
+    index = bisect.bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)
+    return options.changed(micro_batch_tokens=sizes[index])
 
 
 def plan(spec: RunSpec) -> _MemoryPlan | None:
@@ -164,19 +163,19 @@ def runs_at_a_time(spec: RunSpec) -> int:
 
     If the host memory is unknown, return the number of GPUs.
     """
-    planned = plan(spec)
-    if planned is None or not planned.demand.host_bytes:
+    plan_of_run = plan(spec)
+    if plan_of_run is None or not plan_of_run.demand.host_bytes:
         return environment.gpus() or 1
-    return max(1, planned.demand.host_bytes // planned.footprint.host())
+    return max(1, plan_of_run.demand.host_bytes // plan_of_run.footprint.host_peak())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
     """Return the section of a resolved spec with all placement keys filled in."""
     options = RealOptions.of(spec)
-    if all(getattr(options, name) is not None for name in _CHOSEN):
+    if all(getattr(options, name) is not None for name in _PLANNED_KEYS):
         return options
-    if planned := plan(spec):
-        return planned.options
+    if plan_of_run := plan(spec):
+        return plan_of_run.options
     defaults = {
         "micro_batch_tokens": _MICRO_BATCH_TOKENS,
         "offload_optimizer": False,
@@ -187,10 +186,10 @@ def chosen(spec: RunSpec) -> RealOptions:
     return options.changed(**{k: v for k, v in defaults.items() if getattr(options, k) is None})
 
 
-def settled(spec: RunSpec) -> RunSpec:
+def with_placement(spec: RunSpec) -> RunSpec:
     """Return a spec with all placement keys filled in; the first machine of a run decides for all."""
     options = chosen(spec)
-    placement = {name: getattr(options, name) for name in _CHOSEN}
+    placement = {name: getattr(options, name) for name in _PLANNED_KEYS}
     if environment.gpus():  # write them to the run's log
         message = ", ".join(f"real.{name} = {value}" for name, value in placement.items())
         logging.getLogger(__name__).info(message)
@@ -200,17 +199,17 @@ def settled(spec: RunSpec) -> RunSpec:
 def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
     """Return a resolved spec with the numbers of processes and samplers filled in if they are not set.
 
-    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most `_DRAWN`
-    rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used by other concurrent
-    runs. Samplers in separate processes get a part of the GPUs (`step_time`). ``processes`` is the number set
-    in the section, or None.
+    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most
+    `_ROLLOUTS_PER_GPU` rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used
+    by other concurrent runs. Samplers in separate processes get a part of the GPUs (`step_time`).
+    ``processes`` is the number set in the section, or None.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
     if processes is not None and (options.samplers is not None or not options.streaming):
         return spec
-    gpus, enough = environment.gpus(), -(-spec.batch_rollouts // _DRAWN)
-    powers = [2**k for k in range(gpus.bit_length())]
-    counts = [count for count in powers if count % (options.tensor_parallel or 1) == 0]
+    gpus, least = environment.gpus(), -(-spec.batch_rollouts // _ROLLOUTS_PER_GPU)
+    powers_of_two = [2**k for k in range(gpus.bit_length())]
+    counts = [count for count in powers_of_two if count % (options.tensor_parallel or 1) == 0]
     # An offloaded optimiser is slow, so more GPUs are preferred.
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
 
@@ -219,22 +218,21 @@ def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
 
         if options.streaming:
             seconds = token_seconds(spec, options, demand)
-            division = divided(options, gpus, seconds, processes=processes, enough=enough, fits=fits)
+            division = divide_gpus(options, gpus, seconds, processes=processes, least=least, fits=fits)
         else:
-            tried = (options.changed(processes=count) for count in counts)
-            fitting = [one for one in tried if fits(one)]
+            ways = (options.changed(processes=count) for count in counts)
+            fitting = [way for way in ways if fits(way)]
             division = next(
-                (one for one in fitting if one.processes >= enough), fitting[-1] if fitting else None
+                (way for way in fitting if way.processes >= least), fitting[-1] if fitting else None
             )
         if division is not None:
-            divided_into = {"processes": division.processes} | (
-                {"samplers": division.samplers} if options.streaming else {}
-            )
-            return spec.model_copy(update={"sources": {**spec.sources, **divided_into}})
+            sources = {**spec.sources, "processes": division.processes}
+            sources |= {"samplers": division.samplers} if options.streaming else {}
+            return spec.model_copy(update={"sources": sources})
     return spec
 
 
-def note(spec: RunSpec) -> str | None:
+def unplanned_reason(spec: RunSpec) -> str | None:
     """Return the reason why there is no memory plan for a resolved spec, or None if there is one."""
     model, gpus = RealOptions.of(spec).model, environment.gpus()
     if (gpus and _demand(spec)) or (not gpus and models.has_weights(model)):
@@ -245,21 +243,20 @@ def note(spec: RunSpec) -> str | None:
             f"isolaw {unknown}, so it does not check whether the runs fit; plan for 8 GPUs of 80 GB with "
             "--machine h100-80g:8"
         )
+    reason = "it plans memory for Llama, Mistral, Qwen2 and Qwen3 only"
     if Decoder.read(model):
-        return f"{model}: isolaw has no memory plan, since the sizes of the weights differ from config.json"
-    return (
-        f"{model}: isolaw has no memory plan, since it plans memory for Llama, Mistral, Qwen2 and Qwen3 only"
-    )
+        reason = "the sizes of the weights differ from config.json"
+    return f"{model}: isolaw has no memory plan, since {reason}"
 
 
-def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
     """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
-    distinct: dict[str, dict[str, Any]] = {}
+    table_of_plan: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if planned := plan(run):
-            table = planned.to_dict()
-            distinct.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
-    return list(distinct.values())
+        if plan_of_run := plan(run):
+            table = plan_of_run.to_dict()
+            table_of_plan.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
+    return list(table_of_plan.values())
 
 
 def _demand(spec: RunSpec) -> Demand | None:
@@ -267,43 +264,43 @@ def _demand(spec: RunSpec) -> Demand | None:
     model = Decoder.read(folder) if gpu_bytes and environment.gpus() else None
     if model is None:
         return None
-    whole = model.parameters  # the files can contain a tied head as an additional tensor
-    if models.parameters(folder) not in (0, whole, whole + model.embedding * model.tied):
+    parameters = model.parameters  # the files can contain a tied head as an additional tensor
+    if models.parameters(folder) not in (0, parameters, parameters + model.embedding_size * model.tied):
         return None
     recipe, set_folder = spec.recipe, spec.sources["set"]
     chat = RealOptions.of(spec).chat
-    row = _prompt_tokens(set_folder, folder, chat) + (recipe.max_response_tokens or 1)
+    row_tokens = _prompt_tokens(set_folder, folder, chat) + (recipe.max_response_tokens or 1)
     if recipe.interrupt_phrase is not None:
-        row += _phrase_tokens(folder, recipe.interrupt_phrase)
+        row_tokens += _phrase_tokens(folder, recipe.interrupt_phrase)
     critic = recipe.algorithm == "ppo"
     lora = recipe.lora_rank, recipe.lora_targets
-    host = environment.host_memory(), environment.gpus()
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), critic, *lora, *host)
+    host_limits = environment.host_memory(), environment.gpus()
+    return Demand(model, gpu_bytes, row_tokens, bool(recipe.kl), critic, *lora, *host_limits)
 
 
 @models.cached(folders=2)
 def _prompt_tokens(set_folder: str, model: str, chat: Chat) -> int:
     """Return the number of tokens of the longest prompt in a set; without a tokenizer, from its length."""
     try:
-        prompts = [q for problems in ProblemSet.read(set_folder).parts.values() for q in problems]
+        prompts = [p for problems in ProblemSet.read(set_folder).parts.values() for p in problems]
         if not environment.installed("transformers") or not models.has_weights(model):
-            longest = max(len(f"{chat.system or ''}{words(q.prompt)}".encode()) for q in prompts)
+            longest = max(len(f"{chat.system or ''}{words_of(p.prompt)}".encode()) for p in prompts)
             return _TEMPLATE_TOKENS + -(-longest // _BYTES_OF_TOKEN)
         return max(map(len, encode(prompts, models.tokenizer(model), chat)))
-    except IsolawError:  # reported by `Real.check`
+    except IsolawError:  # reported by `check` of the backend
         return _PROMPT_TOKENS
 
 
 @models.cached(folders=1)
 def _phrase_tokens(model: str, phrase: str) -> int:
     """Return the number of tokens of an interruption's phrase, or an upper bound without a tokenizer."""
-    most = len(phrase.encode())
+    upper_bound = len(phrase.encode())
     if not environment.installed("transformers"):
-        return most
+        return upper_bound
     try:
         return len(encode_phrase(phrase, models.tokenizer(model)))
-    except IsolawError:  # reported by `Real.check`
-        return most
+    except IsolawError:  # reported by `check` of the backend
+        return upper_bound
 
 
 # -- what does not fit ------------------------------------------------------------------------------------
@@ -312,80 +309,80 @@ def _phrase_tokens(model: str, phrase: str) -> int:
 def issues(spec: RunSpec) -> list[Issue]:
     """Return the issues of a resolved spec that does not fit the GPUs or the host, with settings that fit."""
     demand, options = _demand(spec), RealOptions.of(spec)
-    if demand is None or (best := fastest(demand, options)).fits(spare=0.0):
+    if demand is None or (plan := fastest(demand, options)).fits(spare=0.0):
         return []
-    phase, size = best.largest
+    phase, size = plan.peak
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
-    if size <= demand.gpu_bytes and not best.host_fits():
+    if size <= demand.gpu_bytes and not plan.host_fits():
         needs = (
-            f"the run needs {best.footprint.host() / GIB:.1f} GiB of host memory, but this machine has "
+            f"the run needs {plan.footprint.host_peak() / GIB:.1f} GiB of host memory, but this machine has "
             f"{demand.host_bytes / GIB:.1f}"
         )
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
-            f"vLLM needs {best.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
-            f"its work space and the cache of one row, but its share is {best.sampler_share / GIB:.1f}"
+            f"vLLM needs {plan.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
+            f"its work space and the cache of one row, but its share is {plan.sampler_share / GIB:.1f}"
         )
-    gpus, fitting = environment.gpus(), _nearest(demand, options)
+    gpus, fitting = environment.gpus(), _nearest_fitting(demand, options)
     if fitting and fitting.cores <= gpus:
-        return [_issue(options, fitting, needs)]
+        return [_memory_issue(options, fitting, needs)]
     response = spec.recipe.max_response_tokens or 1
-    for fraction, tried in itertools.product(range(15, 0, -1), (options, options.changed(**_OPEN))):
+    for fraction, section in itertools.product(range(15, 0, -1), (options, options.changed(**_UNSET))):
         shorter = response * fraction // 16
         row = demand.row_tokens - response + shorter
-        if shorter and (less := fastest(replace(demand, row_tokens=row), tried)).fits():
-            accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, less.options).values()]
+        if shorter and (plan := fastest(replace(demand, row_tokens=row), section)).fits():
+            accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, plan.options).values()]
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
-        more = f"; this requires {fitting.cores} GPUs, but the plan has {gpus} (executor.nodes adds machines)"
-        return [_issue(options, fitting, needs, more)]
+        note = f"; this requires {fitting.cores} GPUs, but the plan has {gpus} (executor.nodes adds machines)"
+        return [_memory_issue(options, fitting, needs, note)]
     none = "no setting of [real] fits the run on a machine of this size"
     return [Issue("real.model", f"{needs}; {none}; {models.INSTEAD}")]
 
 
-def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
+def _nearest_fitting(demand: Demand, options: RealOptions) -> RealOptions | None:
     """Return the nearest section that fits, or None.
 
     Prefer sections for the available GPUs, and among them sections with the optimiser on the GPUs.
     """
-    fitting = [plan.options for other in _others(options) if (plan := fastest(demand, other)).fits()]
+    fitting = [plan.options for section in _variations(options) if (plan := fastest(demand, section)).fits()]
 
-    def cost(setting: RealOptions) -> tuple[bool, bool]:
-        beyond = setting.cores > environment.gpus()
-        return beyond, bool(setting.offload_optimizer) and not beyond
+    def cost(section: RealOptions) -> tuple[bool, bool]:
+        beyond = section.cores > environment.gpus()
+        return beyond, bool(section.offload_optimizer) and not beyond
 
     return min(fitting, key=cost, default=None)
 
 
-def _others(options: RealOptions) -> Iterator[RealOptions]:
+def _variations(options: RealOptions) -> Iterator[RealOptions]:
     """Yield other sections that could fit, the nearest first."""
-    for name in _CHOSEN:
+    for name in _PLANNED_KEYS:
         if getattr(options, name) is not None:
             yield options.changed(**{name: None})
     stages = [stage for stage in (2, 3) if stage > options.zero_stage]
     for stage in stages:
         yield options.changed(zero_stage=stage)
     for stage in (options.zero_stage, *stages):
-        yield options.changed(**_OPEN, zero_stage=stage)
-    for processes in _PROCESSES:
+        yield options.changed(**_UNSET, zero_stage=stage)
+    for processes in _PROCESS_COUNTS:
         if processes > options.processes:
-            yield options.changed(**_OPEN, zero_stage=3, processes=processes)
+            yield options.changed(**_UNSET, zero_stage=3, processes=processes)
     if options.streaming:  # a colocated sampler can divide its model between GPUs
         colocated = {"generation": "colocated", "samplers": None, "processes": options.cores}
-        yield options.changed(**_OPEN, zero_stage=3, **colocated)
+        yield options.changed(**_UNSET, zero_stage=3, **colocated)
 
 
-def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "") -> Issue:
+def _memory_issue(options: RealOptions, fitting: RealOptions, needs: str, note: str = "") -> Issue:
     changes = _changes(options, fitting)
     key = next(iter(changes))
-    return Issue(f"real.{key}", needs, getattr(options, key), " and ".join(changes.values()) + more)
+    return Issue(f"real.{key}", needs, getattr(options, key), " and ".join(changes.values()) + note)
 
 
 def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
     """Return the keys that must change, each with its new value as a line of the sweep file."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
-        for name in ("generation", "processes", "zero_stage", *_CHOSEN)
+        for name in ("generation", "processes", "zero_stage", *_PLANNED_KEYS)
         if (old := getattr(options, name)) != (new := getattr(fitting, name))
         and (old is not None or (name == "offload_optimizer" and new))
     }

@@ -28,8 +28,8 @@ recomputed activations, with a reference model, and with LoRA on 7B took 0.94 to
 Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The cost has
 the seconds of an evaluation of the validation set apart from the step, and excludes the start of a run.
 
-An asynchronous run divides its GPUs between training and sampling (`divided`). The slower side determines the
-duration of a step, so with W GPUs for training and S GPUs for sampling, T response tokens take
+An asynchronous run divides its GPUs between training and sampling (`divide_gpus`). The slower side determines
+the duration of a step, so with W GPUs for training and S GPUs for sampling, T response tokens take
 
     seconds(W, S) = T · max(s / S, t / W)
 
@@ -72,13 +72,13 @@ def flops(model: Decoder, length: float, passes: float) -> float:
     Causal attention covers half of the row on average (Chowdhery et al., PaLM, arXiv 2204.02311, app. B, has
     12 L Q length for three passes, without the causal half).
     """
-    return 2 * passes * (_products(model) + model.layers * model.query * length / 2)
+    return 2 * passes * (_dense_size(model) + model.layers * model.query * length / 2)
 
 
 def _sampled_s(model: Decoder, card: CardSpeed, length: _Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
     cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
-    compute = 2 * _products(model) / (EFFICIENCY * card.flops)
+    compute = 2 * _dense_size(model) / (EFFICIENCY * card.flops)
     return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
 
@@ -105,25 +105,25 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
         return None
     limit = recipe.max_response_tokens or 1
     length = _Lengths(demand.row_tokens - limit, limit / 2, limit)
-    row, size = length.prompt + length.mean, _number_bytes(options)
+    row_tokens, number_bytes = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
-    slots = max(min(SLOTS, cache / (row * _cache_bytes(model, size)) or SLOTS), 1.0)
-    reading = size * _products(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
-    graded = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
+    slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
+    read_s = number_bytes * _dense_size(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
+    reward_s = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
 
-    def sampled(rollouts: float, n: int) -> tuple[float, float]:
+    def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
         """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
         steps = length.longest + max(0.0, rollouts / slots - 1) * length.mean
-        prefill = 2 * _products(model) * length.prompt / n / (EFFICIENCY * card.flops)
-        each = length.mean * _sampled_s(model, card, length, size) + prefill
-        return steps * (DECODE_S + reading) + rollouts * each, rollouts * graded
+        prefill = 2 * _dense_size(model) * length.prompt / n / (EFFICIENCY * card.flops)
+        rollout_s = length.mean * _sampled_s(model, card, length, number_bytes) + prefill
+        return steps * (DECODE_S + read_s) + rollouts * rollout_s, rollouts * reward_s
 
-    generate, reward = sampled(spec.batch_rollouts / samplers, spec.rollouts_per_problem)
-    tokens = recipe.epochs * spec.batch_rollouts / options.processes * row
-    train = _trained_s(model, card, row, _passes(spec, options)) * tokens + UPDATE_S
-    train += _traffic_s(spec, options, model, tokens, size)
+    generate, reward = sampling_s(spec.batch_rollouts / samplers, spec.rollouts_per_problem)
+    tokens = recipe.epochs * spec.batch_rollouts / options.processes * row_tokens
+    train = _trained_s(model, card, row_tokens, _passes(spec, options)) * tokens + UPDATE_S
+    train += _traffic_s(spec, options, model, tokens, number_bytes)
     train *= _trained_models(spec)
-    sync = SYNC_S + size * model.parameters / LOADING
+    sync = SYNC_S + number_bytes * model.parameters / LOADING
     if options.streaming:  # the faster side waits
         generate += reward
         generate, reward, train = (generate, 0.0, 0.0) if generate > train else (0.0, 0.0, train)
@@ -132,7 +132,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     return Cost(
         {name: StepPart(seconds, 0.0) for name, seconds in parts.items() if seconds or name != "reward"},
         length.mean, "tokens", CostOrigin.ESTIMATE, gpus=options.cores, gpu=gpu,
-        evaluation_s=sum(sampled(evaluated, max(spec.evaluation.samples, 1))) if evaluated else None,
+        evaluation_s=sum(sampling_s(evaluated, max(spec.evaluation.samples, 1))) if evaluated else None,
         batches=(spec.batch_rollouts,), configurations=1,
     )  # fmt: skip
 
@@ -141,66 +141,65 @@ def _traffic_s(spec: RunSpec, options: RealOptions, model: Decoder, tokens: floa
     """Return X, the seconds in which the trainers of a step exchange weights and gradients."""
     w, updates = options.processes, spec.recipe.epochs * spec.recipe.minibatches
     micro_batches = max(tokens / (options.micro_batch_tokens or tokens), updates)
-    times = {3: 3 * micro_batches, 2: micro_batches}.get(options.zero_stage, 2 * updates)
-    return times * (w - 1) / w * size * model.parameters / LINK
+    transfers = {3: 3 * micro_batches, 2: micro_batches}.get(options.zero_stage, 2 * updates)
+    return transfers * (w - 1) / w * size * model.parameters / LINK
 
 
 def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
     """Return s and t: the GPU seconds to sample a response token, and to train on it."""
     recipe = spec.recipe
-    models, passes = recipe.epochs * _trained_models(spec), _passes(spec, options)
+    model_count, passes = recipe.epochs * _trained_models(spec), _passes(spec, options)
     if demand is None:
-        return 1.0, models * passes / 3
+        return 1.0, model_count * passes / 3
     limit = recipe.max_response_tokens or 1
     lengths = _Lengths(demand.row_tokens - limit, limit, limit)
     card = card_speed(environment.gpu_name()) or card_speed(MEASURED)
     assert card
-    sampled = _sampled_s(demand.model, card, lengths, _number_bytes(options))
-    trained = _trained_s(demand.model, card, demand.row_tokens, passes)
-    return sampled, trained * models * demand.row_tokens / limit
+    sampled_s = _sampled_s(demand.model, card, lengths, _number_bytes(options))
+    trained_s = _trained_s(demand.model, card, demand.row_tokens, passes)
+    return sampled_s, trained_s * model_count * demand.row_tokens / limit
 
 
-def divided(
+def divide_gpus(
     options: RealOptions,
     gpus: int,
     seconds: tuple[float, float],
     *,
     processes: int | None,
-    enough: int,
+    least: int,
     fits: Callable[[RealOptions], bool],
 ) -> RealOptions | None:
     """Return the section with a division of at most ``gpus`` GPUs, or None if no division fits.
 
     ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
     the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
-    two of GPUs with ``enough`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
+    two of GPUs with ``least`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
     samplers.
 
-    >>> division = divided(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None,
-    ...     enough=2, fits=lambda options: True)
+    >>> division = divide_gpus(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None,
+    ...     least=2, fits=lambda options: True)
     >>> division.processes, division.samplers
     (6, 2)
     """
 
-    def slower(division: RealOptions) -> float:
-        sampled, trained = seconds
-        return max(sampled / division.streaming, trained / division.processes)
+    def step_time(division: RealOptions) -> float:
+        sampled_s, trained_s = seconds
+        return max(sampled_s / division.streaming, trained_s / division.processes)
 
-    both = processes is None and options.samplers is None
+    both_unset = processes is None and options.samplers is None
     best: list[RealOptions] = []
-    for total in [2**k for k in range(1, gpus.bit_length())] if both else range(2, gpus + 1):
-        ways = [options.changed(processes=w, samplers=total - w) for w in range(total - 1, 0, -1)]
-        kept = [
-            way
-            for way in ways
-            if processes in (None, way.processes) and options.samplers in (None, way.samplers) and fits(way)
+    for total in [2**k for k in range(1, gpus.bit_length())] if both_unset else range(2, gpus + 1):
+        fitting = [
+            division
+            for w in range(total - 1, 0, -1)
+            if processes in (None, w) and options.samplers in (None, total - w)
+            if fits(division := options.changed(processes=w, samplers=total - w))
         ]
-        best += [min(kept, key=slower)] if kept else []
-    if both:
-        return next(
-            (division for division in best if division.streaming >= enough), best[-1] if best else None
-        )
-    return min(best, key=slower, default=None)
+        best += [min(fitting, key=step_time)] if fitting else []
+    if both_unset:
+        enough = [division for division in best if division.streaming >= least]
+        return enough[0] if enough else best[-1] if best else None
+    return min(best, key=step_time, default=None)
 
 
 def _number_bytes(options: RealOptions) -> int:
@@ -218,6 +217,6 @@ def _cache_bytes(model: Decoder, dtype_bytes: int) -> int:
     return 2 * dtype_bytes * model.layers * model.key_value
 
 
-def _products(model: Decoder) -> int:
+def _dense_size(model: Decoder) -> int:
     """Return N, the parameters in matrix products; an embedding lookup is no matrix product."""
-    return model.parameters - (0 if model.tied else model.embedding)
+    return model.parameters - (0 if model.tied else model.embedding_size)

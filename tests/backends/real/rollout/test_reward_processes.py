@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from isolaw.backends.real.rollout import rewards, workers
+from isolaw.backends.real.rollout import reward_processes, rewards
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.errors import RunError
 
@@ -149,10 +149,10 @@ def test_each_is_ended_in_time_and_counted(what: str, function: str) -> None:
             value = reward(asked(), ["bad"])
             assert value == [expected if isinstance(expected, float) else 0.0]
         assert time.monotonic() - begun < LIMIT + 2
-        if isinstance(expected, str | re.Pattern) and not reward.kinds:
+        if isinstance(expected, str | re.Pattern) and not reward.failures_by_kind:
             assert isinstance(expected, re.Pattern)
         elif isinstance(expected, str):
-            assert dict(reward.kinds) == {expected: 1}
+            assert dict(reward.failures_by_kind) == {expected: 1}
         assert reward(asked(), ["good"]) == [1.0]
     finally:
         reward.close()
@@ -162,9 +162,9 @@ def test_each_is_ended_in_time_and_counted(what: str, function: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_failures_in_a_row_end_the_run(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "IN_A_ROW", 6)  # each starts a worker anew
+    monkeypatch.setattr(reward_processes, "FAILURES_IN_A_ROW", 6)  # each starts a worker anew
     Path(f"{function}.py").write_text(f"{HEAD}    os.kill(os.getpid(), signal.SIGSEGV)\n")
-    many = workers.IN_A_ROW
+    many = reward_processes.FAILURES_IN_A_ROW
     reward = rewards.get(f"{function}:reward", workers=2, limit=LIMIT)
     try:
         mixed = ["bad"] * (many - 2) + ["good"]
@@ -175,7 +175,7 @@ def test_failures_in_a_row_end_the_run(function: str, monkeypatch: pytest.Monkey
             reward(asked(2 * many), ["bad " + "x" * 10_000] * 2 * many)
     finally:
         reward.close()
-    assert set(reward.kinds) == {"SIGSEGV"}
+    assert set(reward.failures_by_kind) == {"SIGSEGV"}
 
 
 @pytest.mark.nightly

@@ -32,12 +32,12 @@ from typing import Any
 from isolaw import children
 from isolaw.errors import RunError
 
-IN_A_ROW = 16  # this many consecutive failures end the run
+FAILURES_IN_A_ROW = 16  # this many consecutive failures end the run
 LATE, FLOODED, MALFORMED = "late", "reply of more than 1 MB", "malformed reply"
 _START_S = 120.0
 _GRACE_S = 1.5  # time for the alarm to end a worker before the trainer does
-_LONGEST = 2**20  # maximum bytes of a reply
-_LONGEST_TEXT = 2_000  # maximum characters of a reply that is a text
+_REPLY_BYTES = 2**20  # maximum bytes of a reply
+_REPLY_CHARACTERS = 2_000  # maximum characters of a reply that is a text
 _READY = b"ready"
 JsonRow = Sequence[Any]
 
@@ -51,65 +51,65 @@ def command(code: str, *arguments: str) -> list[str]:
 class WorkerPool:
     """A pool of worker processes that execute a command, which must call `Channel.serve`.
 
-    A worker gets ``limit`` seconds for each row. ``what`` names the reward in messages. ``failures`` counts
+    A worker gets ``limit`` seconds for each row. ``name`` names the reward in messages. ``failures`` counts
     the rows without a reply by kind: ``late``, the name of a signal, an exit status, or the fault of the
     reply.
     """
 
-    def __init__(self, command: list[str], workers: int, limit: float, what: str) -> None:
-        self.what = what
+    def __init__(self, command: list[str], workers: int, limit: float, name: str) -> None:
+        self.name = name
         self.failures: Counter[str] = Counter()
-        self._in_a_row, self._lock = 0, threading.Lock()
-        self._ending: RunError | None = None
+        self._failures_in_a_row, self._lock = 0, threading.Lock()
+        self._error: RunError | None = None
         self._threads = ThreadPoolExecutor(workers)
         self.idle: SimpleQueue[_Worker] = SimpleQueue()
         for _ in range(workers):
-            self.idle.put(_Worker(command, limit, what))
+            self.idle.put(_Worker(command, limit, name))
 
-    def replies(self, rows: Sequence[JsonRow], at_once: int = 1) -> list[Any]:
-        """Send ``at_once`` rows at a time; return the reply to each row, or None if the row failed.
+    def replies(self, rows: Sequence[JsonRow], chunk_size: int = 1) -> list[Any]:
+        """Send ``chunk_size`` rows at a time; return the reply to each row, or None if the row failed.
 
-        Raise `RunError` if a worker does not start, and after `IN_A_ROW` consecutive failures.
+        Raise `RunError` if a worker does not start, and after `FAILURES_IN_A_ROW` consecutive failures.
         """
-        cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
-        return [reply for part in self._threads.map(self._replies, cut) for reply in part]
+        chunks = [rows[i : i + chunk_size] for i in range(0, len(rows), chunk_size)]
+        return [reply for replies in self._threads.map(self._replies, chunks) for reply in replies]
 
     def ask(self, row: JsonRow) -> Future[list[Any]]:
         """Send a row as soon as a worker is free; the result is a list with its reply."""
         return self._threads.submit(self._replies, [row])
 
     def _replies(self, rows: Sequence[JsonRow]) -> list[Any]:
-        out: list[Any] = []
-        while len(out) < len(rows):
-            if self._ending:
-                raise self._ending
+        replies: list[Any] = []
+        while len(replies) < len(rows):
+            if self._error:
+                raise self._error
             worker = self.idle.get()
             try:
-                replies, kind = worker.ask(rows[len(out) :])
+                new_replies, failure = worker.ask(rows[len(replies) :])
             finally:
                 self.idle.put(worker)
-            for reply in replies:
-                self._note("", rows[len(out)])
-                out.append(reply)
-            if len(out) < len(rows):  # the worker ended at this row
-                self._note(kind, rows[len(out)])
-                out.append(None)
-        if self._ending:
-            raise self._ending
-        return out
+            for reply in new_replies:
+                self._count("", rows[len(replies)])
+                replies.append(reply)
+            if len(replies) < len(rows):  # the worker ended at this row
+                self._count(failure, rows[len(replies)])
+                replies.append(None)
+        if self._error:
+            raise self._error
+        return replies
 
-    def _note(self, kind: str, row: JsonRow) -> None:
-        """Count the failure of a row; an empty ``kind`` means success and ends a series of failures."""
+    def _count(self, failure: str, row: JsonRow) -> None:
+        """Count the failure of a row; an empty ``failure`` means success and ends a series of failures."""
         with self._lock:
-            self._in_a_row = self._in_a_row + 1 if kind else 0
-            if kind:
-                self.failures[kind] += 1
-            if self._in_a_row == IN_A_ROW:
+            self._failures_in_a_row = self._failures_in_a_row + 1 if failure else 0
+            if failure:
+                self.failures[failure] += 1
+            if self._failures_in_a_row == FAILURES_IN_A_ROW:
                 text = str(row[1])
-                shown = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
-                self._ending = RunError(
-                    f"{self.what}: no reply to {IN_A_ROW} consecutive requests; the last request: {kind}, "
-                    f"response {shown}"
+                response = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
+                self._error = RunError(
+                    f"{self.name}: no reply to {FAILURES_IN_A_ROW} consecutive requests; "
+                    f"the last request: {failure}, response {response}"
                 )
 
     def close(self) -> None:
@@ -122,42 +122,42 @@ class WorkerPool:
 class _Worker:
     """One worker process, which starts at the first request and restarts after it is lost."""
 
-    def __init__(self, command: list[str], limit: float, what: str) -> None:
-        self.command, self.limit, self.what = command, limit, what
+    def __init__(self, command: list[str], limit: float, name: str) -> None:
+        self.command, self.limit, self.name = command, limit, name
         self.process: subprocess.Popen[bytes] | None = None
-        self._read, self._searched = bytearray(), 0
+        self._buffer, self._searched_bytes = bytearray(), 0
 
     def ask(self, rows: Sequence[JsonRow]) -> tuple[list[Any], str]:
         """Return the replies to the rows, and the reason for missing replies (empty if there are none)."""
         key = secrets.token_hex(16)
-        asked = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
+        unsent = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
         replies: list[Any] = []
         if self.process is None:
             self._start()
         while len(replies) < len(rows):
-            line, asked = self._line(self.limit + _GRACE_S, asked)
+            line, unsent = self._read_line(self.limit + _GRACE_S, unsent)
             if isinstance(line, str):
-                return replies, self._lost(line)
-            sent, _, text = line.partition(b" ")
+                return replies, self._end_lost(line)
+            reply_key, _, text = line.partition(b" ")
             try:
-                if not secrets.compare_digest(sent, key.encode()):
+                if not secrets.compare_digest(reply_key, key.encode()):
                     raise ValueError
                 replies.append(json.loads(text))
             except ValueError:
-                return replies, self._lost(MALFORMED)
+                return replies, self._end_lost(MALFORMED)
         return replies, ""
 
     def _start(self) -> None:
-        self._read, self._searched = bytearray(), 0
+        self._buffer, self._searched_bytes = bytearray(), 0
         self.process = children.start(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         os.set_blocking(self.process.stdin.fileno(), False)  # type: ignore[union-attr]
-        line, _ = self._line(_START_S)
+        line, _ = self._read_line(_START_S)
         if line != _READY:
-            why = self._lost(line if isinstance(line, str) else MALFORMED)
-            raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
+            why = self._end_lost(line if isinstance(line, str) else MALFORMED)
+            raise RunError(f"the worker of the {self.name} does not start ({why}): {' '.join(self.command)}")
 
-    def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
-        """Return the next line that the process writes, and the unsent rest of ``asked``.
+    def _read_line(self, seconds: float, unsent: memoryview | None = None) -> tuple[bytes | str, memoryview]:
+        """Return the next line that the process writes, and what remains of ``unsent``.
 
         If there is no line, return the reason as a string in its place. The time limit of ``seconds`` applies
         even if the process does not read its rows.
@@ -165,45 +165,45 @@ class _Worker:
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        source, sink = self.process.stdout.fileno(), self.process.stdin.fileno()
-        asked, until = asked or memoryview(b""), time.monotonic() + seconds
-        while (end := self._read.find(b"\n", self._searched)) < 0:
-            self._searched = len(self._read)
-            if self._searched > _LONGEST:
-                return FLOODED, asked
-            left = until - time.monotonic()
-            readable, writable, _ = select.select([source], [sink] if asked else [], [], max(left, 0))
+        stdout, stdin = self.process.stdout.fileno(), self.process.stdin.fileno()
+        unsent, deadline = unsent or memoryview(b""), time.monotonic() + seconds
+        while (end := self._buffer.find(b"\n", self._searched_bytes)) < 0:
+            self._searched_bytes = len(self._buffer)
+            if self._searched_bytes > _REPLY_BYTES:
+                return FLOODED, unsent
+            remaining_s = max(deadline - time.monotonic(), 0)
+            readable, writable, _ = select.select([stdout], [stdin] if unsent else [], [], remaining_s)
             if not readable and not writable:
-                return LATE, asked
+                return LATE, unsent
             if writable:
                 try:
-                    asked = asked[os.write(sink, asked[: 2**16]) :]
+                    unsent = unsent[os.write(stdin, unsent[: 2**16]) :]
                 except BrokenPipeError:
-                    asked = memoryview(b"")
+                    unsent = memoryview(b"")
             if readable:
-                if not (piece := os.read(source, 2**16)):
-                    return "", asked
-                self._read += piece
-        line = bytes(self._read[:end])
-        del self._read[: end + 1]
-        self._searched = 0
-        return line, asked
+                if not (received := os.read(stdout, 2**16)):
+                    return "", unsent
+                self._buffer += received
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched_bytes = 0
+        return line, unsent
 
-    def _lost(self, kind: str) -> str:
-        """End the process, and return the reason: ``kind`` or, if it is empty, how the process ended."""
+    def _end_lost(self, failure: str) -> str:
+        """End the process, and return the reason: ``failure`` or, if it is empty, how the process ended."""
         assert self.process is not None
-        if not kind:
+        if not failure:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_GRACE_S)
             code = self.process.poll()
             if code is None:
-                kind = "closed its pipe"
+                failure = "closed its pipe"
             elif code == -signal.SIGALRM:
-                kind = LATE
+                failure = LATE
             else:
-                kind = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+                failure = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         self.end()
-        return kind
+        return failure
 
     def end(self) -> None:
         """End the process and all processes that it has started."""
@@ -230,24 +230,24 @@ class Channel:
         os.register_at_fork(after_in_child=self._close)
 
     def _close(self) -> None:
-        for number in (self._source, self._sink):
+        for descriptor in (self._source, self._sink):
             with contextlib.suppress(OSError):
-                os.close(number)
+                os.close(descriptor)
 
     def serve(self, judge: Callable[[list[JsonRow]], Iterable[Any]]) -> None:
         """Read rows and write the replies that ``judge`` yields for them; return when the input ends."""
         self._write(_READY)
         source = os.fdopen(self._source, "rb", closefd=False)
         while (line := source.readline()).endswith(b"\n"):  # the trainer can end in the middle of a line
-            asked = json.loads(line)
-            for reply in judge(asked["rows"]):
-                text = json.dumps(reply[:_LONGEST_TEXT] if isinstance(reply, str) else reply)
-                self._write(f"{asked['key']} {text}".encode())
+            request = json.loads(line)
+            for reply in judge(request["rows"]):
+                text = json.dumps(reply[:_REPLY_CHARACTERS] if isinstance(reply, str) else reply)
+                self._write(f"{request['key']} {text}".encode())
 
     def _write(self, line: bytes) -> None:
-        left = memoryview(line + b"\n")
-        while left:
-            left = left[os.write(self._sink, left) :]
+        unwritten = memoryview(line + b"\n")
+        while unwritten:
+            unwritten = unwritten[os.write(self._sink, unwritten) :]
 
 
 @contextlib.contextmanager
