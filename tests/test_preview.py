@@ -20,7 +20,8 @@ COST = Cost(
 
 
 def seconds(plan: engine.ResolvedSweep, out: Path) -> float:
-    left = preview.left(out, [run for run in plan.runs if run.run_id in plan.todo], replace(COST, price=2.0))
+    runs = [run for run in plan.runs if run.run_id in plan.todo]
+    left = preview.remaining_cost(out, runs, replace(COST, price=2.0))
     assert left is not None
     assert left.gpu_hours is not None
     assert left.money is not None
@@ -50,7 +51,7 @@ def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
     runs = {run.batch_rollouts: run for run in longer.runs}
     assert seconds(longer, tmp_path / "out") == pytest.approx(of(done[few], few) + of(done[many], many))
     one = Cost({"step": StepPart(1.0, 0.0)}, 1.0, "rollouts", CostOrigin.RECORDED, batches=(few,))
-    assert preview.left(tmp_path / "out", longer.runs, one) is None
+    assert preview.remaining_cost(tmp_path / "out", longer.runs, one) is None
 
 
 def line(wall_s: float, machine: dict[str, Any], **parts: float) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     try:
         resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
         preview = Preview(resolved, Path(out), cost_of(more))
-        notes, place = preview.outlook.notes, preview.place if dry_run else {}
+        notes, place = preview.outlook.notes, preview.executor if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
     data = resolved.to_dict()
@@ -202,7 +202,7 @@ def _execute(
 
     store = SweepStore(out)
     reached = {run_id: store.run(run_id).recorded().reached for run_id in resolved.todo}
-    total = resolved.remaining
+    total = resolved.remaining_rollouts
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         total += max(resolved.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)

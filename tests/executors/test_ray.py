@@ -115,7 +115,7 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
 
 @pytest.mark.nightly
 def test_a_cluster_after_one_of_this_machine(tmp_path: Path, tiny, on_ray) -> None:
-    """The token of the local cluster is gone with it: the other cluster has none, and its workers are heard."""
+    """The token of the local cluster goes with it: the other cluster has none, and its workers are heard."""
     few = {"sweep": {"seeds": 1}, "grid": {"rollouts_per_problem": [4]}}
     here, there, again = ({"kind": "ray"}, on_ray(), {"kind": "ray"})
     for number, where in enumerate((here, there, again)):

@@ -12,7 +12,7 @@ from isolaw.step_cost import CostOrigin
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
-    from isolaw.preview import Remaining
+    from isolaw.preview import RemainingWork
     from isolaw.step_cost import Cost, Spent
 
 
@@ -61,7 +61,7 @@ def origin(cost: Cost) -> str:
     return f"the given throughputs ({where})"
 
 
-def estimated(configurations: Sequence[Remaining]) -> list[str]:
+def estimated(configurations: Sequence[RemainingWork]) -> list[str]:
     """Return the estimated cost of a sweep by (B_p, n), and its assumptions; empty without an estimate."""
     if not configurations:
         return []

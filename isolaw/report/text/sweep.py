@@ -186,7 +186,7 @@ def dry_run(preview: Preview) -> list[str]:
         lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
     lines += [line for table in preview.outlook.memory for line in _memory_table(table)]
     lines += costs.estimated(preview.estimates)
-    lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
+    lines += [line for script in preview.executor.get("scripts", ()) for line in script.split("\n")]
     return lines + [
         line for command in preview.commands for line in ("", f"# {command['run']}", command["line"])
     ]
