@@ -61,7 +61,7 @@ def report(
         progress("fitting the law")
         study = FittedRuns.fitted_to(reading.runs, shared.law_keywords(options))
         if (d := study.document) is None:
-            note(f"note: there is no law: {study.refused}")
+            note(f"note: there is no law: {study.no_law}")
         else:
             note(f"note: fitted {d.metric} on {d.eval_set}, with {d.hold} held fixed and method {d.method}")
         progress("predicting")
@@ -78,7 +78,7 @@ def report(
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
-        "law": None if study.law is None else "fitted", "refused": study.refused,
+        "law": None if study.law is None else "fitted", "refused": study.no_law,
         "prediction": None if predicted is None else predicted.answer.to_dict(),
         "figures": files, "not_drawn": reasons,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from isolaw.readers.reading import Reading
 from isolaw.registry import __version__, traits
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import law_charts, problems, race, run_charts
-from isolaw.report.page.budgets import Budgets, shown
+from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text.costs import hours_so_far
@@ -149,15 +149,17 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         run_charts.backtest(facts.backtest),
     ]
     sections = [section for section in made if isinstance(section, PageSection)]
-    texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
-    fitted = study.fitted()
+    texts = (
+        [budget_texts(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
+    )
+    fitted = study.fitted_rows()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
     charts = [*([buys] if buys else []), *(chart for section in sections for chart in section.charts)]
     return {
         "title": study.runs.simulated.title(facts.title or study.runs.source),
         "simulated": f"{study.runs.simulated.words} runs" if study.runs.simulated else "",
         "study": study,
-        "refused": study.refused,
+        "refused": study.no_law,
         "buys": buys,
         "best": law_charts.BEST,
         "evidence": "" if document is None else f"Backtest: {backtest_line(facts.backtest, study.metric)}",
@@ -181,7 +183,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
 
 
 def _facts(study: FittedRuns) -> list[tuple[str, str]]:
-    points = study.rows()
+    points = study.metric_rows()
     return [
         ("reward", f"{study.metric} on {study.eval_set}"),
         ("runs", f"{points['run_id'].nunique():,}"),

@@ -45,25 +45,25 @@ def landscape(study: FittedRuns) -> PageSection | str:
 
 def _charts(study: FittedRuns) -> list[Chart]:
     """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
-    b, levels = study.one_batch(), study.levels
+    b, levels = study.densest_batch(), study.levels
     shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})
     maps = {n: image for n in shown if (image := _shares(study, b, n))}
     most = max((float(shares.to_numpy().max()) for shares, _ in maps.values()), default=1.0)
     charts = [_map(shares, origin, n, b, most) for n, (shares, origin) in maps.items()]
-    rows = study.rows("zero_fraction")
+    rows = study.metric_rows("zero_fraction")
     rows = rows[(rows["problems_per_batch"] == b) & (rows["compute"] > 0)]
     return [*charts, _zero(rows, study, b)] if len(rows) else charts
 
 
 def _shares(study: FittedRuns, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
     """Return the share of problems by bin of pass@1 (rows) and compute (columns), and its source."""
-    points = study.held.points
+    points = study.selected.points
     point = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
     bins = point[(point["eval_set"] == study.eval_set) & point["metric"].str.fullmatch(_BIN.pattern)]
     if len(bins):
         middle = bins["metric"].str.extract(_BIN).astype(float).mean(axis=1)
         return bins.assign(p=middle).groupby(["p", "compute"])["value"].mean().unstack(), "exact shares"
-    problems = study.held.problems
+    problems = study.selected.problems
     if problems is None:
         return None
     mine = problems[(problems["eval_set"] == study.eval_set) & problems["run_id"].isin(point["run_id"])]

@@ -17,7 +17,7 @@ from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
-from isolaw.report.fitted_runs import PLACE, FittedRuns
+from isolaw.report.fitted_runs import SHAPE_COLUMNS, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
@@ -87,7 +87,7 @@ def grid(study: FittedRuns) -> Chart:
     The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
     the highest mean.
     """
-    compute, table = study.finals()
+    compute, table = study.rewards_at()
     prediction = _recommended(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
     caption = _grid_caption(study, table, compute, prediction)
@@ -193,10 +193,10 @@ def _by_n(
 
 def _best_and_worst(study: FittedRuns) -> list[Chart]:
     """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
-    b = study.one_batch()
+    b = study.densest_batch()
     charts = []
     for name in study.best_and_worst():
-        compute, table = study.finals(name, b)
+        compute, table = study.rewards_at(name, b)
         caption = _extreme_caption(name, table, compute, b)
         charts.append(_by_n(name.replace("@", "-"), name, name, caption, table, study.levels, height=320))
     return charts
@@ -223,8 +223,8 @@ def _backtest_chart(result: Mapping[str, Any]) -> Chart:
 
 def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
     """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
-    missing = study.rows().groupby(PLACE).ngroups - len(table)
-    end = study.rows()["compute"].max()
+    missing = study.metric_rows().groupby(SHAPE_COLUMNS).ngroups - len(table)
+    end = study.metric_rows()["compute"].max()
     several = len(study.batches) > 1
     least, most = (int(v) for v in (table["runs"].min(), table["runs"].max()))
     counts = count(most, "run") if least == most else f"{least:,} to {most:,} runs"
@@ -304,8 +304,8 @@ def labels(run_ids: Sequence[str]) -> dict[str, str]:
 def _rewards_table(study: FittedRuns) -> Table:
     """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
     names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
-    compute, _ = study.finals()
-    tables = {name: study.finals(name, compute=compute)[1].set_index(PLACE) for name in names}
+    compute, _ = study.rewards_at()
+    tables = {name: study.rewards_at(name, compute=compute)[1].set_index(SHAPE_COLUMNS) for name in names}
     rows = []
     for (b, n), values in tables[study.metric].iterrows():
         row = [TableCell.number(b), TableCell.number(n), TableCell.number(values["runs"])]
@@ -325,7 +325,7 @@ def _rewards_table(study: FittedRuns) -> Table:
 def _health_table(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of all runs with their health, failed runs included."""
     ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
-    reward = study.rows().sort_values("step").groupby("run_id")["value"].last()
+    reward = study.metric_rows().sort_values("step").groupby("run_id")["value"].last()
     names = labels([*(h.run_id for h in judged), *(f["run_id"] for f in failed)])
     failures = {f["run_id"]: f for f in failed}
     rows = []
