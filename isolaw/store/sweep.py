@@ -44,7 +44,7 @@ _CUT = 16  # number of characters of an id to show, which is enough to be unambi
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedResponses:
     """The responses that a run saved at one evaluation, for people to read."""
 
     spec: RunSpec
@@ -224,7 +224,7 @@ class SweepStore:
 
         return tables.collect(self)
 
-    def responses(self) -> Iterator[Kept]:
+    def responses(self) -> Iterator[SavedResponses]:
         """Yield the evaluations with responses, run by run; damaged lines are omitted, as in tables."""
         for run_id, spec in self.specs()[0].items():
             try:
@@ -233,7 +233,7 @@ class SweepStore:
                 continue
             for line in lines:
                 if responses := [Response(**response) for response in line.get("responses", [])]:
-                    yield Kept(spec, line["step"], line["compute"], responses)
+                    yield SavedResponses(spec, line["step"], line["compute"], responses)
 
 
 def _kinds(*place: str) -> tuple[EntryKind, ...]:

@@ -96,7 +96,7 @@ def _today_marker(budgets: Budgets, document: LawDocument) -> list[dict[str, Any
         return []
     label = f"today: {best(today, document)}"
     x = today.compute / steps_scale(document)
-    return [mark(x, label, "var(--muted)", top=False, right=True)]
+    return [mark(x, label, "var(--muted)", top=False, on_left=True)]
 
 
 def _frontier_traces(
