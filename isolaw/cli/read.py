@@ -100,12 +100,12 @@ def read(
 
 
 def _print(run: FoundLog) -> None:
-    from isolaw.report.text.reading import in_full
+    from isolaw.report.text.reading import log_rows
 
     names = ", ".join(name for name in (run.framework, run.container) if name)
     click.echo(f"{click.style(shown(run.run), bold=True)} ({names})")
     before = ""
-    for label, text in in_full(run):
+    for label, text in log_rows(run):
         click.echo(_wrapped(f"  {shown(label) if label != before else '':<14} ", shown(text)))
         before = label
     click.echo()

@@ -39,7 +39,7 @@ STYLE: Any = {
 _SIZE = (6.9, 3.6)  # inches: the width of two columns of a paper
 _PIXELS_PER_POINT = 1.5  # of the page's lines, for one point of a figure's
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_FORMATS = ("png", "svg", "pdf")
+_KINDS = ("png", "svg", "pdf")
 _AUTHOR = "isolaw"  # the author of files that isolaw may replace
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Author": _AUTHOR},
@@ -93,7 +93,7 @@ def write_figures(study: FittedRuns, folder: str | Path) -> tuple[list[Path], di
     if not figures:
         causes = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise Refused(f"the runs support no figure: {causes}")
-    return save(figures, folder, _FORMATS), reasons
+    return save(figures, folder, _KINDS), reasons
 
 
 @checked
@@ -235,7 +235,7 @@ def _draw_axis(axes: Axes, axis_name: Literal["x", "y"], layout: Mapping[str, An
 def _plain_text(text: str) -> str:
     """Return text of a chart, without formulas of matplotlib and without escapes for plotly.js.
 
-    >>> _plain("acc$ &lt;")
+    >>> _plain_text("acc$ &lt;")
     'acc\\\\$ <'
     """
     return html.unescape(text).replace("$", r"\$")

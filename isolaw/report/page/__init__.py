@@ -141,7 +141,7 @@ def _templates() -> Environment:
 def _script_json(value: object) -> str:
     """Return ``value`` as JSON that is safe inside a script element.
 
-    >>> _as_script({"name": "</script>"})
+    >>> _script_json({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

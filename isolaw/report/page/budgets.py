@@ -71,7 +71,7 @@ def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
 def _preferred_numbers(low: float, high: float) -> list[int]:
     """Return the preferred numbers from ``low`` to ``high``.
 
-    >>> _stops(600, 1500)
+    >>> _preferred_numbers(600, 1500)
     [680, 1000, 1500]
     """
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)

@@ -171,7 +171,7 @@ def _spread_indices(size: int, count: int) -> list[int]:
 
     The last index is always included and, if there are two or more, the first index.
 
-    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    >>> _spread_indices(7, 3), _spread_indices(7, 1), _spread_indices(2, 5)
     ([0, 3, 6], [6], [0, 1])
     """
     return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))

@@ -25,7 +25,7 @@ from isolaw.report.figures import law_figure
 from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.fitted_runs import _common_compute as common_compute
 from isolaw.report.page import PageContent, check_replaceable, law_charts, render, write
-from isolaw.report.page import _as_script as as_script
+from isolaw.report.page import _script_json as as_script
 from isolaw.report.page.budgets import Budgets, budget_texts, budgets
 from isolaw.report.page.budgets import _preferred_numbers as stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded

@@ -30,7 +30,7 @@ def test_it_shows_all_of_few_and_spreads_many() -> None:
     assert [one.step for one in shown] == [0, 30, 60] * 12
     assert problems.responses(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
     crowd = problems._choose(kept(60, 4))
-    assert sum(len(one.responses) for one in crowd) <= problems._MOST
+    assert sum(len(one.responses) for one in crowd) <= problems._MOST_RESPONSES
     assert {one.step for one in crowd} == {3}
     assert problems._choose([]) == []
 
