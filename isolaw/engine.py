@@ -100,7 +100,8 @@ def execute(
     store.claim()
     if resolved.todo:
         todo = set(resolved.todo)
-        executors.reach(resolved.spec.executor, next(run for run in resolved.runs if run.run_id in todo))
+        first = next(run for run in resolved.runs if run.run_id in todo)
+        executors.check_reachable(resolved.spec.executor, first)
     with store.lock():
         store.write_spec(resolved.spec, toml)
         if resolved.recorded_runs is not None:

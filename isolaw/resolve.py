@@ -161,8 +161,8 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
             begun_count += last_state is not None
             from_zero += bool(recorded.checkpoints) and not continued.checkpoints
             remaining_rollouts += max(run.rollouts - continued.reached, 0)
-    if idle := executors.idle(spec.executor):
-        notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(idle)}")
+    if unused := executors.unused_keys(spec.executor):
+        notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(unused)}")
     if from_zero:
         notes.append(
             f"{from_zero} of the started runs have no state to continue from, and start again at step 0"

@@ -257,7 +257,7 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     )
     assert row[1].sort_key == n
     # Rewards at the same compute, which all configurations reached.
-    same = common_compute(own.rows())
+    same = common_compute(own.metric_rows())
     there = law.predict(same)
     assert f"Recommended here: B_p = {there.B_p:,}, n = {there.n:,}, with" in page
     assert any(text.get_text().startswith(f"today: n = {m}") for text in law_figure(law).axes[0].texts)
@@ -364,7 +364,7 @@ def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
     cells = re.findall(r">([^<]*)</td>", rows[2])
     assert cells[:3] == ["32", "8", "2"]
     assert cells[4:] == ["0.900 ± 0.000", "0.100 ± 0.000"]
-    last = own.rows().query("compute > 8e5 and rollouts_per_problem == 8")
+    last = own.metric_rows().query("compute > 8e5 and rollouts_per_problem == 8")
     assert float(cells[3].split()[0]) == pytest.approx(last["value"].mean(), abs=6e-4)
 
 
@@ -563,5 +563,5 @@ def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
     law = isolaw.fit(both, where={"lr": 1.0}, draws=0)
     own = FittedRuns(both, "avg@4", "validation", law)
-    assert own.rows()["value"].max() < 0.9
+    assert own.metric_rows()["value"].max() < 0.9
     assert len(own.runs) == 2 * len(own.selected)
