@@ -105,7 +105,7 @@ def execute(
     with store.lock():
         store.write_spec(resolved.spec, toml)
         if resolved.recorded_runs is not None:
-            tables.keep(store, resolved.recorded_runs)
+            tables.write_recorded(store, resolved.recorded_runs)
         with closing(mirror.Mirror(resolved.spec.tracking, store)) as tracker:
             stop = stop or threading.Event()
             yield from _execute(resolved, store, tracker, stop)
