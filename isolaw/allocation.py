@@ -79,23 +79,19 @@ def shape_of(
     """
     sizes: Any = given
     if isinstance(given, str):
-        product = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
+        pair = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
         named = re.fullmatch(r"\s*\w+\s*=\s*\d+\s*(,\s*\w+\s*=\s*\d+\s*)?", given)
-        sizes = (
-            product.groups() if product else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
-        )
+        sizes = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
     if isinstance(sizes, Mapping):
-        named_sizes = {_SYMBOLS.get(name, name): size for name, size in sizes.items()}
-        known = known if named_sizes.keys() <= {*_SYMBOLS.values()} else {}
-        common = {name: values for name, values in (known or {}).items() if name not in named_sizes}
+        by_name = {_SYMBOLS.get(name, name): size for name, size in sizes.items()}
+        known = known if by_name.keys() <= {*_SYMBOLS.values()} else {}
+        common = {name: values for name, values in (known or {}).items() if name not in by_name}
         if several := [
             f"{name} = {', '.join(map(str, sorted(v)))}" for name, v in common.items() if len(v) > 1
         ]:
             raise InputError(f"found {shown(given)}; expected B_p and n, since the runs have {several[0]}")
-        named_sizes |= {name: next(iter(values)) for name, values in common.items()}
-        sizes = (
-            [named_sizes.get(name) for name in _SYMBOLS.values()] if len(named_sizes) == len(_SYMBOLS) else []
-        )
+        by_name |= {name: next(iter(values)) for name, values in common.items()}
+        sizes = [by_name.get(name) for name in _SYMBOLS.values()] if len(by_name) == len(_SYMBOLS) else []
     try:
         shape = tuple(int(size) for size in sizes)
         if len(shape) == 2 and min(shape) >= 1:

@@ -116,10 +116,12 @@ def _checked_argument(name: str, value: Any, hint: Any) -> Any:
         raise wrong_argument(name, value, expected)
     if plain is None:
         return plain
-    is_number = _is_number(hint) and isinstance(plain, int | float)
+    is_number = any(_class_of(member) in (int, float) for member in _union_members(hint))
     if name in _CHECKS:
         _CHECKS[name](plain)
-    elif is_number and not (abs(plain) < math.inf and low <= plain <= high):
+    elif (
+        is_number and isinstance(plain, int | float) and not (abs(plain) < math.inf and low <= plain <= high)
+    ):
         raise wrong_argument(name, value, expected)
     return plain
 
@@ -172,10 +174,6 @@ def _class_of(hint: Any) -> Any:
 def _accepts_path(hint: Any) -> bool:
     kinds = [_class_of(member) for member in _union_members(hint)]
     return any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in kinds)
-
-
-def _is_number(hint: Any) -> bool:
-    return any(_class_of(member) in (int, float) for member in _union_members(hint))
 
 
 def _converted(value: Any, hint: Any) -> Any:

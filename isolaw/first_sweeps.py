@@ -114,11 +114,8 @@ class FirstSweep:
         """Return the content of its file, which begins with the question and what to set in the file."""
         question, instruction = _HEADS[self.name]
         fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
-        placeholders = {
-            "real": "problems.set and real.model",
-            "command": "problems.set, command.run and framework",
-        }
-        placeholder = placeholders.get(self.spec.sweep.backend)
+        to_set = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
+        placeholder = to_set.get(self.spec.sweep.backend)
         comments = [
             f"isolaw advise, from published results: {question}",
             *([f"Set {placeholder}."] if placeholder else []),
@@ -259,27 +256,23 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
     """Return the three sweeps, or nothing if the race or the search for the lr costs more than the budget."""
     case, problems = point.case, point.least_batch
     compute, levels = _grid(point, problems)
-    lr_problems, lr_rollouts, lr_compute = _lr_search(case, problems, levels, compute)
+    lr_problems, n, lr_compute = _lr_search(case, problems, levels, compute)
     if levels[0] < LEAST_N or _LR_RUNS * lr_compute > case.budget:
         return ()
     common = _common_sections(case, backend, cost.model if cost and cost.billions else "")
-    lr = _base_lr(backend, common, (lr_problems, lr_rollouts))
+    lr = _base_lr(backend, common, (lr_problems, n))
     lr_section = {"backend": backend, "compute": lr_compute, "seeds": _SEEDS}
-    fixed = {"problems_per_batch": [lr_problems]}
+    base = {"problems_per_batch": [lr_problems]}
     files: dict[SweepName, dict[str, Any]] = {
         "lr": {
             "sweep": lr_section,
-            "grid": {
-                **fixed,
-                "rollouts_per_problem": [lr_rollouts],
-                "lr": [lr * factor for factor in _FACTORS],
-            },
+            "grid": {**base, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
         },
         "batch": {
             "sweep": lr_section,
             "grid": {
-                **fixed,
-                "rollouts_per_problem": [lr_rollouts // 2, 2 * lr_rollouts],
+                **base,
+                "rollouts_per_problem": [n // 2, 2 * n],
                 "lr": [lr * factor for factor in _FACTORS[1:-1]],
             },
         },

@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_SMI_LIMIT_S = 30.0  # time limit for nvidia-smi in seconds
+_SMI_S = 30.0  # time limit for nvidia-smi in seconds
 
 # For example, cu130, nvidia-nccl-cu13==2.29.7 or cuda-toolkit[cublas]==13.0.3.
 _CUDA_VERSION = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
@@ -168,14 +168,12 @@ def nvidia_smi(*options: str) -> list[str]:
         return []
     command = ["nvidia-smi", *options]
     try:  # nvidia-smi can hang in the driver, where even SIGKILL does not end it
-        result = children.run(
-            command, _SMI_LIMIT_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        result = children.run(command, _SMI_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
         return []
     except subprocess.TimeoutExpired:
         logging.getLogger(__name__).warning(
-            f"nvidia-smi has not answered for {_SMI_LIMIT_S:.0f} s; isolaw assumes that there is no GPU"
+            f"nvidia-smi has not answered for {_SMI_S:.0f} s; isolaw assumes that there is no GPU"
         )
         return []
     return result.stdout.splitlines()

@@ -25,7 +25,7 @@ from isolaw.step_cost import Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
 
 _Value = TypeVar("_Value")
-_PRICED_SOURCE = re.compile(r"(?P<source>.+),\s*(?P<price>[0-9]*\.?[0-9]+)/h", re.S)
+_PRICED = re.compile(r"(?P<source>.+),\s*(?P<price>[0-9]*\.?[0-9]+)/h", re.S)
 
 
 def share_of_grid(spec: SweepSpec, runs: Sequence[RunSpec]) -> float:
@@ -197,16 +197,14 @@ class Preview:
         """Return JSON-compatible data, as ``isolaw sweep --dry-run --json`` prints it."""
         cost = self.cost
         commands = {"commands": self.commands} if self.commands else {}
-        cost_facts = (
-            None if cost is None else {**(self.spent.to_dict() if self.spent else {}), **cost.to_dict()}
-        )
+        facts = None if cost is None else {**(self.spent.to_dict() if self.spent else {}), **cost.to_dict()}
         return {
             **self.resolved.to_dict(),
             "memory": self.outlook.memory,
             "executor": self.executor,
             "dry_run": True,
             **commands,
-            "cost": _estimated(self.estimates) if self.estimates else cost_facts,
+            "cost": _estimated(self.estimates) if self.estimates else facts,
         }
 
     def _on_machines(self, compute: Callable[[], _Value]) -> _Value:
@@ -250,11 +248,7 @@ def read_cost(source: Any, price: float | None = None) -> Cost:
     >>> read_cost("12/s@8,2.5/h").price
     2.5
     """
-    if (
-        isinstance(source, str)
-        and not os.path.lexists(source)
-        and (match := _PRICED_SOURCE.fullmatch(source))
-    ):
+    if isinstance(source, str) and not os.path.lexists(source) and (match := _PRICED.fullmatch(source)):
         return read_cost(match["source"], float(match["price"]))
     estimated = cost_of_shape(source) if isinstance(source, str) else None
     cost = costs.read(source) if estimated is None else estimated

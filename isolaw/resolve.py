@@ -150,7 +150,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
     ]
     if whole_directory and adaptive is None:
         runs += [run for run_id, run in existing.items() if run_id not in run_ids]
-    unfinished, remaining_rollouts, begun_count, from_zero = [], 0, 0, 0
+    unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
         stored = store.run(run.run_id)
         recorded = stored.recorded()
@@ -159,14 +159,12 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
             last_state = stored.last_state
             continued = recorded.up_to(last_state)
             begun_count += last_state is not None
-            from_zero += bool(recorded.checkpoints) and not continued.checkpoints
+            again += bool(recorded.checkpoints) and not continued.checkpoints
             remaining_rollouts += max(run.rollouts - continued.reached, 0)
     if unused := executors.unused_keys(spec.executor):
         notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(unused)}")
-    if from_zero:
-        notes.append(
-            f"{from_zero} of the started runs have no state to continue from, and start again at step 0"
-        )
+    if again:
+        notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
     notes += _disk_notes(store, unfinished)
     todo = [run.run_id for run in executors.order(store.directory, unfinished)]
     return ResolvedSweep(spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive)

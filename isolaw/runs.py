@@ -29,7 +29,7 @@ from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import BACKENDS, traits
 
-_MOST_SHOWN = 5
+_MOST_ROWS = 5
 _MOST_CHARACTERS = 100  # limit on the characters of a value
 
 
@@ -53,12 +53,10 @@ def _rows_in(table: pd.DataFrame, index: pd.Index, column: str) -> str:
     positions = [
         f"{_position(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
         f"n {row['rollouts_per_problem']}, step {row['step']})"
-        for i in dict.fromkeys(index[:_MOST_SHOWN])
+        for i in dict.fromkeys(index[:_MOST_ROWS])
         for row in [table.loc[[i]].iloc[0]]
     ]
-    return ", ".join(positions) + (
-        f" and {len(index) - _MOST_SHOWN} more" if len(index) > _MOST_SHOWN else ""
-    )
+    return ", ".join(positions) + (f" and {len(index) - _MOST_ROWS} more" if len(index) > _MOST_ROWS else "")
 
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
@@ -303,11 +301,8 @@ def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.Data
     prefix = f"{source}: " if source else ""
     missing = [column for column in COLUMNS if column not in points.columns and column not in OPTIONAL]
     if missing:
-        hints = [
-            f"; {column} (did you mean {close!r}?)"
-            for column in missing
-            if (close := nearest(column, points.columns))
-        ]
+        nearest_names = {column: nearest(column, points.columns) for column in missing}
+        hints = [f"; {column} (did you mean {name!r}?)" for column, name in nearest_names.items() if name]
         names = ", ".join(map(str, points.columns))
         message = f"missing columns: {', '.join(missing)}; found: {names}{''.join(hints)}"
         raise DataError(f"{prefix}{message}. {_OTHER_COLUMNS_HINT}")
@@ -416,9 +411,7 @@ def _check_keys(table: pd.DataFrame, prefix: str) -> None:
         if len(runs):
             raise DataError(f"{prefix}run {shown(runs[0])} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
-        raise DataError(
-            f"{prefix}repeated (run, step): {_rows_in(table, repeated, 'step')}. " + _several_runs_hint()
-        )
+        raise DataError(f"{prefix}repeated (run, step): {_rows_in(table, repeated, 'step')}. " + _runs_hint())
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     if len(unclear := steps.index[steps.duplicated(["run_id", "step"])]):
         raise DataError(f"{prefix}one step has two values of compute: {_rows_in(table, unclear, 'compute')}")
@@ -430,11 +423,11 @@ def _check_keys(table: pd.DataFrame, prefix: str) -> None:
         raise DataError(
             f"{prefix}compute must grow with the step: {_position(table, steps.index[wrong[0]])} "
             f"(step {new['step']}) has {new['compute']} after {old['compute']} (step {old['step']}) in the "
-            "same run. " + _several_runs_hint()
+            "same run. " + _runs_hint()
         )
 
 
-def _several_runs_hint() -> Wording:
+def _runs_hint() -> Wording:
     setting = option("columns", "seed", Placeholder("column"))
     return "If these are several runs, name the column that distinguishes them, as in " + setting
 

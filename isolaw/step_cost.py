@@ -56,14 +56,10 @@ HOUR_S = 3600.0
 _NO_ERROR = 1e-9
 _MULTIPLE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[x×]\s*", re.IGNORECASE)
 LARGEST_BUDGET = 1e15  # in rollouts
-_LENGTH_SCALE = (
-    2.0  # ℓ, in doublings, and the largest distance from a timed configuration without extrapolation
-)
+_LENGTH_SCALE = 2.0  # ℓ, in doublings, and the largest distance of a step from the timed ones
 _SIGMA_GRID = (0.1, 0.2, 0.3, 0.5)
 _NU_GRID = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 _HOURS = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
-
-
 _ROLLOUTS = re.compile(
     r"\s*([+-]?(?:[0-9][0-9_,]*\.?[0-9]*|\.[0-9]+))(?:e([+-]?[0-9]+))?\s*([kMB]?)\s*", re.IGNORECASE
 )

@@ -68,7 +68,7 @@ def test_hours_so_far() -> None:
         [line(30.0, four, evaluate=10.0), line(1800.0, four, generate=1000.0, train=600.0, evaluate=50.0)],
         [],
     ]
-    found = engine._so_far(runs)
+    found = engine._spent_so_far(runs)
     assert found is not None
     assert found["hours"] == pytest.approx(1.5)
     assert found["gpu_hours"] == pytest.approx(8 + 2)
@@ -77,10 +77,10 @@ def test_hours_so_far() -> None:
     }  # fmt: skip
     assert sum(found["seconds"].values()) == 5400
     for unknown in ({}, {"gpus": 0}):
-        mixed = engine._so_far([*runs, [line(10.0, unknown)]])
+        mixed = engine._spent_so_far([*runs, [line(10.0, unknown)]])
         assert mixed is not None
         assert mixed["gpu_hours"] is None
-    assert engine._so_far([]) is None
+    assert engine._spent_so_far([]) is None
 
 
 @pytest.mark.real

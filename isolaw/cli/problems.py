@@ -16,7 +16,6 @@ from isolaw.cli.options import Destination, column_option, pairs
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.split import Draw, SplitFolder
 
-
 _SAMPLING = "how responses are sampled"
 
 

@@ -112,8 +112,9 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
             note(text.place_summary(executor))
         print_result(preview.to_dict(), ["", *lines])
         return 0
-    if resolved.todo:
-        _announce_compilation(resolved.spec)
+    if resolved.todo and traits(resolved.spec.sweep.backend).simulated:
+        simulator = resolved.spec.options.get("model", "interference")
+        announce_compilation(f"isolaw.simulators.{simulator}", "simulator")
     started_at = time.monotonic()
     cause_by_run, stopped, run_error = _execute(resolved, out, toml)
     state = engine.status(out)
@@ -139,11 +140,6 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     if resolved.spec.executor.kind == "scripts" and not state["failed"]:
         return 0
     return 0 if not unfinished else 3 if state["done"] else 1
-
-
-def _announce_compilation(spec: SweepSpec) -> None:
-    if traits(spec.sweep.backend).simulated:
-        announce_compilation(f"isolaw.simulators.{spec.options.get('model', 'interference')}", "simulator")
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:

@@ -87,9 +87,8 @@ def collect(store: _RecordedSweep) -> Runs:
         notes.append(f"{text} ({len(more_texts):,} more such notes)" if more_texts else text)
     problem_table = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
-    if (
-        is_missing := table["value"].isna()
-    ).any():  # a diverged run ends in NaN; any other NaN was not measured
+    is_missing = table["value"].isna()
+    if is_missing.any():  # a diverged run ends in NaN; any other NaN was not measured
         table = table[~is_missing | after_last_value(table)]
     if table.empty:
         raise NoHistory(

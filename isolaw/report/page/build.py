@@ -149,9 +149,9 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         run_charts.backtest(facts.backtest),
     ]
     sections = [section for section in results if isinstance(section, PageSection)]
-    texts = (
-        [budget_texts(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
-    )
+    texts = []
+    if study.law and budgets:
+        texts = [budget_texts(p, study.law, budgets) for p in budgets.predictions]
     fitted = study.fitted_rows()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
     charts = [*([buys] if buys else []), *(chart for section in sections for chart in section.charts)]

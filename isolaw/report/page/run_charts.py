@@ -13,7 +13,7 @@ import pandas as pd
 from isolaw.evidence import count, in_reward, number
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.health import Health, health
-from isolaw.fits.prediction import Option, Prediction
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
@@ -92,7 +92,8 @@ def grid(study: FittedRuns) -> Chart:
     title = f"{study.metric} at C = {number(compute)}"
     caption = _grid_caption(study, table, compute, prediction)
     if len(study.batches) > 1:
-        recommended = None if prediction is None else {_shape(o) for o in prediction.options}
+        allocations = [] if prediction is None else [option.allocation for option in prediction.options]
+        recommended = {(a.problems_per_batch, a.rollouts_per_problem) for a in allocations}
         return _map_of_grid(table, title, caption, recommended)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
     if prediction is not None and study.law is not None and study.law.surface is not None:
@@ -104,10 +105,6 @@ def grid(study: FittedRuns) -> Chart:
         chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, on_left=on_left, dash="dot")]
         chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
     return chart
-
-
-def _shape(option: Option) -> tuple[int, int]:
-    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
 
 
 def _recommendation(study: FittedRuns, compute: float) -> Prediction | None:
@@ -127,11 +124,11 @@ def _fitted_traces(surface: Surface, compute: float) -> list[dict[str, Any]]:
 
 
 def _map_of_grid(
-    table: pd.DataFrame, title: str, caption: str, recommended: Collection[tuple[int, int]] | None
+    table: pd.DataFrame, title: str, caption: str, recommended: Collection[tuple[int, int]]
 ) -> Chart:
     """Return a map of rewards with frames around the (B_p, n) in ``recommended``.
 
-    If ``recommended`` is None, the frames mark rewards within the tolerance of the highest.
+    If ``recommended`` is empty, the frames mark rewards within the tolerance of the highest.
     """
     axes = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
     means = table.pivot(**axes, values="value")
@@ -149,7 +146,7 @@ def _map_of_grid(
         }
     ]  # fmt: skip
     is_framed = means.to_numpy(np.float64) >= table["value"].max() - TOLERANCE
-    if recommended is not None:
+    if recommended:
         is_framed = np.array([[(b, n) in recommended for b in means.columns] for n in means.index])
     frames = [
         {

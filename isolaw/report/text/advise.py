@@ -56,16 +56,14 @@ def document(advice: Advice, folder: str = "first", again: str = 'advice.write("
         " ".join(RECORDED),
         *(Caution(_CAVEATS[code]) for code in advice.caveats),
     ]
-    differing = [
-        f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings
-    ]
+    differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
         Passage("", answer),
         Passage("What to run first", _commands(advice, folder, again)),
         Passage(
             "Sources", [_table(advice), Bullets("", [*_ARTICLES, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
-        Passage("Differences", [Bullets("How the sources differ from your case:", differing)]),
+        Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
     ]
     return Document(f"advice for C = {number(case.budget)}", passages, _data(advice))
 
@@ -109,11 +107,9 @@ def _answer(advice: Advice) -> list[str]:
         ]
     lr, batch, grid = advice.sweeps
     return [
-        _start_line(advice),
-        _race_line(grid, advice.case),
-        _lr_line(lr, batch, advice.case),
+        _start_line(advice), _race_line(grid, advice.case), _lr_line(lr, batch, advice.case),
         *_budget_lines(advice),
-    ]
+    ]  # fmt: skip
 
 
 def _budget_lines(advice: Advice) -> list[str]:
@@ -201,10 +197,7 @@ def _agreement(advice: StartingPoint) -> str:
     """State whether publications agree on n."""
     if advice.case.far:
         return "Published results for other sizes are no evidence for yours: run the race first."
-    titles = {
-        lean: [statement.title for statement in advice.statements if statement.leans is lean]
-        for lean in Leans
-    }
+    titles = {lean: [said.title for said in advice.statements if said.leans is lean] for lean in Leans}
     views = [
         f"{text} ({', '.join(titles[lean])})"
         for lean, text in (

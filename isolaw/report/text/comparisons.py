@@ -153,11 +153,8 @@ def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str
     if measured.value is None:
         return "not tested, since no compute was measured for both recipes"
     if sign is None:
-        reason = (
-            "both end at the same reward"
-            if measured.value == 0
-            else "the rewards at the end have no interval"
-        )
+        is_equal = measured.value == 0
+        reason = "both end at the same reward" if is_equal else "the rewards at the end have no interval"
         return f"not tested, since {reason}"
     if sign:
         size = f"{abs(measured.value):.3g} higher ({_interval_text(measured, sign < 0)})"
@@ -191,14 +188,8 @@ def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
     for i, (name, quantity) in enumerate(((f"A: {a}", comparison.a), (f"B: {b}", comparison.b))):
         compute_cell = [number(comparison.compute[i])] if comparison.compute else []
         rows.append([name, str(comparison.runs[i]), _quantity(quantity), *compute_cell])
-    rows.append(
-        [
-            "A − B" if comparison.quantity == "reward" else "A / B",
-            "",
-            _quantity(comparison.difference),
-            *([""] if comparison.compute else []),
-        ]
-    )
+    title = "A − B" if comparison.quantity == "reward" else "A / B"
+    rows.append([title, "", _quantity(comparison.difference), *([""] if comparison.compute else [])])
     lines: list[Stanza] = [f"{_which_is_better(comparison)}.", Table.of(rows)]
     if 0 in comparison.runs:
         lacking = " and ".join(name for name, runs in zip("AB", comparison.runs, strict=True) if not runs)
@@ -267,11 +258,9 @@ def _runs_to_settle(comparison: ShapeComparison, in_hours: bool) -> str:
         for name, needed, compute in zip("AB", (further.a, further.b), further.compute, strict=True)
         if needed
     ]
-    shown = (
-        "show which configuration is better"
-        if further.shows == "better"
-        else f"show that the rewards are within {comparison.tolerance:g} of each other"
-    )
+    shown = f"show that the rewards are within {comparison.tolerance:g} of each other"
+    if further.shows == "better":
+        shown = "show which configuration is better"
     return f"Add {' and '.join(runs)} ({number(further.rollouts)} rollouts), which isolaw expects to {shown}."
 
 

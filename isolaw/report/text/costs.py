@@ -101,10 +101,6 @@ def extrapolated(cost: Cost, shapes: Sequence[tuple[int, int]]) -> list[Caution]
     return [Caution(f"the cost of {untimed} is extrapolated: no such step was timed.")] if untimed else []
 
 
-def _with_interval(quantity: Quantity) -> str:
-    return number(quantity.value) + ("" if quantity.interval is None else f" ({interval(quantity.interval)})")
-
-
 def _time_by_part(seconds: Mapping[str, float]) -> str:
     """Return the share of each part in a total time, the largest first.
 
@@ -128,5 +124,5 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
 
 
 def _in_unit(quantity: Quantity, unit: str) -> str:
-    value, *ends = _with_interval(quantity).split(" ", 1)
-    return " ".join([value, unit, *ends])
+    ends = "" if quantity.interval is None else f" ({interval(quantity.interval)})"
+    return f"{number(quantity.value)} {unit}{ends}"

@@ -163,10 +163,8 @@ def _gain_sentence(prediction: Prediction, bought: Gain | None) -> str:
         is_covered = not prediction.asked and prediction.compute <= reached(law.grid)
         return f"The runs cover this budget: they go to {_reach_text(law)}." if is_covered else ""
     today = bought.today
-    measured = "" if not today.options or today.options[0].measured else ", not measured"
-    text = (
-        f"Gain over the best at {_reach_text(law)} (n = {today.n}{measured}): {_difference(bought.reward)}."
-    )
+    note = "" if not today.options or today.options[0].measured else ", not measured"
+    text = f"Gain over the best at {_reach_text(law)} (n = {today.n}{note}): {_difference(bought.reward)}."
     if bought.kept is None:
         return text
     low, high = bought.kept.interval or (None, None)
@@ -263,13 +261,9 @@ def stars(prediction: Prediction) -> dict[str, str]:
     if not prediction.options:
         return {}
     n_star = prediction.n_star
-    is_bound = n_star.status in ("lower_bound", "upper_bound")
-    extrapolation = (
-        ", which is only a bound so far beyond the runs"
-        if is_bound and having(prediction.flags, Code.CENSORED)
-        else ""
-    )
-    texts = {"n*": law_text.star(n_star) + extrapolation, "B_p*": law_text.star(prediction.b_star)}
+    texts = {"n*": law_text.star(n_star), "B_p*": law_text.star(prediction.b_star)}
+    if n_star.status in ("lower_bound", "upper_bound") and having(prediction.flags, Code.CENSORED):
+        texts["n*"] += ", which is only a bound so far beyond the runs"
     return {f"{name}*": texts[f"{name}*"] for name in chosen(_law(prediction))}
 
 

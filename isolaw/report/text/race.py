@@ -94,18 +94,14 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
 
 def _edge_warning(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
     """Name the edges of the grid at which the best configuration is."""
-    edges = []
+    sides = []
     for axis, name in ((1, "n"), (0, "B_p")):
         values = sorted(key[axis] for key in grid if key[1 - axis] == best[1 - axis])
         if len(values) > 1 and best[axis] in (values[0], values[-1]):
-            edges.append(
-                f"{name} = {best[axis]} is the {'largest' if best[axis] == values[-1] else 'smallest'}"
-            )
-    return (
-        [f"The best is at the edge of the grid, where {' and '.join(edges)}. Values beyond it may be better."]
-        if edges
-        else []
-    )
+            end = "largest" if best[axis] == values[-1] else "smallest"
+            sides.append(f"{name} = {best[axis]} is the {end}")
+    edge = f"The best is at the edge of the grid, where {' and '.join(sides)}"
+    return [f"{edge}. Values beyond it may be better."] if sides else []
 
 
 def state(race: Mapping[str, Any]) -> str:

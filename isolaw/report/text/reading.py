@@ -73,9 +73,8 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
         steps = f"{candidate.steps[1]:,}" if candidate.steps else ""
         compute = number(candidate.compute[1]) if candidate.compute else ""
         name, framework = candidate.run.removeprefix(folder), candidate.framework or candidate.container
-        rows.append(
-            [name, framework, *known, steps, compute, _metrics(candidate), _status(candidate, folder)]
-        )
+        measured = steps, compute, _metrics(candidate)
+        rows.append([name, framework, *known, *measured, _status(candidate, folder)])
     lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 

@@ -112,11 +112,9 @@ def targets(result: TargetStudy) -> Document:
     """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
     targets = ", ".join(f"{target:g}" for target in result.targets)
     has_intervals = result.critical or result.lr or any(row.rollouts.interval for row in result.rows)
-    intervals_note = (
-        "Ranges are 95 % intervals."
-        if has_intervals
-        else "There are no intervals, which require a fit over several B_p."
-    )
+    intervals_note = "There are no intervals, which require a fit over several B_p."
+    if has_intervals:
+        intervals_note = "Ranges are 95 % intervals."
     introduction = f"Rollouts to reach {result.metric} = {targets} on {result.eval_set}. {intervals_note}"
     passages = [Passage("", [introduction])]
     if result.critical:

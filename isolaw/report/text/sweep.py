@@ -37,11 +37,8 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     """
     ids = list(dict.fromkeys(run_ids))
     hashes = {name for name in ids if len(name) == _HASH_DIGITS and set(name) <= set("0123456789abcdef")}
-    length = next(
-        length
-        for length in range(_LEAST_DIGITS, _HASH_DIGITS + 1)
-        if len({digest[:length] for digest in hashes}) == len(hashes)
-    )
+    lengths = range(_LEAST_DIGITS, _HASH_DIGITS + 1)
+    length = next(k for k in lengths if len({digest[:k] for digest in hashes}) == len(hashes))
     return {name: name[:length] if name in hashes else name for name in ids}
 
 
@@ -127,9 +124,8 @@ def health(run_healths: Sequence[Health], failed: int, document: LawDocument | N
     parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
     parts += [f"{failed:,} failed"] if failed else []
     judges = sorted({name for run in run_healths for name in run.judged_by})
-    lines = [
-        ", ".join(parts) + (f"; judged by {', '.join(judges)}." if judges else "; no metric to judge by.")
-    ]
+    judged_by = f"judged by {', '.join(judges)}" if judges else "no metric to judge by"
+    lines = [f"{', '.join(parts)}; {judged_by}."]
     batches = [] if document is None else document.health.batches
     if len(batches) > 1:
         shares = ", ".join(
