@@ -83,7 +83,7 @@ $(STAMPS)/real-gpu: requirements/real-gpu.txt $(STAMPS)/base
 	@touch $@
 
 # Whether this machine can take the CPU set; a machine with a GPU wants another one.
-CPU_SET = $(BIN)/python -c 'from isolaw.doctor import examine; m = examine(); raise SystemExit(m.on_gpu or not m.takes_pinned_set)'
+CPU_SET = $(BIN)/python -c 'from isolaw.doctor import examine; m = examine(); raise SystemExit(m.has_usable_gpu or not m.takes_pinned_packages)'
 
 install: $(STAMPS)/base
 

@@ -12,22 +12,22 @@ import os
 import sys
 
 # ``python -m`` puts the working directory first on the path, where files would shadow modules of libraries.
-_ADDED = __name__ == "__main__" and not sys.flags.safe_path and os.path.isdir(sys.path[0])
-if _ADDED and os.path.samefile(sys.path[0], "."):
+_ADDS_DIRECTORY = __name__ == "__main__" and not sys.flags.safe_path and os.path.isdir(sys.path[0])
+if _ADDS_DIRECTORY and os.path.samefile(sys.path[0], "."):
     del sys.path[0]
 
 import contextlib  # noqa: E402
 import signal  # noqa: E402
 from typing import Any  # noqa: E402
 
-_AFTER_BAR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor again
+_CLEAR_LINE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor again
 
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    for number in range(3):  # open /dev/null for closed streams, or the next opened file gets their number
+    for descriptor in range(3):  # open /dev/null for closed streams, or the next file gets their number
         with contextlib.suppress(OSError):
-            os.fstat(number)
+            os.fstat(descriptor)
             continue
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if callable(signal.getsignal(signal.SIGINT)):  # background processes ignore SIGINT
@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def _interrupted(_number: int, _frame: Any) -> None:
-    before = _AFTER_BAR if os.isatty(2) else b""
-    os.write(2, before + b"isolaw: interrupted\n")
+    prefix = _CLEAR_LINE if os.isatty(2) else b""
+    os.write(2, prefix + b"isolaw: interrupted\n")
     os._exit(130)
 
 

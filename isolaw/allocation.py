@@ -56,9 +56,9 @@ def axis_of(cells: Iterable[Cell]) -> AxisName:
     >>> axis_of([Cell(8, 16), Cell(32, 16)]), axis_of([Cell(8, 16), Cell(8, 32)])
     ('problems_per_batch', 'rollouts_per_problem')
     """
-    batches, rollouts = zip(*(cell.key for cell in cells), strict=True)
-    one_n = len(set(rollouts)) == 1 and len(set(batches)) > 1
-    return "problems_per_batch" if one_n else "rollouts_per_problem"
+    problems, rollouts = zip(*(cell.key for cell in cells), strict=True)
+    shares_n = len(set(rollouts)) == 1 and len(set(problems)) > 1
+    return "problems_per_batch" if shares_n else "rollouts_per_problem"
 
 
 BatchShape = tuple[int, int]  # (B_p, n)
@@ -77,23 +77,23 @@ def shape_of(
     >>> shape_of("n=8", {"problems_per_batch": {32}})
     (32, 8)
     """
-    value: Any = given
+    sizes: Any = given
     if isinstance(given, str):
         pair = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", given)
         named = re.fullmatch(r"\s*\w+\s*=\s*\d+\s*(,\s*\w+\s*=\s*\d+\s*)?", given)
-        value = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
-    if isinstance(value, Mapping):
-        names = {_SYMBOLS.get(name, name): number for name, number in value.items()}
-        known = known if names.keys() <= {*_SYMBOLS.values()} else {}
-        shared = {name: values for name, values in (known or {}).items() if name not in names}
+        sizes = pair.groups() if pair else dict(re.findall(r"(\w+)\s*=\s*(\d+)", given)) if named else ()
+    if isinstance(sizes, Mapping):
+        by_name = {_SYMBOLS.get(name, name): size for name, size in sizes.items()}
+        known = known if by_name.keys() <= {*_SYMBOLS.values()} else {}
+        common = {name: values for name, values in (known or {}).items() if name not in by_name}
         if several := [
-            f"{name} = {', '.join(map(str, sorted(v)))}" for name, v in shared.items() if len(v) > 1
+            f"{name} = {', '.join(map(str, sorted(v)))}" for name, v in common.items() if len(v) > 1
         ]:
             raise InputError(f"found {shown(given)}; expected B_p and n, since the runs have {several[0]}")
-        names |= {name: next(iter(values)) for name, values in shared.items()}
-        value = [names.get(name) for name in _SYMBOLS.values()] if len(names) == len(_SYMBOLS) else []
+        by_name |= {name: next(iter(values)) for name, values in common.items()}
+        sizes = [by_name.get(name) for name in _SYMBOLS.values()] if len(by_name) == len(_SYMBOLS) else []
     try:
-        shape = tuple(int(number) for number in value)
+        shape = tuple(int(size) for size in sizes)
         if len(shape) == 2 and min(shape) >= 1:
             return shape
     except (TypeError, ValueError):
@@ -163,11 +163,11 @@ def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> list[Issue]:
     """Return an issue for each B_p or n of a grid whose batches all exceed the cap."""
-    b, n = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
+    problems, rollouts = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
     issues = []
     for name, values, other, least in (
-        ("problems_per_batch", b, "rollouts_per_problem", n[0]),
-        ("rollouts_per_problem", n, "problems_per_batch", b[0]),
+        ("problems_per_batch", problems, "rollouts_per_problem", rollouts[0]),
+        ("rollouts_per_problem", rollouts, "problems_per_batch", problems[0]),
     ):
         accepted = f"at most {max_batch_rollouts // least} (limits.max_batch_rollouts = {max_batch_rollouts})"
         for value in (value for value in values if value * least > max_batch_rollouts):
@@ -175,4 +175,4 @@ def grid_issues(
             message = f"{batch}, even with the smallest {other}"
             issues.append(Issue(f"grid.{name}", message, value, accepted))
     # A single pair is a single mistake. Report only n, since users prefer to change n.
-    return issues[-1:] if len(b) == len(n) == 1 else issues
+    return issues[-1:] if len(problems) == len(rollouts) == 1 else issues

@@ -30,7 +30,7 @@ Checked = TypeVar("Checked", bound=Callable[..., Any])
 MOST_DRAWS = 10_000
 _LARGEST = 2**63 - 1  # limit on integers, which tables and files store in 64 bits
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # limits of common file systems, in bytes
-_WRONG = object()
+_INVALID = object()
 # For each name, what messages say is accepted, and the range of a number.
 _LIMITS: dict[str, tuple[str, float, float]] = {
     "draws": (f"0 to {MOST_DRAWS} draws", 0, MOST_DRAWS),
@@ -80,47 +80,50 @@ def checked(function: Checked) -> Checked:
     @functools.wraps(function)
     def wrapper(*args: Any, **keywords: Any) -> Any:
         try:
-            given = signature.bind(*args, **keywords)
+            bound = signature.bind(*args, **keywords)
         except TypeError:  # the call itself raises it, with a better message
             return function(*args, **keywords)
         hints = _hints(function)
-        for name, value in given.arguments.items():
+        for name, value in bound.arguments.items():
             kind, hint = signature.parameters[name].kind, hints.get(name, Any)
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                given.arguments[name] = tuple(_argument(name, item, hint) for item in value)
+                bound.arguments[name] = tuple(_checked_argument(name, item, hint) for item in value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                inner = _keywords_of(hint)
-                given.arguments[name] = {
-                    k: _argument(k, item, inner.get(k, Any)) for k, item in value.items()
+                keyword_hints = _keywords_of(hint)
+                bound.arguments[name] = {
+                    key: _checked_argument(key, item, keyword_hints.get(key, Any))
+                    for key, item in value.items()
                 }
             else:
-                given.arguments[name] = _argument(name, value, hint)
-        return function(*given.args, **given.kwargs)
+                bound.arguments[name] = _checked_argument(name, value, hint)
+        return function(*bound.args, **bound.kwargs)
 
     return cast(Checked, wrapper)
 
 
-def _argument(name: str, value: Any, hint: Any) -> Any:
+def _checked_argument(name: str, value: Any, hint: Any) -> Any:
     """Return a value as plain Python; raise `InputError` if its type or its range is wrong."""
     if name == "self" or hint is Any:
         return value
-    expected, low, high = _LIMITS.get(name, (_ACCEPTED.get(name) or _words(hint), -math.inf, math.inf))
+    no_limits = (_ACCEPTED.get(name) or _accepted_text(hint), -math.inf, math.inf)
+    expected, low, high = _LIMITS.get(name, no_limits)
     if isinstance(value, str | os.PathLike) and _accepts_path(hint):
         check_path(name, value)
     elif name in ("metric", "eval_set") and isinstance(value, str) and not is_utf8(value):
         raise wrong_argument(name, value, expected)
-    out = _converted(value, hint)
-    if out is _WRONG:
+    plain = _converted(value, hint)
+    if plain is _INVALID:
         raise wrong_argument(name, value, expected)
-    if out is None:
-        return out
+    if plain is None:
+        return plain
+    is_number = any(_class_of(member) in (int, float) for member in _union_members(hint))
     if name in _CHECKS:
-        _CHECKS[name](out)
+        _CHECKS[name](plain)
     elif (
-        _is_number(hint) and isinstance(out, int | float) and not (abs(out) < math.inf and low <= out <= high)
+        is_number and isinstance(plain, int | float) and not (abs(plain) < math.inf and low <= plain <= high)
     ):
         raise wrong_argument(name, value, expected)
-    return out
+    return plain
 
 
 def check_path(name: str, path: str | os.PathLike[str]) -> None:
@@ -147,85 +150,83 @@ def check_path(name: str, path: str | os.PathLike[str]) -> None:
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of arguments; that of the result may name a class that is not imported."""
-    given = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
-    return typing.get_type_hints(types.SimpleNamespace(__annotations__=given), function.__globals__)
+    hints = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    return typing.get_type_hints(types.SimpleNamespace(__annotations__=hints), function.__globals__)
 
 
 @functools.cache
 def _keywords_of(hint: Any) -> dict[str, Any]:
     """Return the annotations of keywords that are annotated as ``Unpack[…]``."""
-    inner = typing.get_args(hint)
-    return typing.get_type_hints(inner[0]) if inner else {}
+    members = typing.get_args(hint)
+    return typing.get_type_hints(members[0]) if members else {}
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
+def _union_members(hint: Any) -> tuple[Any, ...]:
     union = typing.get_origin(hint) in (Union, types.UnionType)
     return typing.get_args(hint) if union else (hint,)
 
 
-def _kind(hint: Any) -> Any:
+def _class_of(hint: Any) -> Any:
     """Return the class of an annotation, such as ``Mapping`` for ``Mapping[str, Any]``."""
     return typing.get_origin(hint) or hint
 
 
 def _accepts_path(hint: Any) -> bool:
-    kinds = [_kind(member) for member in _members(hint)]
+    kinds = [_class_of(member) for member in _union_members(hint)]
     return any(isinstance(kind, type) and issubclass(kind, os.PathLike) for kind in kinds)
 
 
-def _is_number(hint: Any) -> bool:
-    return any(_kind(member) in (int, float) for member in _members(hint))
-
-
 def _converted(value: Any, hint: Any) -> Any:
-    """Return a value in the form that an annotation names, or `_WRONG`."""
-    for member in _members(hint):
-        if (out := _of_kind(value, member)) is not _WRONG:
+    """Return a value in the form that an annotation names, or `_INVALID`."""
+    for member in _union_members(hint):
+        if (out := _as_member(value, member)) is not _INVALID:
             return out
-    return _WRONG
+    return _INVALID
 
 
-def _of_kind(value: Any, hint: Any) -> Any:
-    kind, inner = _kind(hint), typing.get_args(hint)
+def _as_member(value: Any, hint: Any) -> Any:
+    kind, inner = _class_of(hint), typing.get_args(hint)
     if hint is Any or (getattr(kind, "_is_protocol", False) and kind.__module__ != "collections.abc"):
         return value
     if hint is None or kind is types.NoneType:
-        return None if value is None else _WRONG
+        return None if value is None else _INVALID
     if kind is Literal:
-        return str.__str__(value) if isinstance(value, str) and value in inner else _WRONG
+        return str.__str__(value) if isinstance(value, str) and value in inner else _INVALID
     if kind is bool:
-        return bool(value) if type(value).__name__ in ("bool", "bool_") else _WRONG
+        return bool(value) if type(value).__name__ in ("bool", "bool_") else _INVALID
     if kind in (int, float):
         return _number(value, kind)
     if kind is str:
-        return str.__str__(value) if isinstance(value, str) else _WRONG
+        return str.__str__(value) if isinstance(value, str) else _INVALID
     if kind is tuple:
         fits = isinstance(value, list | tuple) and (inner[-1:] == (...,) or len(value) == len(inner))
         if not fits:
-            return _WRONG
-        each = inner[:1] * len(value) if inner[-1:] == (...,) else inner
-        out = [_converted(item, its) for item, its in zip(value, each, strict=True)]
-        return _WRONG if any(item is _WRONG for item in out) else tuple(out)
+            return _INVALID
+        hints = inner[:1] * len(value) if inner[-1:] == (...,) else inner
+        items = [_converted(item, item_hint) for item, item_hint in zip(value, hints, strict=True)]
+        return _INVALID if any(item is _INVALID for item in items) else tuple(items)
     if kind is Callable:
         return (
-            value if callable(value) and not isinstance(value, type) and _takes(value, inner[0]) else _WRONG
+            value
+            if callable(value) and not isinstance(value, type) and _accepts_arguments(value, inner[0])
+            else _INVALID
         )
     if kind is Mapping:
-        whole = isinstance(value, Mapping) and all(
-            _converted(key, inner[0]) is not _WRONG and _converted(of_key, inner[1]) is not _WRONG
-            for key, of_key in value.items()
+        is_valid = isinstance(value, Mapping) and all(
+            _converted(key, inner[0]) is not _INVALID and _converted(entry, inner[1]) is not _INVALID
+            for key, entry in value.items()
         )
-        return value if whole else _WRONG
+        return value if is_valid else _INVALID
     if kind in (Sequence, Iterable):
         return _list(value, kind, inner[0])
     if kind is BinaryIO:  # files are no instances of it
-        return value if hasattr(value, "write") else _WRONG
+        return value if hasattr(value, "write") else _INVALID
     if isinstance(kind, type):
-        return value if isinstance(value, kind) else _WRONG
+        return value if isinstance(value, kind) else _INVALID
     return value
 
 
-def _takes(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+def _accepts_arguments(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
     """Return whether a function can be called with these positional arguments."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -254,46 +255,46 @@ def numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def _number(value: Any, kind: type) -> Any:
     """Return a real number as ``int`` or ``float``; a whole number stays exact."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        return _WRONG
+        return _INVALID
     try:
-        near = float(value)
-        whole = int(value) if near.is_integer() else None  # type: ignore[call-overload]
+        as_float = float(value)
+        as_int = int(value) if as_float.is_integer() else None  # type: ignore[call-overload]
     except (OverflowError, ValueError):  # beyond floats
-        return _WRONG
-    if whole is None or (kind is float and isinstance(value, float)):
-        return _WRONG if kind is int else near
-    return whole if whole == value and abs(whole) <= _LARGEST else _WRONG
+        return _INVALID
+    if as_int is None or (kind is float and isinstance(value, float)):
+        return _INVALID if kind is int else as_float
+    return as_int if as_int == value and abs(as_int) <= _LARGEST else _INVALID
 
 
-def _list(value: Any, kind: type, each: Any) -> Any:
+def _list(value: Any, kind: type, item_hint: Any) -> Any:
     """Return an iterable as a list if it has a length, so that a generator is not consumed."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        return _WRONG
+        return _INVALID
     try:
         len(value)  # type: ignore[arg-type]
     except TypeError:  # a generator, a 0-d array
-        return value if kind is Iterable and not hasattr(value, "ndim") else _WRONG
-    out = [_converted(item, each) for item in value]
-    return _WRONG if any(item is _WRONG for item in out) else out
+        return value if kind is Iterable and not hasattr(value, "ndim") else _INVALID
+    items = [_converted(item, item_hint) for item in value]
+    return _INVALID if any(item is _INVALID for item in items) else items
 
 
-def _words(hint: Any) -> str:
+def _accepted_text(hint: Any) -> str:
     """Return what messages say that an annotation accepts."""
     words: list[str] = []
-    for member in _members(hint):
-        kind = _kind(member)
+    for member in _union_members(hint):
+        kind = _class_of(member)
         if kind is Literal:
             words += typing.get_args(member)
         elif kind is Callable:
             count = len(typing.get_args(member)[0])
             words.append(f"a function of {count} argument{'s' * (count > 1)}")
         elif kind is not types.NoneType:
-            words.append(_NAMES.get(kind) or f"{getattr(kind, '__name__', 'another value')}")
+            words.append(_CLASS_NAMES.get(kind) or f"{getattr(kind, '__name__', 'another value')}")
     words = list(dict.fromkeys(words))
     return " or ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-_NAMES: dict[Any, str] = {
+_CLASS_NAMES: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",

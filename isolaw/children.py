@@ -24,14 +24,14 @@ from isolaw import guard
 
 SECRET = "ISOLAW_SECRET"
 GROUP = "ISOLAW_GROUP"  # environment variable through which the processes find each other (`process_group`)
-_CONNECTING_S = 30.0
+_CONNECT_LIMIT_S = 30.0
 
 
 class EngineConnection:
     """The connection from a process of a run to the engine. If the engine is gone, the process exits."""
 
     def __init__(self, address: str, port: int) -> None:
-        connection = socket.create_connection((address, port), timeout=_CONNECTING_S)
+        connection = socket.create_connection((address, port), timeout=_CONNECT_LIMIT_S)
         connection.settimeout(None)
         keep_alive(connection)
         self.lines, self.writes = ends(connection)
@@ -94,23 +94,23 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     SIGUSR2 to the command's process group. Use `end` to end it. If the command cannot be executed, the exit
     status is 127, and the reason is on standard error.
     """
-    line = list(command)
+    arguments = list(command)
     if sys.platform == "linux":
         # The guard starts faster without a virtual environment, which it does not need.
-        python = getattr(sys, "_base_executable", "") or sys.executable
-        line = [python, "-I", "-S", guard.__file__, str(os.getpid()), "--", *line]
-    return subprocess.Popen(line, start_new_session=True, **options)
+        base_python = getattr(sys, "_base_executable", "") or sys.executable
+        arguments = [base_python, "-I", "-S", guard.__file__, str(os.getpid()), "--", *arguments]
+    return subprocess.Popen(arguments, start_new_session=True, **options)
 
 
-def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
+def end(process: subprocess.Popen[Any], grace_s: float = 0.0) -> None:
     """End a process from `start` with all its descendants, and close its streams.
 
-    With a ``grace`` in seconds, the command first gets SIGTERM and this time to end. A process that even
+    With a ``grace_s`` in seconds, the command first gets SIGTERM and this time to end. A process that even
     SIGKILL does not end (because it waits in a driver) is abandoned after a few seconds.
     """
-    if grace and process.poll() is None:
+    if grace_s and process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        _wait(process, grace)
+        _wait(process, grace_s)
     if sys.platform == "linux":
         process.send_signal(signal.SIGQUIT)  # no effect if it has ended
         _wait(process, guard.LIMIT_S)

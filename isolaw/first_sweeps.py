@@ -10,7 +10,7 @@ grid  a race over the n around the starting point, each twice the previous one, 
 ===== ================================================================================================
 
 The runs of the grid end at C / 10, the smallest compute from which `isolaw predict` recommends an allocation
-for C. The other runs end at a twentieth of this compute, or later if they need more for `_STEPS_OF_LR` steps.
+for C. The other runs end at a twentieth of this compute, or later if they need more for `_LR_STEPS` steps.
 They use the n in the middle of the grid, or a smaller batch if they would cost more than an eighth of C. The
 sweeps take at most 80 % of C, and the final run gets the rest. All have two seeds, which ``isolaw fit
 --retune lr`` needs to choose the lr on one and judge it on the other.
@@ -37,24 +37,24 @@ from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination
 from isolaw.fits.allocations import FAR, LEAST_STEPS
 from isolaw.fits.predict import seconds_of
-from isolaw.preview import left, read_cost, share_of_grid
+from isolaw.preview import read_cost, remaining_cost, share_of_grid
 from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
 from isolaw.step_cost import Cost, Spent, is_hours
 
-_LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
+_BASE_LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
 _LEAST_LEVELS = 3  # n that a race compares
 _SEEDS = 2
-_MOST_SPENT = 0.8  # of the budget, on the sweeps: the final run needs the rest
-_ROUNDS = 4
-_SPEND = 0.35  # of the race, as a share of its grid
-_AT_LEAST = 3.3  # runs to the target that a race pays for: three are the fewest
-_PART = 20  # the lr is searched with runs to this part of the grid's compute
-_STEPS_OF_LR = 40
-_RUNS_OF_LR = _SEEDS * (5 + 2 * 3)
+_MOST_SHARE = 0.8  # of the budget, on the sweeps: the final run needs the rest
+_BUDGET_ROUNDS = 4
+_RACE_SPEND = 0.35  # of the race, as a share of its grid
+_LEAST_RUNS = 3.3  # runs to the target that a race pays for: three are the fewest
+_LR_DIVISOR = 20  # the lr is searched with runs to this part of the grid's compute
+_LR_STEPS = 40
+_LR_RUNS = _SEEDS * (5 + 2 * 3)
 # What only the user knows, in the file of a sweep.
-_PLACEHOLDERS: dict[str, dict[str, Any]] = {
+_PLACEHOLDER_SECTIONS: dict[str, dict[str, Any]] = {
     "real": {"problems": {"set": "problems"}, "real": {"model": "model"}},
     "command": {"problems": {"set": "problems"}, "command": {"run": ["train"], "framework": "verl"}},
 }
@@ -71,7 +71,7 @@ _HEADS: dict[SweepName, tuple[str, str]] = {
 }
 
 
-class _Asked(Case):
+class _AdviceArguments(Case):
     backend: BackendName
 
 
@@ -103,7 +103,7 @@ class FirstSweep:
         """The hours, as ``isolaw sweep --dry-run`` computes them; None without a cost, or if not known."""
         if self.cost is None:
             return None
-        return left(None, self.runs, self.cost, share_of_grid(self.spec, self.runs))
+        return remaining_cost(None, self.runs, self.cost, share_of_grid(self.spec, self.runs))
 
     @property
     def directory(self) -> str:
@@ -112,17 +112,17 @@ class FirstSweep:
 
     def text(self, path: Path) -> str:
         """Return the content of its file, which begins with the question and what to set in the file."""
-        question, then = _HEADS[self.name]
+        question, instruction = _HEADS[self.name]
         fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
-        keys = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
-        unknown = keys.get(self.spec.sweep.backend)
-        head = [
+        to_set = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
+        placeholder = to_set.get(self.spec.sweep.backend)
+        comments = [
             f"isolaw advise, from published results: {question}",
-            *([f"Set {unknown}."] if unknown else []),
-            *([then.format(fit=fit)] if then else []),
+            *([f"Set {placeholder}."] if placeholder else []),
+            *([instruction.format(fit=fit)] if instruction else []),
             str(commands.sweep_file(path, self.directory)),
         ]
-        return "\n".join([*(f"# {line}" for line in head), "", toml_text(self.sections)])
+        return "\n".join([*(f"# {line}" for line in comments), "", toml_text(self.sections)])
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class Advice(StartingPoint, Shown):
         """The final run that the rest of the budget buys; None without a starting point."""
         if self.start is None:
             return None
-        a = self.start.allocation
+        allocation = self.start.allocation
         return Allocation.within(
-            self.case.budget - self.rollouts, a.problems_per_batch, a.rollouts_per_problem
+            self.case.budget - self.rollouts, allocation.problems_per_batch, allocation.rollouts_per_problem
         )
 
     def write(self, directory: str | Path) -> list[Path]:
@@ -160,13 +160,13 @@ class Advice(StartingPoint, Shown):
         paths = [folder / f"{sweep.name}.toml" for sweep in self.sweeps]
         for path in paths:
             check_destination(path)
-        if taken := [str(path) for path in (folder, *paths) if path.is_symlink()]:
+        if conflicts := [str(path) for path in (folder, *paths) if path.is_symlink()]:
             raise DataError(
-                f"{taken[0]}: is a link, through which isolaw writes no sweep; expected a new directory"
+                f"{conflicts[0]}: is a link, through which isolaw writes no sweep; expected a new directory"
             )
-        if taken := [str(path) for path in paths if os.path.lexists(path)]:
+        if conflicts := [str(path) for path in paths if os.path.lexists(path)]:
             raise DataError(
-                f"{', '.join(taken)}: exists, and isolaw replaces no sweep file; expected a new directory"
+                f"{', '.join(conflicts)}: exists, and isolaw replaces no sweep file; expected a new directory"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -219,31 +219,33 @@ def advise(
     >>> advise(1e9).start is None
     True
     """
-    known = None if cost is None else read_cost(cost)
-    hours = isinstance(budget, str) and is_hours(budget)
-    given: dict[str, Any] = {
-        "budget": 1e6 if hours else budget, "difficulty": difficulty,
-        "model_size": known.billions if model_size is None and known else model_size,
+    cost_model = None if cost is None else read_cost(cost)
+    is_hours_budget = isinstance(budget, str) and is_hours(budget)
+    arguments: dict[str, Any] = {
+        "budget": 1e6 if is_hours_budget else budget, "difficulty": difficulty,
+        "model_size": cost_model.billions if model_size is None and cost_model else model_size,
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
     }  # fmt: skip
-    asked = parse_section(_Asked, given)
-    case = Case(**asked.model_dump(include=set(Case.model_fields)))
+    parsed = parse_section(_AdviceArguments, arguments)
+    case = Case(**parsed.model_dump(include=set(Case.model_fields)))
     point = starting_point(case)
-    for _ in range(_ROUNDS if hours else 0):  # the hours of a step depend on the batch, and the batch on C
-        shape = _shape(point)
-        seconds = seconds_of(str(budget), known)
-        step = known.step(*shape) if known is not None else None
-        if step is None:
-            raise InputError(f"cost: {known.where if known else ''} has timed steps of one size only")
-        case = case.model_copy(update={"budget": max(int(seconds / step * shape[0] * shape[1]), 1)})
+    # The hours of a step depend on the batch, and the batch on C.
+    for _ in range(_BUDGET_ROUNDS if is_hours_budget else 0):
+        shape = _batch_shape(point)
+        seconds = seconds_of(str(budget), cost_model)
+        step_s = cost_model.step(*shape) if cost_model is not None else None
+        if step_s is None:
+            source = cost_model.where if cost_model else ""
+            raise InputError(f"cost: {source} has timed steps of one size only")
+        case = case.model_copy(update={"budget": max(int(seconds / step_s * shape[0] * shape[1]), 1)})
         point = starting_point(case)
-    first = _sweeps(point, backend, known)
-    if sum(sweep.rollouts for sweep in first) > _MOST_SPENT * case.budget:
-        first = ()
-    return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, first)
+    sweeps = _sweeps(point, backend, cost_model)
+    if sum(sweep.rollouts for sweep in sweeps) > _MOST_SHARE * case.budget:
+        sweeps = ()
+    return Advice(point.case, point.start, point.readings, point.nearest, point.caveats, sweeps)
 
 
-def _shape(point: StartingPoint) -> tuple[int, int]:
+def _batch_shape(point: StartingPoint) -> tuple[int, int]:
     """Return the B_p and n of a starting point, or of the nearest published result."""
     if point.start is None:
         return point.least_batch, max(round(point.nearest.n.value), LEAST_N)
@@ -252,57 +254,57 @@ def _shape(point: StartingPoint) -> tuple[int, int]:
 
 def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[FirstSweep, ...]:
     """Return the three sweeps, or nothing if the race or the search for the lr costs more than the budget."""
-    case, b = point.case, point.least_batch
-    compute, levels = _grid(point, b)
-    smaller, n, short = _of_lr(case, b, levels, compute)
-    if levels[0] < LEAST_N or _RUNS_OF_LR * short > case.budget:
+    case, problems = point.case, point.least_batch
+    compute, levels = _grid(point, problems)
+    lr_problems, n, lr_compute = _lr_search(case, problems, levels, compute)
+    if levels[0] < LEAST_N or _LR_RUNS * lr_compute > case.budget:
         return ()
-    common = _common(case, backend, cost.model if cost and cost.billions else "")
-    lr = _base_lr(backend, common, (smaller, n))
-    brief = {"backend": backend, "compute": short, "seeds": _SEEDS}
-    at = {"problems_per_batch": [smaller]}
+    common = _common_sections(case, backend, cost.model if cost and cost.billions else "")
+    lr = _base_lr(backend, common, (lr_problems, n))
+    lr_section = {"backend": backend, "compute": lr_compute, "seeds": _SEEDS}
+    base = {"problems_per_batch": [lr_problems]}
     files: dict[SweepName, dict[str, Any]] = {
         "lr": {
-            "sweep": brief,
-            "grid": {**at, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
+            "sweep": lr_section,
+            "grid": {**base, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
         },
         "batch": {
-            "sweep": brief,
+            "sweep": lr_section,
             "grid": {
-                **at,
+                **base,
                 "rollouts_per_problem": [n // 2, 2 * n],
                 "lr": [lr * factor for factor in _FACTORS[1:-1]],
             },
         },
         "grid": {
             "sweep": {"backend": backend, "compute": compute, "seeds": _SEEDS},
-            "grid": {"problems_per_batch": [b], "rollouts_per_problem": levels},
-            "design": {"kind": "race", "spend": max(_SPEND, _AT_LEAST / (_SEEDS * len(levels)))},
+            "grid": {"problems_per_batch": [problems], "rollouts_per_problem": levels},
+            "design": {"kind": "race", "spend": max(_RACE_SPEND, _LEAST_RUNS / (_SEEDS * len(levels)))},
             "recipe": {"lr": lr},
         },
     }
-    return tuple(FirstSweep(name, {**file, **common}, cost) for name, file in files.items())
+    return tuple(FirstSweep(name, {**sections, **common}, cost) for name, sections in files.items())
 
 
-def _of_lr(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
+def _lr_search(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:
     """Return the B_p and the n of the search for the lr, and the compute of its runs."""
     n = levels[(len(levels) - 1) // 2]
-    most = min(case.budget / (8 * _RUNS_OF_LR * _STEPS_OF_LR), case.most / 2)  # rollouts of a step
-    while b * n > most and (n > 2 * LEAST_N or b > 1):
+    largest_batch = min(case.budget / (8 * _LR_RUNS * _LR_STEPS), case.most / 2)  # rollouts of a step
+    while b * n > largest_batch and (n > 2 * LEAST_N or b > 1):
         b, n = (b, n // 2) if n > 2 * LEAST_N else (b // 2, n)
-    return b, n, min(max(compute // _PART, _STEPS_OF_LR * b * n), compute)
+    return b, n, min(max(compute // _LR_DIVISOR, _LR_STEPS * b * n), compute)
 
 
-def _common(case: Case, backend: str, model: str) -> dict[str, Any]:
+def _common_sections(case: Case, backend: str, model: str) -> dict[str, Any]:
     """Return the sections that all files share; ``model`` is known from the cost, or empty."""
-    limit, kind = case.max_batch_rollouts, case.difficulty
-    limits = {"limits": {"max_batch_rollouts": limit}} if limit else {}
+    max_batch, difficulty = case.max_batch_rollouts, case.difficulty
+    limits = {"limits": {"max_batch_rollouts": max_batch}} if max_batch else {}
     if traits(backend).simulated:
-        return {**limits, "problems": {"set": kind or "easy"}}
-    placeholders = _PLACEHOLDERS[backend]
-    problems = {**placeholders["problems"], **({"difficulty": kind} if kind else {})}
-    named = {"real": {"model": f"models/{Path(model).name}"}} if model and backend == "real" else {}
-    return {**limits, **placeholders, **named, "problems": problems}
+        return {**limits, "problems": {"set": difficulty or "easy"}}
+    placeholders = _PLACEHOLDER_SECTIONS[backend]
+    problems = {**placeholders["problems"], **({"difficulty": difficulty} if difficulty else {})}
+    model_section = {"real": {"model": f"models/{Path(model).name}"}} if model and backend == "real" else {}
+    return {**limits, **placeholders, **model_section, "problems": problems}
 
 
 def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
@@ -316,10 +318,10 @@ def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
         if (level := int(n * factor)) >= LEAST_N and b * level <= min(case.most, compute // LEAST_STEPS)
     ]
     if len(levels) < _LEAST_LEVELS:
-        top = max(n, 4 * LEAST_N)
-        while b * top > case.most:
-            top //= 2
-        levels = [top // 4, top // 2, top]
+        largest = max(n, 4 * LEAST_N)
+        while b * largest > case.most:
+            largest //= 2
+        levels = [largest // 4, largest // 2, largest]
         compute = max(compute, LEAST_STEPS * b * levels[-1])
     return compute, levels
 
@@ -327,7 +329,7 @@ def _grid(point: StartingPoint, b: int) -> tuple[int, list[int]]:
 def _base_lr(backend: str, sections: Mapping[str, Any], shape: tuple[int, int]) -> float:
     """Return the lr at B = 1,024: of language models, or of the simulator."""
     if not traits(backend).simulated:
-        return _LR
+        return _BASE_LR
     lr = resolved_run(SweepSpec.parse({"sweep": {"backend": backend}, **sections}), shape).recipe.lr
     assert lr is not None
     return lr

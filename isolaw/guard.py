@@ -20,15 +20,15 @@ import sys
 import time
 
 LIMIT_S = 2.0  # time that the kernel has to end killed processes
-_POLLING_S = 0.5
+_POLL_INTERVAL_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
-_ENDED_BEFORE = 1
+_FORWARDED_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+_GUARD_ENDED = 1
 
 
 def descendants(pid: int) -> list[int]:
     """Return the ids of all live descendants of a process. The list is empty without ``/proc``."""
-    parents: dict[int, int] = {}
+    parent_of: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             if name.isdecimal():
@@ -38,13 +38,13 @@ def descendants(pid: int) -> list[int]:
                 ):
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
                     if state not in b"ZX":
-                        parents[int(name)] = int(parent)
-    below: set[int] = set()
-    roots = {pid}
-    while roots:
-        roots = {child for child, parent in parents.items() if parent in roots} - below
-        below |= roots
-    return sorted(below)
+                        parent_of[int(name)] = int(parent)
+    found: set[int] = set()
+    generation = {pid}
+    while generation:
+        generation = {child for child, parent in parent_of.items() if parent in generation} - found
+        found |= generation
+    return sorted(found)
 
 
 def is_stopped(pid: int) -> bool:
@@ -59,15 +59,15 @@ def kill_below(pid: int, child: int = 0) -> int | None:
 
     Returns the wait status of ``child`` if it ended during this time.
     """
-    until, ended_with = time.monotonic() + LIMIT_S, None
-    while (below := descendants(pid)) and time.monotonic() < until:
-        for process in below:
+    deadline, status = time.monotonic() + LIMIT_S, None
+    while (pids := descendants(pid)) and time.monotonic() < deadline:
+        for descendant in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
-        ended = _reap(child)
-        ended_with = ended if ended_with is None else ended_with
+                os.kill(descendant, signal.SIGKILL)
+        new_status = _reap_children(child)
+        status = new_status if status is None else status
         time.sleep(0.001)
-    return ended_with
+    return status
 
 
 def set_death_signal() -> None:
@@ -78,38 +78,38 @@ def set_death_signal() -> None:
 def main(parent: int, command: list[str]) -> None:
     """Execute the command, guard it, and end with its exit status or signal."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    awaited = {signal.SIGCHLD, signal.SIGQUIT, *_PASSED_ON}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    guard = os.getpid()
+    awaited_signals = {signal.SIGCHLD, signal.SIGQUIT, *_FORWARDED_SIGNALS}
+    signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited_signals)
+    guard_pid = os.getpid()
     child = os.fork()
     if not child:
-        _execute(command, before, guard)
+        _execute(command, signal_mask, guard_pid)
     _close_files()
     status = None
     while status is None and os.getppid() == parent:
-        received = signal.sigtimedwait(awaited, _POLLING_S)
+        received = signal.sigtimedwait(awaited_signals, _POLL_INTERVAL_S)
         if received and received.si_signo == signal.SIGQUIT:
             break
-        if received and received.si_signo in _PASSED_ON:
+        if received and received.si_signo in _FORWARDED_SIGNALS:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, received.si_signo)
-        status = _reap(child)
-    ended = kill_below(guard, child)
+        status = _reap_children(child)
+    ended = kill_below(guard_pid, child)
     if status is None:
-        status = _reap(child) if ended is None else ended
-    _end_as(signal.SIGKILL if status is None else status)
+        status = _reap_children(child) if ended is None else ended
+    _exit_with(signal.SIGKILL if status is None else status)
 
 
-def _execute(command: list[str], mask: set[int], guard: int) -> None:
+def _execute(command: list[str], signal_mask: set[int], guard_pid: int) -> None:
     """Replace this process with the command, which runs as if ``PARENT`` had started it."""
     try:
         os.setsid()
         set_death_signal()
-        if os.getppid() != guard:
-            os._exit(_ENDED_BEFORE)
+        if os.getppid() != guard_pid:
+            os._exit(_GUARD_ENDED)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
@@ -119,28 +119,28 @@ def _execute(command: list[str], mask: set[int], guard: int) -> None:
 
 def _close_files() -> None:
     """Close the guard's copies of the command's pipes, so that readers detect the end of the command."""
-    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in numbers:
-        if number != null:
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    null_device = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        if descriptor != null_device:
             with contextlib.suppress(OSError):
-                os.dup2(null, number) if number < 3 else os.close(number)
+                os.dup2(null_device, descriptor) if descriptor < 3 else os.close(descriptor)
 
 
-def _reap(child: int) -> int | None:
+def _reap_children(child: int) -> int | None:
     """Reap all children that have ended, and return the wait status of ``child`` if it is among them."""
-    status_of = None
+    child_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
             if pid == child:
-                status_of = status
-    return status_of
+                child_status = status
+    return child_status
 
 
-def _end_as(status: int) -> None:
+def _exit_with(status: int) -> None:
     if not os.WIFSIGNALED(status):
         os._exit(os.waitstatus_to_exitcode(status))
     number = os.WTERMSIG(status)

@@ -27,10 +27,10 @@ from packaging.utils import canonicalize_name
 from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
 
-_ANSWER_S = 30.0  # time limit for nvidia-smi in seconds
+_SMI_S = 30.0  # time limit for nvidia-smi in seconds
 
 # For example, cu130, nvidia-nccl-cu13==2.29.7 or cuda-toolkit[cublas]==13.0.3.
-_CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
+_CUDA_VERSION = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
 
 
 @dataclass(frozen=True)
@@ -62,37 +62,37 @@ class Machine:
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # requirements of some packages
 
     @property
-    def on_gpu(self) -> bool:
+    def has_usable_gpu(self) -> bool:
         """True if isolaw can use a GPU."""
         return bool(self.gpus) and self.visible_gpus > 0
 
     @property
-    def takes_pinned_set(self) -> bool:
+    def takes_pinned_packages(self) -> bool:
         """True if isolaw's pinned CPU packages support this machine."""
         return self.system == "Linux" and self.machine == "x86_64" and "AVX2" in self.vector
 
     @property
-    def build_of_torch(self) -> str:
+    def torch_build(self) -> str:
         """The build of torch, such as ``cpu`` or ``cu130``, from its version or requirements.
 
         It is ``""`` if torch is not installed.
         """
         if "torch" not in self.packages:
             return ""
-        local = self.packages["torch"].partition("+")[2]
-        wanted = [Requirement(text).name for text in self.requires.get("torch", ())]
-        return local or ("cuda" if any(n.startswith(("nvidia-", "cuda-")) for n in wanted) else "cpu")
+        build = self.packages["torch"].partition("+")[2]
+        required = [Requirement(text).name for text in self.requires.get("torch", ())]
+        return build or ("cuda" if any(name.startswith(("nvidia-", "cuda-")) for name in required) else "cpu")
 
     @property
-    def cuda_of_torch(self) -> int:
+    def torch_cuda_major(self) -> int:
         """The major version of CUDA that torch is built for, or 0 if it is unknown."""
-        named = [self.build_of_torch, *self.requires.get("torch", ())]
-        matches = [_CUDA.search(text) for text in named]
+        texts = [self.torch_build, *self.requires.get("torch", ())]
+        matches = [_CUDA_VERSION.search(text) for text in texts]
         return next((int(match[1] or match[2]) for match in matches if match), 0)
 
 
-def examine(checked: Iterable[str]) -> Machine:
-    """Return the facts about this machine, with the requirements of the packages in ``checked``."""
+def examine(package_names: Iterable[str]) -> Machine:
+    """Return the facts about this machine, with the requirements of the packages in ``package_names``."""
     packages: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:  # an interrupted pip leaves packages without a name
@@ -102,7 +102,7 @@ def examine(checked: Iterable[str]) -> Machine:
         system=platform.system(),
         machine=platform.machine(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        vector=_vector(),
+        vector=_vector_extensions(),
         memory_bytes=machine_memory(),
         free_disk_bytes=shutil.disk_usage(".").free,
         gpus=_gpus(),
@@ -112,13 +112,13 @@ def examine(checked: Iterable[str]) -> Machine:
         header=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         packages=packages,
         requires={
-            name: tuple(importlib.metadata.requires(name) or ()) for name in checked if name in packages
+            name: tuple(importlib.metadata.requires(name) or ()) for name in package_names if name in packages
         },
     )
 
 
-def _vector() -> tuple[str, ...]:
-    lines = _text("/proc/cpuinfo").splitlines()
+def _vector_extensions() -> tuple[str, ...]:
+    lines = _read_text("/proc/cpuinfo").splitlines()
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
     return tuple(name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX512")) if flag in flags)
 
@@ -126,11 +126,11 @@ def _vector() -> tuple[str, ...]:
 def machine_memory() -> int:
     """Return the machine's memory in bytes, or the limit of its control group if this is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    limit = _read_text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the content of a system file, or "" if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8")
@@ -138,8 +138,8 @@ def _text(path: str) -> str:
 
 
 def _gpus() -> tuple[_Gpu, ...]:
-    listed = nvidia_smi("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
-    rows = [[part.strip() for part in line.rsplit(",", 2)] for line in listed]
+    lines = nvidia_smi("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    rows = [[field.strip() for field in line.rsplit(",", 2)] for line in lines]
     return tuple(
         _Gpu(row[0], int(row[1]) * 2**20 if row[1].isdigit() else 0, row[2]) for row in rows if len(row) == 3
     )
@@ -150,16 +150,16 @@ def visible_gpus() -> list[str]:
 
     For a partitioned GPU, these are the UUIDs of its MIG devices.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-    instances: dict[str, list[str]] = {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    migs_of_gpu: dict[str, list[str]] = {}
     for line in nvidia_smi("-L"):
         if gpu := re.match(r"GPU (\d+): ", line):
-            instances[gpu[1]] = []
-        elif instances and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
-            instances[list(instances)[-1]].append(part[1])
-    return [name for gpu, parts in instances.items() for name in parts or [gpu]]
+            migs_of_gpu[gpu[1]] = []
+        elif migs_of_gpu and (mig := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            migs_of_gpu[list(migs_of_gpu)[-1]].append(mig[1])
+    return [name for gpu, migs in migs_of_gpu.items() for name in migs or [gpu]]
 
 
 def nvidia_smi(*options: str) -> list[str]:
@@ -168,15 +168,15 @@ def nvidia_smi(*options: str) -> list[str]:
         return []
     command = ["nvidia-smi", *options]
     try:  # nvidia-smi can hang in the driver, where even SIGKILL does not end it
-        done = children.run(command, _ANSWER_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        result = children.run(command, _SMI_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
         return []
     except subprocess.TimeoutExpired:
         logging.getLogger(__name__).warning(
-            f"nvidia-smi has not answered for {_ANSWER_S:.0f} s; isolaw assumes that there is no GPU"
+            f"nvidia-smi has not answered for {_SMI_S:.0f} s; isolaw assumes that there is no GPU"
         )
         return []
-    return done.stdout.splitlines()
+    return result.stdout.splitlines()
 
 
 def _loads(library: str) -> bool:
@@ -190,7 +190,7 @@ def _loads(library: str) -> bool:
 # Machines by their GPUs
 
 # The memory of each GPU in MiB, as nvidia-smi shows it in documents of NVIDIA and of cloud providers.
-_MIB = {
+_GPU_MIB = {
     "a10g-24g": 23_028,
     "a100-40g": 40_960,
     "a100-80g": 81_920,
@@ -212,8 +212,8 @@ class CardSpeed(NamedTuple):
 
 
 # TFLOP/s and TB/s from NVIDIA's data sheets, which print twice the TFLOP/s for most of them, "with sparsity".
-# By a part of the name that nvidia-smi prints, or of a name of `_MIB`; the first match counts.
-_SPEEDS = {
+# By a part of the name that nvidia-smi prints, or of a name of `_GPU_MIB`; the first match counts.
+_GPU_SPEEDS = {
     "B200": (2250.0, 8.0),
     "H200 NVL": (835.5, 4.8),
     "H200": (989.4, 4.8),
@@ -240,8 +240,8 @@ def card_speed(name: str) -> CardSpeed | None:
     """
     if re.search(r"\bMIG\b", name):
         return None
-    speeds = (peaks for card, peaks in _SPEEDS.items() if re.search(rf"\b{card}\b", name, re.IGNORECASE))
-    return next((CardSpeed(tflops * 1e12, tb * 1e12) for tflops, tb in speeds), None)
+    speeds = (peaks for card, peaks in _GPU_SPEEDS.items() if re.search(rf"\b{card}\b", name, re.IGNORECASE))
+    return next((CardSpeed(tflops * 1e12, terabytes * 1e12) for tflops, terabytes in speeds), None)
 
 
 @dataclass(frozen=True)
@@ -264,10 +264,10 @@ def cards(text: str) -> Cards:
     80.0
     """
     name, _, count = text.strip().lower().partition(":")
-    free = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?)g(?:i?b)?", name)
-    mib = float(free[1]) * 2**10 if free else _MIB.get(name, 0)
+    memory = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?)g(?:i?b)?", name)
+    mib = float(memory[1]) * 2**10 if memory else _GPU_MIB.get(name, 0)
     if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
-        accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_MIB)}"
-        close = nearest(name, _MIB) if name not in _MIB else ""
-        raise SpecError([Issue("--machine", found=text, accepted=accepted, nearest=close)])
-    return Cards(int(count or 1), int(mib * 2**20), "" if free else name)
+        accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_GPU_MIB)}"
+        suggestion = nearest(name, _GPU_MIB) if name not in _GPU_MIB else ""
+        raise SpecError([Issue("--machine", found=text, accepted=accepted, nearest=suggestion)])
+    return Cards(int(count or 1), int(mib * 2**20), "" if memory else name)

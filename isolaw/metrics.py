@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from isolaw.errors import InputError, shown
 
 STEP_SECONDS = "step_seconds"  # metric on train: the seconds of a step, according to a log
-_NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
-_SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
-_FALLING = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
-_MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
-_REWARD = {"reward", "rewards", "rew", "return", "returns", "score", "scores"}
+_METRIC_NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
+_SHARE_NAME = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
+_LOSSES = {"error", "errors", "err", "loss", "perplexity", "ppl", "nll", "wer", "cer", "mistakes"}
+_MEAN_NAME = re.compile(r"avg@[1-9]\d*|pass@1")
+_REWARDS = {"reward", "rewards", "rew", "return", "returns", "score", "scores"}
 _SOLVED = {"pass", "success", "solve", "solved", "correct", "win"}  # of which a rate or a mean is an accuracy
-_REWARD |= _SOLVED - {"pass"}
-_SPREAD = {"std", "min", "max", "var", "stddev"}
+_REWARDS |= _SOLVED - {"pass"}
+_SPREADS = {"std", "min", "max", "var", "stddev"}
 
 
 class _Landscape(NamedTuple):
@@ -45,7 +45,7 @@ def parse(metric: str) -> tuple[str, int] | None:
 
     Returns None for any other name.
     """
-    match = _NAME.fullmatch(metric)
+    match = _METRIC_NAME.fullmatch(metric)
     return (match[1], int(match[2])) if match else None
 
 
@@ -55,7 +55,7 @@ def is_accuracy(metric: str) -> bool:
     >>> [is_accuracy(name) for name in ("avg@8", "pass_rate", "holdout_acc", "reward", "accelerate")]
     [True, True, True, False, False]
     """
-    return bool(_SHARE.fullmatch(metric)) or _is_plain_accuracy(metric)
+    return bool(_SHARE_NAME.fullmatch(metric)) or _is_plain_accuracy(metric)
 
 
 def is_mean_accuracy(metric: str) -> bool:
@@ -64,7 +64,7 @@ def is_mean_accuracy(metric: str) -> bool:
     >>> [is_mean_accuracy(name) for name in ("avg@8", "pass@1", "accuracy", "best@8", "pass@8")]
     [True, True, True, False, False]
     """
-    return bool(_MEAN.fullmatch(metric)) or _is_plain_accuracy(metric)
+    return bool(_MEAN_NAME.fullmatch(metric)) or _is_plain_accuracy(metric)
 
 
 def is_reward(metric: str) -> bool:
@@ -74,7 +74,7 @@ def is_reward(metric: str) -> bool:
     [True, True, True, False, False]
     """
     words = set(_words(metric))
-    return is_accuracy(metric) or (not words.isdisjoint(_REWARD) and not words & (_SPREAD | _FALLING))
+    return is_accuracy(metric) or (not words.isdisjoint(_REWARDS) and not words & (_SPREADS | _LOSSES))
 
 
 def falls(metric: str) -> bool:
@@ -83,23 +83,23 @@ def falls(metric: str) -> bool:
     >>> [falls(name) for name in ("error_rate", "val/loss", "PPL", "avg@4", "lossless")]
     [True, True, True, False, False]
     """
-    return not _FALLING.isdisjoint(_words(metric))
+    return not _LOSSES.isdisjoint(_words(metric))
 
 
 def _is_plain_accuracy(metric: str) -> bool:
     words = set(_words(metric))
-    rate = bool(words & _SOLVED) and bool(words & {"rate", "mean", "pct", "percent", "fraction", "frac"})
-    return rate or not words.isdisjoint({"acc", "accuracy"})
+    is_rate = bool(words & _SOLVED) and bool(words & {"rate", "mean", "pct", "percent", "fraction", "frac"})
+    return is_rate or not words.isdisjoint({"acc", "accuracy"})
 
 
 def _words(metric: str) -> list[str]:
     return re.split(r"[^a-z]+", metric.lower())
 
 
-def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:
+def _all_correct(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:
     """Return C(c, k) / C(K, k), computed as a product of k ratios without overflow or loss of digits."""
-    j = np.arange(k)
-    ratios = np.clip(correct[..., None] - j, 0, None) / (samples - j)
+    index = np.arange(k)
+    ratios = np.clip(correct[..., None] - index, 0, None) / (samples - index)
     return np.asarray(np.prod(ratios, axis=-1))
 
 
@@ -119,17 +119,17 @@ def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.flo
     >>> per_problem("best@2", [0, 1, 4], samples=4)
     array([0. , 0.5, 1. ])
     """
-    kind, k = _kind_and_k(metric)
+    statistic, k = _kind_and_k(metric)
     counts = np.asarray(correct, dtype=np.int64)
     if k > samples:
         raise InputError(f"metric {metric!r} needs at least {k} samples per problem; found {samples}")
     if counts.size and (counts.min() < 0 or counts.max() > samples):
         raise InputError(f"correct counts must be within 0..{samples}")
-    if kind == "avg":
+    if statistic == "avg":
         return np.asarray(counts / samples)
-    if kind == "best":
-        return np.asarray(1.0 - _all_of(samples - counts, samples, k))
-    return _all_of(counts, samples, k)
+    if statistic == "best":
+        return np.asarray(1.0 - _all_correct(samples - counts, samples, k))
+    return _all_correct(counts, samples, k)
 
 
 def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
@@ -144,11 +144,11 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     # The metric depends only on the numbers of problems with 0, 1, … K correct, so evaluate each count once.
     if counts.min() < 0 or counts.max() > samples:
         raise InputError(f"correct counts must be within 0..{samples}")
-    return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)
+    return float(np.bincount(counts, minlength=samples + 1) @ _value_by_count(metric, samples) / counts.size)
 
 
 @lru_cache(maxsize=64)
-def _of_each_count(metric: str, samples: int) -> NDArray[np.float64]:
+def _value_by_count(metric: str, samples: int) -> NDArray[np.float64]:
     return per_problem(metric, np.arange(samples + 1), samples)
 
 
@@ -161,11 +161,11 @@ def expected(metric: str, p: ArrayLike) -> float:
     >>> expected("best@2", [0.0, 0.5])
     0.375
     """
-    kind, k = _kind_and_k(metric)
+    statistic, k = _kind_and_k(metric)
     success = np.asarray(p, dtype=np.float64)
-    if kind == "best":
+    if statistic == "best":
         success = 1.0 - (1.0 - success) ** k
-    elif kind == "worst":
+    elif statistic == "worst":
         success = success**k
     return float(np.mean(success))
 
@@ -183,7 +183,7 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
     gini = float(np.arange(1 - p.size, p.size, 2) @ p / (p.size * total)) if total > 0 else 0.0
-    below = np.searchsorted(p, np.arange(bins + 1) / bins)
-    below[-1] = p.size  # 1 belongs to the last bin
-    counts = below[1:] - below[:-1]
+    cumulative = np.searchsorted(p, np.arange(bins + 1) / bins)
+    cumulative[-1] = p.size  # 1 belongs to the last bin
+    counts = cumulative[1:] - cumulative[:-1]
     return _Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

@@ -23,23 +23,23 @@ from isolaw.errors import DataError
 from isolaw.files import open_file
 
 _MB = 1_000_000
-_LARGEST = 300 * _MB  # limit on the decoded bytes
-_LARGEST_OF_SMALL, _RATIO = 100 * _MB, 100  # a file of a few kB that decompresses to 300 MB is a bomb
-_LARGEST_FOOTER = 2 * _MB
+_MOST_BYTES = 300 * _MB  # limit on the decoded bytes
+_MOST_SMALL_BYTES, _MOST_RATIO = 100 * _MB, 100  # a file of a few kB that decompresses to 300 MB is a bomb
+_MOST_FOOTER_BYTES = 2 * _MB
 _MOST_ROWS = 1_500_000  # a row uses 400 bytes in `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _MOST_PAGES = 300_000
-_DICTIONARY = 2  # the type of a page
-_LARGEST_DICTIONARY = 32 * _MB  # Arrow copies it several times; writers stop at 1 MB
-_DEEPEST = 12  # levels of structures and lists in the footer
+_DICTIONARY_PAGE = 2  # the type of a page
+_MOST_DICTIONARY_BYTES = 32 * _MB  # Arrow copies it several times; writers stop at 1 MB
+_MOST_LEVELS = 12  # levels of structures and lists in the footer
 _BATCH_ROWS, _BATCH_CELLS = 16_384, 1_000_000
-_OBJECTS = ((pa.types.is_decimal, 112), (pa.types.is_date, 48), (pa.types.is_time, 48))  # bytes in pandas
-_WIDEST = 32  # limit on the bytes of a fixed-length value
+_PANDAS_BYTES = ((pa.types.is_decimal, 112), (pa.types.is_date, 48), (pa.types.is_time, 48))
+_MOST_FIXED_BYTES = 32  # limit on the bytes of a fixed-length value
 # Besides Arrow's own errors: values that Python has no type for (a time zone, a year, a text not in UTF-8).
-_UNREADABLE = pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError
-_HINT = "Keep only the rows and columns of the evaluations"
+_READ_ERRORS = pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError
+_SIZE_HINT = "Keep only the rows and columns of the evaluations"
 
 
 def read_parquet(path: str | Path) -> pa.Table:
@@ -49,49 +49,49 @@ def read_parquet(path: str | Path) -> pa.Table:
     million cells or 300 MB, or decompresses to more than 100 MB and 100 times its size.
     """
     try:
-        with _opened(path) as file:
+        with _open_parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         # What pandas wrote about its index and types can be wrong, and is not needed.
         metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"pandas"}
-        fields = [field.with_type(_OF_VIEWS.get(field.type, field.type)) for field in schema]
+        fields = [field.with_type(_TYPE_OF_VIEW.get(field.type, field.type)) for field in schema]
         plain = pa.schema([field for field in fields if is_plain(field.type)], metadata or None)
         if len(set(schema.names)) < len(schema):
-            twice = next(name for name in schema.names if schema.names.count(name) > 1)
-            raise DataError(f"{path}: two columns are called {twice[:100]!r}")
+            repeated = next(name for name in schema.names if schema.names.count(name) > 1)
+            raise DataError(f"{path}: two columns are called {repeated[:100]!r}")
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
-            counted = f"{rows:,} rows and {len(schema):,} columns"
-            raise _too_large(path, counted, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
+            sizes = f"{rows:,} rows and {len(schema):,} columns"
+            raise _too_large(path, sizes, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
         _check_pages(path, set(plain.names))
-        texts = [field.name for field in plain if _is_text(field.type)]
-        whole = [*texts, *(field.name for field in plain if pa.types.is_dictionary(field.type))]
+        text_names = [field.name for field in plain if _is_text(field.type)]
+        whole_names = [*text_names, *(field.name for field in plain if pa.types.is_dictionary(field.type))]
         # Arrow reads a.b with a, even if it is another column.
         paths = sorted(name.split(".") for name in plain.names)
         joint = {".".join(a) for a, b in pairwise(paths) if a == b[: len(a)]}
-        whole = [name for name in whole if name not in joint]
-        others = [*{*plain.names}.difference(whole)]
-        size, columns = 0, dict[str, pa.ChunkedArray]()
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
-            few = max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(len(others), 1)))
-            for names, most in [*(([name], _MOST_ROWS) for name in whole), (others, few)]:
-                kinds, parts = pa.schema([plain.field(name) for name in names]), []
-                for batch in file.iter_batches(most, columns=names) if names else ():
-                    size += sum(map(_decoded_bytes, batch.columns))
-                    _check_unpacked(path, size)
-                    parts.append(pa.Table.from_batches([batch]).select(names).cast(kinds))
-                table = pa.concat_tables([kinds.empty_table(), *parts])
-                columns |= zip(names, table.columns, strict=True)
-        return _with_texts(pa.table([columns[name] for name in plain.names], plain))
-    except _UNREADABLE as error:
+        whole_names = [name for name in whole_names if name not in joint]
+        other_names = [*{*plain.names}.difference(whole_names)]
+        total_bytes, columns_by_name = 0, dict[str, pa.ChunkedArray]()
+        with pq.ParquetFile(path, read_dictionary=text_names) as file:
+            few = max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(len(other_names), 1)))
+            for names, limit in [*(([name], _MOST_ROWS) for name in whole_names), (other_names, few)]:
+                column_schema, tables = pa.schema([plain.field(name) for name in names]), []
+                for batch in file.iter_batches(limit, columns=names) if names else ():
+                    total_bytes += sum(map(_decoded_bytes, batch.columns))
+                    _check_unpacked(path, total_bytes)
+                    tables.append(pa.Table.from_batches([batch]).select(names).cast(column_schema))
+                table = pa.concat_tables([column_schema.empty_table(), *tables])
+                columns_by_name |= zip(names, table.columns, strict=True)
+        return _with_texts(pa.table([columns_by_name[name] for name in plain.names], plain))
+    except _READ_ERRORS as error:
         raise _unreadable(path, error) from None
 
 
 def _with_texts(table: pa.Table) -> pa.Table:
     """Return a table whose columns of bytes are texts, in which bytes that are not UTF-8 are escaped."""
-    for number, field in enumerate(table.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if not (_is_text(kind) or pa.types.is_fixed_size_binary(kind)):
+    for index, field in enumerate(table.schema):
+        value_type = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if not (_is_text(value_type) or pa.types.is_fixed_size_binary(value_type)):
             continue
-        column = table.column(number).cast(kind).cast(pa.large_binary())
+        column = table.column(index).cast(value_type).cast(pa.large_binary())
         try:
             texts = column.cast(pa.large_string())
         except pa.ArrowInvalid:
@@ -100,9 +100,9 @@ def _with_texts(table: pa.Table) -> pa.Table:
                 [value and value.decode("utf-8", "backslashreplace") for value in values], pa.large_string()
             )
         else:
-            if kind in (pa.string(), pa.large_string()):
+            if value_type in (pa.string(), pa.large_string()):
                 continue
-        table = table.set_column(number, field.name, texts)
+        table = table.set_column(index, field.name, texts)
     return table
 
 
@@ -110,33 +110,33 @@ def frame_of(table: pa.Table, path: str | Path) -> pd.DataFrame:
     """Return a table read from a file as pandas; raise `DataError` if pandas has no such values."""
     try:
         return table.to_pandas()
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise _unreadable(path, error) from None
 
 
 def column_names(path: str | Path) -> list[str]:
     """Return the names of a Parquet file's columns, or an empty list if the file is not readable."""
     try:
-        with _opened(path) as file:
+        with _open_parquet(path) as file:
             return list(file.schema_arrow.names)
-    except (*_UNREADABLE, DataError):
+    except (*_READ_ERRORS, DataError):
         return []
 
 
-def _opened(path: str | Path) -> pq.ParquetFile:
+def _open_parquet(path: str | Path) -> pq.ParquetFile:
     with open_file(path) as file:
         file.seek(-min(8, os.fstat(file.fileno()).st_size), os.SEEK_END)
         tail = file.read(8)
-    footer = int.from_bytes(tail[:4], "little") if tail[4:] == b"PAR1" else 0
-    if footer > _LARGEST_FOOTER:
-        raise _too_large(path, f"a Parquet footer of {footer:,} bytes", f"{_LARGEST_FOOTER:,}")
-    opened = pq.ParquetFile(path)
-    metadata = opened.metadata
+    footer_bytes = int.from_bytes(tail[:4], "little") if tail[4:] == b"PAR1" else 0
+    if footer_bytes > _MOST_FOOTER_BYTES:
+        raise _too_large(path, f"a Parquet footer of {footer_bytes:,} bytes", f"{_MOST_FOOTER_BYTES:,}")
+    file_reader = pq.ParquetFile(path)
+    metadata = file_reader.metadata
     if metadata.num_columns > _MOST_COLUMNS or metadata.num_row_groups * metadata.num_columns > _MOST_CHUNKS:
-        opened.close()
-        size = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
-        raise _too_large(path, size, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
-    return opened
+        file_reader.close()
+        sizes = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
+        raise _too_large(path, sizes, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
+    return file_reader
 
 
 def _check_pages(path: str | Path, names: set[str]) -> None:
@@ -144,90 +144,93 @@ def _check_pages(path: str | Path, names: set[str]) -> None:
 
     isolaw reads the footer itself, since a damaged column chunk ends the process in Arrow's own view of it.
     """
-    unpacked = pages = 0
+    total_bytes = page_count = 0
     with open_file(path) as file:
-        largest = os.fstat(file.fileno()).st_size
-        most = min(_LARGEST, _LARGEST_OF_SMALL + _RATIO * largest)
-        for chunk in (chunk[3] for group in _footer(file)[4] for chunk in group[1]):
+        file_bytes = os.fstat(file.fileno()).st_size
+        most_bytes = min(_MOST_BYTES, _MOST_SMALL_BYTES + _MOST_RATIO * file_bytes)
+        for chunk in (chunk[3] for group in _read_footer(file)[4] for chunk in group[1]):
             if b".".join(chunk[3]).decode("utf-8", "replace") not in names:
                 continue
-            first = chunk.get(11) or chunk[9]
-            at = min(first, chunk[9])
-            end = min(at + chunk[7], largest)
-            while 0 <= at < end:
-                file.seek(at)
-                header = _structure(file)
-                kind, size, stored = header[1], header[2], header[3]
-                if size < 0 or stored < 0:
+            dictionary_offset = chunk.get(11) or chunk[9]
+            offset = min(dictionary_offset, chunk[9])
+            end = min(offset + chunk[7], file_bytes)
+            while 0 <= offset < end:
+                file.seek(offset)
+                header = _read_structure(file)
+                page_type, page_bytes, stored_bytes = header[1], header[2], header[3]
+                if page_bytes < 0 or stored_bytes < 0:
                     raise ValueError("the header of a page is damaged")
-                unpacked, pages, at = unpacked + size, pages + 1, file.tell() + stored
-                _check_unpacked(path, unpacked, most)
-                if pages > _MOST_PAGES:
+                total_bytes, page_count = total_bytes + page_bytes, page_count + 1
+                offset = file.tell() + stored_bytes
+                _check_unpacked(path, total_bytes, most_bytes)
+                if page_count > _MOST_PAGES:
                     raise _too_large(path, f"more than {_MOST_PAGES:,} pages", f"{_MOST_PAGES:,}")
-                if kind == _DICTIONARY and size > _LARGEST_DICTIONARY:
-                    found = f"a dictionary of {size / _MB:,.0f} MB when unpacked"
-                    raise _too_large(path, found, f"{_LARGEST_DICTIONARY // _MB} MB")
+                if page_type == _DICTIONARY_PAGE and page_bytes > _MOST_DICTIONARY_BYTES:
+                    description = f"a dictionary of {page_bytes / _MB:,.0f} MB when unpacked"
+                    raise _too_large(path, description, f"{_MOST_DICTIONARY_BYTES // _MB} MB")
 
 
-def _footer(file: IO[bytes]) -> dict[int, Any]:
+def _read_footer(file: IO[bytes]) -> dict[int, Any]:
     file.seek(-8, os.SEEK_END)
-    size = int.from_bytes(file.read(4), "little")
-    file.seek(-8 - size, os.SEEK_END)
-    return _structure(io.BytesIO(file.read(size)))
+    footer_bytes = int.from_bytes(file.read(4), "little")
+    file.seek(-8 - footer_bytes, os.SEEK_END)
+    return _read_structure(io.BytesIO(file.read(footer_bytes)))
 
 
-def _check_unpacked(path: str | Path, size: int, most: int = 0) -> None:
-    if size > (most := most or _LARGEST):
-        raise _too_large(path, f"{size / _MB:,.0f} MB or more when unpacked", f"{most // _MB} MB")
+def _check_unpacked(path: str | Path, total_bytes: int, most_bytes: int = 0) -> None:
+    if total_bytes > (most_bytes := most_bytes or _MOST_BYTES):
+        size = f"{total_bytes / _MB:,.0f} MB or more when unpacked"
+        raise _too_large(path, size, f"{most_bytes // _MB} MB")
 
 
-def _structure(file: IO[bytes], depth: int = 0) -> dict[int, Any]:
+def _read_structure(file: IO[bytes], depth: int = 0) -> dict[int, Any]:
     """Read a structure in Thrift's compact protocol, and return its values by the number of their field."""
-    out: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     field = 0
-    while head := _byte(file):
-        field = field + (head >> 4) if head >> 4 else _signed(file)
-        out[field] = _content(file, head & 15, depth + 1) if head & 15 > 2 else None  # True and False
-    return out
+    while header := _read_byte(file):
+        field = field + (header >> 4) if header >> 4 else _read_signed(file)
+        is_flag = header & 15 <= 2  # True or False
+        values[field] = None if is_flag else _read_value(file, header & 15, depth + 1)
+    return values
 
 
-def _content(file: IO[bytes], kind: int, depth: int) -> Any:
+def _read_value(file: IO[bytes], kind: int, depth: int) -> Any:
     if kind <= 3:
-        return _byte(file)
+        return _read_byte(file)
     if kind in (4, 5, 6):
-        return _signed(file)
+        return _read_signed(file)
     if kind in (7, 8):  # a float; bytes, such as a column's name or its smallest value
-        size = 8 if kind == 7 else _varint(file)
-        content = file.read(min(size, _LARGEST_FOOTER))
+        size = 8 if kind == 7 else _read_varint(file)
+        content = file.read(min(size, _MOST_FOOTER_BYTES))
         if len(content) == size:
             return content
-    elif depth < _DEEPEST and kind in (9, 10):
-        head = _byte(file)
-        count = head >> 4 if head >> 4 < 15 else _varint(file)
-        return [_content(file, head & 15, depth + 1) for _ in range(count)]
-    elif depth < _DEEPEST and kind == 12:
-        return _structure(file, depth)
+    elif depth < _MOST_LEVELS and kind in (9, 10):
+        header = _read_byte(file)
+        count = header >> 4 if header >> 4 < 15 else _read_varint(file)
+        return [_read_value(file, header & 15, depth + 1) for _ in range(count)]
+    elif depth < _MOST_LEVELS and kind == 12:
+        return _read_structure(file, depth)
     raise ValueError("the header of a page is damaged")
 
 
-def _byte(file: IO[bytes]) -> int:
-    if not (read := file.read(1)):
+def _read_byte(file: IO[bytes]) -> int:
+    if not (content := file.read(1)):
         raise ValueError("the file ends within a page")
-    return read[0]
+    return content[0]
 
 
-def _varint(file: IO[bytes]) -> int:
+def _read_varint(file: IO[bytes]) -> int:
     number = 0
     for shift in range(0, 70, 7):
-        byte = _byte(file)
+        byte = _read_byte(file)
         number |= (byte & 127) << shift
         if byte < 128:
             return number
     raise ValueError("the header of a page is damaged")
 
 
-def _signed(file: IO[bytes]) -> int:
-    number = _varint(file)
+def _read_signed(file: IO[bytes]) -> int:
+    number = _read_varint(file)
     return (number >> 1) ^ -(number & 1)
 
 
@@ -236,11 +239,11 @@ def _unreadable(path: str | Path, error: BaseException) -> DataError:
     return DataError(f"{path}: not a readable Parquet file ({reason[:300]})")
 
 
-def _too_large(path: str | Path, size: str, most: str) -> DataError:
-    return DataError(f"{path}: {size}; isolaw reads up to {most}. {_HINT}")
+def _too_large(path: str | Path, sizes: str, limits: str) -> DataError:
+    return DataError(f"{path}: {sizes}; isolaw reads up to {limits}. {_SIZE_HINT}")
 
 
-_OF_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_TYPE_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -252,7 +255,7 @@ def is_plain(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_fixed_size_binary(kind):
-        return bool(kind.byte_width <= _WIDEST)
+        return bool(kind.byte_width <= _MOST_FIXED_BYTES)
     return _is_text(kind) or not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
 
 
@@ -263,5 +266,5 @@ def _decoded_bytes(column: pa.Array) -> int:
         counts = pc.value_counts(column.indices.drop_null())
         texts = pc.multiply(lengths.take(counts.field("values")), counts.field("counts"))
         return int(column.indices.nbytes + (pc.sum(texts).as_py() or 0))
-    of_objects = (size for is_kind, size in _OBJECTS if is_kind(column.type))
-    return int(column.nbytes + len(column) * next(of_objects, 0))
+    object_bytes = (bytes_each for is_type, bytes_each in _PANDAS_BYTES if is_type(column.type))
+    return int(column.nbytes + len(column) * next(object_bytes, 0))

@@ -24,7 +24,7 @@ from isolaw.resolve import ResolvedSweep
 from isolaw.step_cost import Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
 
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
 _PRICED = re.compile(r"(?P<source>.+),\s*(?P<price>[0-9]*\.?[0-9]+)/h", re.S)
 
 
@@ -35,7 +35,7 @@ def share_of_grid(spec: SweepSpec, runs: Sequence[RunSpec]) -> float:
     return min(race_of(spec, runs).spend / sum(run.rollouts for run in runs), 1.0)
 
 
-def left(
+def remaining_cost(
     directory: str | Path | None,
     runs: Iterable[RunSpec],
     cost: Cost,
@@ -50,24 +50,24 @@ def left(
     store = None if directory is None else SweepStore(directory)
     seconds = 0.0
     for run in runs:
-        kept: list[dict[str, Any]] = []
+        checkpoints: list[dict[str, Any]] = []
         if store is not None and store.exists:
             stored = store.run(run.run_id)
-            kept = stored.recorded().up_to(stored.last_state).checkpoints
-        reached = int(kept[-1]["step"]) if kept else -1
-        rest = cost.seconds(
+            checkpoints = stored.recorded().up_to(stored.last_state).checkpoints
+        last_step = int(checkpoints[-1]["step"]) if checkpoints else -1
+        run_seconds = cost.seconds(
             *run.shape,
-            run.steps - max(reached, 0),
-            evaluations=sum(step > reached for step in run.schedule()),
+            run.steps - max(last_step, 0),
+            evaluations=sum(step > last_step for step in run.schedule()),
             starts=1,
         )
-        if rest is None:
+        if run_seconds is None:
             return None
-        seconds += float(rest)
+        seconds += float(run_seconds)
     return Spent(cost.estimate(share * seconds), cost)
 
 
-class Remaining(NamedTuple):
+class RemainingWork(NamedTuple):
     """The remaining work of the runs of one (B_p, n), and its estimated cost."""
 
     problems_per_batch: int
@@ -82,51 +82,51 @@ class Remaining(NamedTuple):
         return cost.per_rollout * b * n / (cost.step(b, n) or math.inf) / (cost.gpus or 1)
 
 
-def _by_configuration(
+def _remaining_work(
     directory: str | Path,
     runs: Iterable[RunSpec],
     cost_of: Callable[[RunSpec], Cost | None],
     share: float = 1.0,
-) -> list[Remaining]:
+) -> list[RemainingWork]:
     """Return the remaining work of ``runs`` for each (B_p, n), ascending; empty if a cost is unknown.
 
-    ``share`` is as in `left`.
+    ``share`` is as in `remaining_cost`.
     """
-    groups: dict[tuple[int, int], list[RunSpec]] = {}
+    runs_by_shape: dict[tuple[int, int], list[RunSpec]] = {}
     for run in runs:
-        groups.setdefault(run.shape, []).append(run)
-    out = []
-    for shape, group in sorted(groups.items()):
-        cost = cost_of(group[0])
-        spent = None if cost is None else left(directory, group, cost, share)
+        runs_by_shape.setdefault(run.shape, []).append(run)
+    remaining = []
+    for shape, alike in sorted(runs_by_shape.items()):
+        cost = cost_of(alike[0])
+        spent = None if cost is None else remaining_cost(directory, alike, cost, share)
         if spent is None:
             return []
-        out.append(Remaining(*shape, len(group), spent))
-    return out
+        remaining.append(RemainingWork(*shape, len(alike), spent))
+    return remaining
 
 
-def gpu_hours(remaining: Sequence[Remaining]) -> float:
+def gpu_hours(remaining: Sequence[RemainingWork]) -> float:
     """Return the GPU hours of all configurations together."""
-    return sum(float(rest.spent.gpu_hours) for rest in remaining if rest.spent.gpu_hours)
+    return sum(float(work.spent.gpu_hours) for work in remaining if work.spent.gpu_hours)
 
 
-def _estimated(remaining: Sequence[Remaining]) -> dict[str, Any]:
+def _estimated(remaining: Sequence[RemainingWork]) -> dict[str, Any]:
     """Return the estimated cost of a sweep's remaining work as JSON-able data."""
     return {
         "source": str(CostOrigin.ESTIMATE),
         "gpu_hours": gpu_hours(remaining),
         "configurations": [
             {
-                "problems_per_batch": left_over.problems_per_batch,
-                "rollouts_per_problem": left_over.rollouts_per_problem,
-                "runs": left_over.runs,
-                "gpus": left_over.spent.cost.gpus,
-                "seconds_of_a_step": {name: part.step_s for name, part in left_over.spent.cost.parts.items()},
-                "tokens_per_gpu_s": left_over.tokens_per_gpu_s,
-                "tokens_per_response": left_over.spent.cost.per_rollout,
-                **left_over.spent.to_dict(),
+                "problems_per_batch": work.problems_per_batch,
+                "rollouts_per_problem": work.rollouts_per_problem,
+                "runs": work.runs,
+                "gpus": work.spent.cost.gpus,
+                "seconds_of_a_step": {name: part.step_s for name, part in work.spent.cost.parts.items()},
+                "tokens_per_gpu_s": work.tokens_per_gpu_s,
+                "tokens_per_response": work.spent.cost.per_rollout,
+                **work.spent.to_dict(),
             }
-            for left_over in remaining
+            for work in remaining
         ],
     }
 
@@ -151,21 +151,21 @@ class Preview:
         return self._on_machines(lambda: backend.outlook(runs, lambda run: store.run(run.run_id).out, nodes))
 
     @cached_property
-    def place(self) -> dict[str, Any]:
+    def executor(self) -> dict[str, Any]:
         """The place where unfinished runs would execute, and the jobs to submit (`executors.describe`)."""
-        by_id = {run.run_id: run for run in self.resolved.runs}
-        todo = [by_id[run_id] for run_id in self.resolved.todo]
-        executor = self.resolved.spec.executor
-        return self._on_machines(lambda: executors.describe(self.directory, executor, todo))
+        runs_by_id = {run.run_id: run for run in self.resolved.runs}
+        todo = [runs_by_id[run_id] for run_id in self.resolved.todo]
+        section = self.resolved.spec.executor
+        return self._on_machines(lambda: executors.describe(self.directory, section, todo))
 
     @cached_property
-    def remaining(self) -> tuple[list[RunSpec], float]:
+    def remaining_runs(self) -> tuple[list[RunSpec], float]:
         """The runs that remain, and the part of their work that the sweep may do.
 
         A race that has not begun may do the part of its grid that its spend allows.
         """
         adaptive = self.resolved.adaptive
-        if adaptive is None or len(adaptive.history) > 1 or self.resolved.begun:
+        if adaptive is None or len(adaptive.history) > 1 or self.resolved.begun_count:
             return self.resolved.unfinished, 1.0
         runs = [*adaptive.grid.values()]
         return runs, share_of_grid(self.resolved.spec, runs)
@@ -173,48 +173,48 @@ class Preview:
     @cached_property
     def commands(self) -> list[dict[str, Any]]:
         """The commands that would train the unfinished runs; empty for other backends."""
-        left = set(self.resolved.todo)
-        return [command for command in self.outlook.commands if command["run_id"] in left]
+        todo = set(self.resolved.todo)
+        return [command for command in self.outlook.commands if command["run_id"] in todo]
 
     @cached_property
     def spent(self) -> Spent | None:
         """The time of the remaining runs by ``cost``; None without ``cost``, or if the time is not known."""
         if self.cost is None:
             return None
-        runs, share = self.remaining
-        return left(self.directory, runs, self.cost, share)
+        runs, share = self.remaining_runs
+        return remaining_cost(self.directory, runs, self.cost, share)
 
     @cached_property
-    def estimates(self) -> list[Remaining]:
+    def estimates(self) -> list[RemainingWork]:
         """Without ``cost``, the backend's estimate for each (B_p, n); empty if it has none."""
         backend = backends.get(self.resolved.spec.sweep.backend)
         if self.cost is not None:
             return []
-        runs, share = self.remaining
-        return self._on_machines(lambda: _by_configuration(self.directory, runs, backend.estimate, share))
+        runs, share = self.remaining_runs
+        return self._on_machines(lambda: _remaining_work(self.directory, runs, backend.estimate, share))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible data, as ``isolaw sweep --dry-run --json`` prints it."""
         cost = self.cost
         commands = {"commands": self.commands} if self.commands else {}
-        known = None if cost is None else {**(self.spent.to_dict() if self.spent else {}), **cost.to_dict()}
+        facts = None if cost is None else {**(self.spent.to_dict() if self.spent else {}), **cost.to_dict()}
         return {
             **self.resolved.to_dict(),
             "memory": self.outlook.memory,
-            "executor": self.place,
+            "executor": self.executor,
             "dry_run": True,
             **commands,
-            "cost": _estimated(self.estimates) if self.estimates else known,
+            "cost": _estimated(self.estimates) if self.estimates else facts,
         }
 
-    def _on_machines(self, value: Callable[[], _T]) -> _T:
+    def _on_machines(self, compute: Callable[[], _Value]) -> _Value:
         """Return a value, computed for the machines that the sweep is resolved for."""
         spec = self.resolved.spec
         with (
             executors.planned_for(self.resolved.cards, spec.executor, spec.sweep.backend),
             executors.machines(spec.executor, spec.sweep.backend),
         ):
-            return value()
+            return compute()
 
 
 @checked

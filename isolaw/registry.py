@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 __version__ = "0.1.0"
 
 
-def _exported() -> dict[str, str]:
+def _public_modules() -> dict[str, str]:
     stub = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
     nodes = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module) for node in nodes for name in node.names}
+    return {alias.name: str(node.module) for node in nodes for alias in node.names}
 
 
 #: Public name → its module, from the stub that type checkers read.
-PUBLIC = _exported()
+PUBLIC = _public_modules()
 
 
 def public(name: str) -> Any:

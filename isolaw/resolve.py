@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isolaw.machine import Cards
     from isolaw.runs import Runs
 
-_MOST_RUNS = 20_000  # a stranger's file can ask for billions
+_RUN_LIMIT = 20_000  # a stranger's file can ask for billions
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,29 @@ class ResolvedSweep:
     spec: SweepSpec
     runs: list[RunSpec]
     todo: list[str]  # ids of the runs that have not reached their horizon, in order of execution
-    begun: int  # number of unfinished runs that have a state
-    remaining: int  # number of rollouts that are left to generate
+    begun_count: int  # number of unfinished runs that have a state
+    remaining_rollouts: int  # number of rollouts that are left to generate
     notes: list[str]  # notes about values that were left out or filled in
-    recorded: Runs | None = None  # recorded runs that the directory must keep for replay
-    adaptive: Adaptive | None = (
-        None  # the race that chooses runs; ``runs`` then contains the runs that it has requested so far
-    )
+    recorded_runs: Runs | None = None  # recorded runs that the directory must keep for replay
+    adaptive: Adaptive | None = None  # the race that chooses runs; ``runs`` are those that it has requested
     cards: Cards | None = None  # the GPUs that the sweep is resolved for; None: the GPUs of the executor
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
         """The recipe keys that the sweep file does not set, with their values in the runs."""
-        axes, given = self.spec.grid.recipe_axes, self.spec.recipe
-        filled = {
+        axes, recipe = self.spec.grid.recipe_axes, self.spec.recipe
+        values_of = {
             key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
             for key in Recipe.model_fields
-            if key not in axes and getattr(given, key) is None
+            if key not in axes and getattr(recipe, key) is None
         }
-        return {key: values for key, values in filled.items() if values not in ([None], [OFF.get(key)])}
+        return {key: values for key, values in values_of.items() if values not in ([None], [OFF.get(key)])}
 
     @property
     def unfinished(self) -> list[RunSpec]:
         """The runs that have not reached their horizon, in the order of ``runs``."""
-        left = set(self.todo)
-        return [run for run in self.runs if run.run_id in left]
+        todo = set(self.todo)
+        return [run for run in self.runs if run.run_id in todo]
 
     @property
     def rollouts(self) -> int:
@@ -81,9 +79,9 @@ class ResolvedSweep:
             "simulated": Simulated.of(map(attributes_of, runs)).json,
             "runs": len(self.runs),
             "todo": len(self.todo),
-            "begun": self.begun,
+            "begun": self.begun_count,
             "rollouts": self.rollouts,
-            "remaining_rollouts": self.remaining,
+            "remaining_rollouts": self.remaining_rollouts,
             "configurations": sorted({run.shape for run in self.runs}),
             "seeds": list(self.spec.sweep.seeds),
             "axes": self.spec.grid.recipe_axes,
@@ -113,7 +111,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
     notes: list[str] = []
     try:
         backend = backends.get(spec.sweep.backend)
-        spec, to_keep, as_recorded = backend.with_axes(spec, store.directory, notes)
+        spec, recorded_runs, as_recorded = backend.with_axes(spec, store.directory, notes)
         spec = _with_schedule(spec, store, notes)
     except SpecError as error:  # without a backend or schedule, there are no runs to check for issues
         issues = list(error.issues)
@@ -121,62 +119,62 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
             _with_schedule(spec, store, [])
         issues += _issues_before_runs(spec)
         raise SpecError(list({str(issue): issue for issue in issues}.values()), error.source) from None
-    lengths = [*spec.axes[:2], *spec.grid.recipe_axes.values(), spec.sweep.seeds]
-    if (count := math.prod(map(len, lengths))) > _MOST_RUNS:
-        raise SpecError([Issue("grid", f"found {count:,} runs", accepted=f"at most {_MOST_RUNS:,} runs")])
+    axes = [*spec.axes[:2], *spec.grid.recipe_axes.values(), spec.sweep.seeds]
+    if (run_count := math.prod(map(len, axes))) > _RUN_LIMIT:
+        raise SpecError([Issue("grid", f"found {run_count:,} runs", accepted=f"at most {_RUN_LIMIT:,} runs")])
     pairs, dropped = allocation.grid(*spec.axes)
     if dropped:
-        shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
+        too_large = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         notes.append(
-            f"isolaw leaves out combinations above limits.max_batch_rollouts = {spec.axes[-1]}: {shown}"
+            f"isolaw leaves out combinations above limits.max_batch_rollouts = {spec.axes[-1]}: {too_large}"
         )
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += executors.check(spec.executor, runs)
-    raced = spec.design.kind == "race"
+    is_race = spec.design.kind == "race"
     issues = [*_issues_before_runs(spec), *issues]
-    issues += directory.issues_of(spec, runs) if raced else []
-    if raced and spec.executor.kind == "scripts":
+    issues += directory.issues_of(spec, runs) if is_race else []
+    if is_race and spec.executor.kind == "scripts":
         issues.append(Issue("executor.kind", "a race decides with isolaw at work", "scripts", "another kind"))
     if issues:
         raise SpecError(list({str(issue): issue for issue in issues}.values()))
     existing, damaged = store.specs() if store.exists else ({}, {})
     _check_directory(store, spec, runs, list(existing.values()))
-    known = {run.run_id for run in runs}
-    adaptive = Adaptive.open(spec, runs, store) if raced else None
+    run_ids = {run.run_id for run in runs}
+    adaptive = Adaptive.open(spec, runs, store) if is_race else None
     if adaptive is not None:
         runs = adaptive.runs
     notes += [
-        cause if run_id in known else f"isolaw leaves out {cause}"
+        cause if run_id in run_ids else f"isolaw leaves out {cause}"
         for run_id, cause in sorted(damaged.items())
     ]
     if whole_directory and adaptive is None:
-        runs += [run for run_id, run in existing.items() if run_id not in known]
-    left, remaining, begun, again = [], 0, 0, 0
+        runs += [run for run_id, run in existing.items() if run_id not in run_ids]
+    unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
         stored = store.run(run.run_id)
         recorded = stored.recorded()
         if not recorded.is_done(run):
-            left.append(run)
-            last = stored.last_state
-            kept = recorded.up_to(last)
-            begun += last is not None
-            again += bool(recorded.checkpoints) and not kept.checkpoints
-            remaining += max(run.rollouts - kept.reached, 0)
-    if idle := executors.idle(spec.executor):
-        notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(idle)}")
+            unfinished.append(run)
+            last_state = stored.last_state
+            continued = recorded.up_to(last_state)
+            begun_count += last_state is not None
+            again += bool(recorded.checkpoints) and not continued.checkpoints
+            remaining_rollouts += max(run.rollouts - continued.reached, 0)
+    if unused := executors.unused_keys(spec.executor):
+        notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(unused)}")
     if again:
         notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
-    notes += _disk_notes(store, left)
-    todo = [run.run_id for run in executors.order(store.directory, left)]
-    return ResolvedSweep(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
+    notes += _disk_notes(store, unfinished)
+    todo = [run.run_id for run in executors.order(store.directory, unfinished)]
+    return ResolvedSweep(spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive)
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
     """Return all issues that `resolve_sweep` finds in a spec, for a new directory."""
     issues: list[Issue] = []
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere, collecting(issues):
-        resolve_sweep(spec, nowhere)
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as new_directory, collecting(issues):
+        resolve_sweep(spec, new_directory)
     return issues
 
 
@@ -185,15 +183,15 @@ def _issues_before_runs(spec: SweepSpec) -> list[Issue]:
     return [*allocation.grid_issues(*spec.axes), *mirror.check(spec.tracking)]
 
 
-def _disk_notes(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
+def _disk_notes(store: SweepStore, unfinished: Sequence[RunSpec]) -> list[str]:
     """Return a warning if the states that the remaining runs will write do not fit on the disk."""
-    new = [run for run in left if store.run(run.run_id).last_state is None]
-    sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
-    place = store.directory.absolute()
-    free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
+    stateless = [run for run in unfinished if store.run(run.run_id).last_state is None]
+    sizes = [size for run in stateless if (size := backends.get(run.backend).needs(run).disk_bytes)]
+    path = store.directory.absolute()
+    free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
     note = (
         f"the disk may become full: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, but "
-        f"only {free / 2**30:,.1f} GiB are free at {place}. Choose a directory on another disk. "
+        f"only {free / 2**30:,.1f} GiB are free at {path}. Choose a directory on another disk. "
         "You can delete state/ of a finished run, but an extension of this run then starts again"
     )
     return [note] if sum(sizes) > free else []
@@ -201,55 +199,55 @@ def _disk_notes(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
     """Return the spec with its evaluation schedule filled in; a sweep keeps its first schedule."""
-    given, compute = spec.evaluation, spec.sweep.compute
-    kept: EvaluationSpec | None = None
+    evaluation, compute = spec.evaluation, spec.sweep.compute
+    existing: EvaluationSpec | None = None
     if store.exists:
         try:
-            kept = store.read_spec().evaluation
+            existing = store.read_spec().evaluation
         except Damaged as error:
             notes.append(str(error))
             schedules = (run.evaluation for run in store.specs()[0].values())
-            kept = max(schedules, key=lambda schedule: schedule.horizons, default=None)
-    if kept is None:
+            existing = max(schedules, key=lambda schedule: schedule.horizons, default=None)
+    if existing is None:
         return _with_new_schedule(spec)
-    changed = []
-    for name in type(given).model_fields:
-        new, old = getattr(given, name), getattr(kept, name)
+    issues = []
+    for name in type(evaluation).model_fields:
+        new, old = getattr(evaluation, name), getattr(existing, name)
         if new != old and name != "horizons" and not (name in ("start", "end") and new is None):
             message = "differs from the sweep in the directory"
-            changed.append(Issue(f"evaluation.{name}", message, new, str(old)))
-    if changed:
-        raise SpecError(changed, source=str(store.directory))
-    longest = max(kept.horizons, default=0)
-    if spec.design.kind == "race" and compute != longest:
+            issues.append(Issue(f"evaluation.{name}", message, new, str(old)))
+    if issues:
+        raise SpecError(issues, source=str(store.directory))
+    reached = max(existing.horizons, default=0)
+    if spec.design.kind == "race" and compute != reached:
         raise StoreError(
-            f"{store.directory}: its runs go to C = {longest}; a race to C = {compute} needs a new --out, or "
+            f"{store.directory}: its runs go to C = {reached}; a race to C = {compute} needs a new --out, or "
             "design.kind = 'grid', which extends all runs"
         )
-    if compute < longest:
+    if compute < reached:
         notes.append(
-            f"the runs in the directory already go to C = {longest}, and isolaw does not shorten runs"
+            f"the runs in the directory already go to C = {reached}, and isolaw does not shorten runs"
         )
-    horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
-    return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
+    horizons = tuple(sorted({*existing.horizons, *_horizons(spec)}))
+    return spec.model_copy(update={"evaluation": existing.model_copy(update={"horizons": horizons})})
 
 
 def _with_new_schedule(spec: SweepSpec) -> SweepSpec:
     """Return the spec of a new sweep with its evaluation schedule filled in."""
-    given, compute = spec.evaluation, spec.sweep.compute
+    evaluation, compute = spec.evaluation, spec.sweep.compute
     batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
-    start, end = given.start or min(*batches, compute), given.end or compute
+    start, end = evaluation.start or min(*batches, compute), evaluation.end or compute
     if start > end:
         accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
         raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
-    filled_in = given.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
+    filled_in = evaluation.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
     return spec.model_copy(update={"evaluation": filled_in})
 
 
 def _horizons(spec: SweepSpec) -> tuple[int, ...]:
     """Return the horizons at which runs can end. All runs are evaluated at each horizon."""
     compute = spec.sweep.compute
-    return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
+    return tuple(sorted({compute // rung for rung in RUNGS})) if spec.design.kind == "race" else (compute,)
 
 
 def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
@@ -275,13 +273,11 @@ def resolved_run(spec: SweepSpec, shape: BatchShape) -> RunSpec:
 def new_runs(spec: SweepSpec) -> list[RunSpec]:
     """Return all runs of a new sweep before its backend resolves them: its model need not exist."""
     spec = _with_new_schedule(spec)
-    pairs = allocation.grid(*spec.axes)[0]
-    return [
-        run.model_copy(update={"seed": seed}) for run in _unresolved(spec, pairs) for seed in spec.sweep.seeds
-    ]
+    runs = _unresolved_runs(spec, allocation.grid(*spec.axes)[0])
+    return [run.model_copy(update={"seed": seed}) for run in runs for seed in spec.sweep.seeds]
 
 
-def _unresolved(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> Iterator[RunSpec]:
+def _unresolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> Iterator[RunSpec]:
     """Yield a run of every configuration of the grid, without a seed."""
     axes = spec.grid.recipe_axes
     common = {
@@ -291,9 +287,9 @@ def _unresolved(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> Iterator[R
         "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
         "evaluation": spec.evaluation,
     }
-    for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
+    for (problems, rollouts), values in itertools.product(pairs, itertools.product(*axes.values())):
         recipe = Recipe(**{**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))})
-        yield RunSpec(problems_per_batch=b, rollouts_per_problem=n, recipe=recipe, **common)
+        yield RunSpec(problems_per_batch=problems, rollouts_per_problem=rollouts, recipe=recipe, **common)
 
 
 def _resolved_runs(
@@ -304,10 +300,10 @@ def _resolved_runs(
     If ``as_recorded``, combinations that were not recorded are left out.
     """
     backend = backends.get(spec.sweep.backend)
-    runs: dict[str, RunSpec] = {}
+    runs_by_id: dict[str, RunSpec] = {}
     issues: list[Issue] = []
-    left_out = 0
-    for run in _unresolved(spec, pairs):
+    left_out_count = 0
+    for run in _unresolved_runs(spec, pairs):
         notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
             b, n = run.shape
@@ -320,16 +316,16 @@ def _resolved_runs(
             except SpecError as error:
                 issues += error.issues
                 continue
-            faults = backend.check(resolved)
-            if as_recorded and [issue.where for issue in faults] == ["grid"]:
-                left_out += 1
+            run_issues = backend.check(resolved)
+            if as_recorded and [issue.where for issue in run_issues] == ["grid"]:
+                left_out_count += 1
                 continue
-            issues += faults
-            if not faults:  # a run with issues can lack an identity (for example, because of a NaN)
-                runs[resolved.run_id] = resolved
-    if left_out:
-        notes.append(f"{left_out} combinations of the axes were not recorded; isolaw leaves them out")
-    return list(runs.values()), issues
+            issues += run_issues
+            if not run_issues:  # a run with issues can lack an identity (for example, because of a NaN)
+                runs_by_id[resolved.run_id] = resolved
+    if left_out_count:
+        notes.append(f"{left_out_count} combinations of the axes were not recorded; isolaw leaves them out")
+    return list(runs_by_id.values()), issues
 
 
 def _check_directory(
@@ -338,28 +334,28 @@ def _check_directory(
     """Raise `StoreError` if the directory has runs with another recipe, problem set or backend."""
     if not existing:
         return
-    swept = {k for k in Recipe.model_fields if len({getattr(run.recipe, k) for run in existing}) > 1}
-    free = {f"recipe.{key}" for key in swept | spec.grid.recipe_axes.keys()}
-    old, new = _shared(existing[0]), _shared(runs[0])
-    differing = [
+    varying = {key for key in Recipe.model_fields if len({getattr(run.recipe, key) for run in existing}) > 1}
+    free_keys = {f"recipe.{key}" for key in varying | spec.grid.recipe_axes.keys()}
+    old, new = _shared_values(existing[0]), _shared_values(runs[0])
+    differences = [
         f"{name} is {old.get(name)!r} in the directory and {new.get(name)!r} in this sweep"
-        for name in sorted({*old, *new} - free)
+        for name in sorted({*old, *new} - free_keys)
         if old.get(name) != new.get(name)
     ]
-    if differing:
+    if differences:
         raise StoreError(
-            f"{store.directory}: contains another sweep ({'; '.join(differing)}); use a new --out"
+            f"{store.directory}: contains another sweep ({'; '.join(differences)}); use a new --out"
         )
 
 
-def _shared(run: RunSpec) -> dict[str, Any]:
+def _shared_values(run: RunSpec) -> dict[str, Any]:
     """Return the values that all runs of a directory must share, by dotted key.
 
     The result excludes the facts about a single run in a log, but includes the hash of the log, in
     ``content``.
     """
     identity = run.identity()
-    parts = ("recipe", "problems", "options", "content")
-    keys = {f"{part}.{key}": value for part in parts for key, value in identity[part].items()}
-    keys.pop("options.recorded", None)
-    return {"backend": identity["backend"], **keys}
+    sections = ("recipe", "problems", "options", "content")
+    values = {f"{section}.{name}": value for section in sections for name, value in identity[section].items()}
+    values.pop("options.recorded", None)
+    return {"backend": identity["backend"], **values}

@@ -29,8 +29,8 @@ from isolaw.files import check_destination
 from isolaw.parquet import frame_of, read_parquet
 from isolaw.registry import BACKENDS, traits
 
-_SHOWN = 5
-_LONGEST_SHOWN = 100  # limit on the characters of a value
+_MOST_ROWS = 5
+_MOST_CHARACTERS = 100  # limit on the characters of a value
 
 
 def _position(table: pd.DataFrame | pd.Series, index: Any) -> str:
@@ -38,25 +38,25 @@ def _position(table: pd.DataFrame | pd.Series, index: Any) -> str:
     return f"{table.index.name or 'row'} {index}"
 
 
-def _first_wrong(bad: pd.Series) -> str:
+def _first_wrong_value(wrong: pd.Series) -> str:
     """Return the first of some wrong values and its position, as text."""
-    value = bad.iloc[0]
-    form = repr if isinstance(value, str) else str
-    return f"{_position(bad, bad.index[0])} has {shown(value, form, _LONGEST_SHOWN)}"
+    value = wrong.iloc[0]
+    to_text = repr if isinstance(value, str) else str
+    return f"{_position(wrong, wrong.index[0])} has {shown(value, to_text, _MOST_CHARACTERS)}"
 
 
-def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
+def _rows_in(table: pd.DataFrame, index: pd.Index, column: str) -> str:
     """Return the positions of the first rows, each with its value of a column, configuration and step.
 
     One line of a wide table becomes several rows, one for each metric. Only the first of these rows is shown.
     """
-    texts = [
+    positions = [
         f"{_position(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
         f"n {row['rollouts_per_problem']}, step {row['step']})"
-        for i in dict.fromkeys(index[:_SHOWN])
+        for i in dict.fromkeys(index[:_MOST_ROWS])
         for row in [table.loc[[i]].iloc[0]]
     ]
-    return ", ".join(texts) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")
+    return ", ".join(positions) + (f" and {len(index) - _MOST_ROWS} more" if len(index) > _MOST_ROWS else "")
 
 
 # Columns of the table in order, with their dtypes. Columns with a nullable dtype can contain unknown values.
@@ -91,15 +91,14 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 CURVE = ["run_id", "eval_set", "metric"]  # the columns that name a curve
 # Columns that are constant within a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-_SIMULATOR = next(
-    name for name, backend in BACKENDS.items() if backend.simulated
-)  # for tables that name none
+# For tables that mark runs as simulated, and do not name the simulator.
+_DEFAULT_SIMULATOR = next(name for name, backend in BACKENDS.items() if backend.simulated)
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
-_HUGE = 1e100
+_LARGEST_VALUE = 1e100
 LARGEST_EXACT = 2**53  # larger integers are not exact as float64
-_LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
-_INSTEAD = "isolaw.read(df, columns={…}, set={…}) makes runs of a table with other columns"
+_SMALLEST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
+_OTHER_COLUMNS_HINT = "isolaw.read(df, columns={…}, set={…}) makes runs of a table with other columns"
 
 
 class Runs:
@@ -144,13 +143,13 @@ class Runs:
         self.problems = problems
         self.notes = notes
         self.points, self.diverged = _validated(points, source)  # finite values; the end of diverged curves
-        known = set(self.points["run_id"])
-        self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
-        for run_id in _marked(points):
-            self.attributes.setdefault(run_id, {}).setdefault("backend", _SIMULATOR)
-        self.origins: dict[
-            str, str
-        ] = {}  # for each column that a table lacked, the source from which a reader took it
+        run_ids = set(self.points["run_id"])
+        given = attributes or {}
+        self.attributes = {run_id: dict(given[run_id]) for run_id in given if run_id in run_ids}
+        for run_id in _simulated_run_ids(points):
+            self.attributes.setdefault(run_id, {}).setdefault("backend", _DEFAULT_SIMULATOR)
+        # For each column that a table lacked, the source from which a reader took it.
+        self.origins: dict[str, str] = {}
         self.left_out: tuple[Any, ...] = ()  # logs that a reader left out, as `FoundLog`
 
     def __len__(self) -> int:
@@ -158,18 +157,18 @@ class Runs:
 
     def __repr__(self) -> str:
         configurations = self.points[["problems_per_batch", "rollouts_per_problem"]].drop_duplicates()
-        parts = f"{len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows"
-        return f"<Runs: {self.simulated.title(parts)}>"
+        sizes = f"{len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows"
+        return f"<Runs: {self.simulated.title(sizes)}>"
 
     def _repr_html_(self) -> str:
-        runs = self.points.groupby(["problems_per_batch", "rollouts_per_problem"])
-        table = runs.agg(runs=("run_id", "nunique"), M=("step", "max"), C=("compute", "max")).reset_index()
-        sets = self.points.groupby("eval_set")["metric"].unique()
+        grouped = self.points.groupby(["problems_per_batch", "rollouts_per_problem"])
+        table = grouped.agg(runs=("run_id", "nunique"), M=("step", "max"), C=("compute", "max")).reset_index()
+        metrics_of_set = self.points.groupby("eval_set")["metric"].unique()
         lines = [f"{len(self)} runs, {len(table)} configurations, {len(self.points):,} rows"]
-        lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
-        names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
+        lines += [f"{eval_set}: {listed(sorted(metrics), 8)}" for eval_set, metrics in metrics_of_set.items()]
+        symbols = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
         lines += [f"Note: {note}" for note in self.notes]
-        return _as_html(self.simulated.lines(lines), table.rename(columns=names))
+        return _as_html(self.simulated.lines(lines), table.rename(columns=symbols))
 
     @property
     def simulated(self) -> Simulated:
@@ -208,16 +207,18 @@ class Runs:
 
         Raises `DataError` if there are none.
         """
-        out = copy.copy(self)  # skips validation, since part of a valid table is valid
-        out.points = self.points[rows(self.points)].reset_index(drop=True)
-        if out.points.empty:
+        selected = copy.copy(self)  # skips validation, since part of a valid table is valid
+        selected.points = self.points[rows(self.points)].reset_index(drop=True)
+        if selected.points.empty:
             raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
-        out.diverged = self.diverged[rows(self.diverged)]
-        known = set(out.points["run_id"])
+        selected.diverged = self.diverged[rows(self.diverged)]
+        run_ids = set(selected.points["run_id"])
         if self.problems is not None:
-            out.problems = self.problems[self.problems["run_id"].isin(known)]
-        out.attributes = {r: dict(attribute) for r, attribute in self.attributes.items() if r in known}
-        return out
+            selected.problems = self.problems[self.problems["run_id"].isin(run_ids)]
+        selected.attributes = {
+            run_id: dict(values) for run_id, values in self.attributes.items() if run_id in run_ids
+        }
+        return selected
 
     @classmethod
     @checked
@@ -228,10 +229,10 @@ class Runs:
         if len(parts) == 1:
             return parts[0]
         points = pd.concat([part.rows for part in parts], ignore_index=True)
-        attributes = {run_id: attribute for part in parts for run_id, attribute in part.attributes.items()}
+        attributes = {run_id: values for part in parts for run_id, values in part.attributes.items()}
         source = " + ".join(part.source for part in parts)
-        single = [part.problems for part in parts if part.problems is not None]
-        problems = pd.concat(single, ignore_index=True) if single else None
+        problem_tables = [part.problems for part in parts if part.problems is not None]
+        problems = pd.concat(problem_tables, ignore_index=True) if problem_tables else None
         notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         return cls(points, attributes, source, notes, problems)
 
@@ -242,12 +243,10 @@ class Runs:
         """
         if not self.simulated:
             return self.rows.copy()
-        made = {
-            run_id
-            for run_id, attribute in self.attributes.items()
-            if traits(attribute.get("backend")).simulated
+        simulated_ids = {
+            run_id for run_id, values in self.attributes.items() if traits(values.get("backend")).simulated
         }
-        return self.rows.assign(**{COLUMN: self.rows["run_id"].isin(made)})
+        return self.rows.assign(**{COLUMN: self.rows["run_id"].isin(simulated_ids)})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the table of `to_pandas` through Arrow, as in ``polars.DataFrame(runs)``.
@@ -282,58 +281,59 @@ class Runs:
         return cls(frame_of(table, path), attributes_in(table.schema, str(path)), source=str(path))
 
 
-def attributes_in(schema: pa.Schema, where: str) -> dict[str, dict[str, Any]]:
+def attributes_in(schema: pa.Schema, source: str) -> dict[str, dict[str, Any]]:
     """Return the attributes in an Arrow schema's metadata, keyed by run_id, or an empty dict without any."""
     try:
         attributes = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
-        return {str(run_id): dict(attribute) for run_id, attribute in attributes.items()}
+        return {str(run_id): dict(values) for run_id, values in attributes.items()}
     except (ValueError, AttributeError, TypeError):
-        raise DataError(f"{where}: the attributes of its runs, in the metadata, are damaged") from None
+        raise DataError(f"{source}: the attributes of its runs, in the metadata, are damaged") from None
 
 
-def _marked(points: pd.DataFrame) -> set[str]:
+def _simulated_run_ids(points: pd.DataFrame) -> set[str]:
     """Return the ids of the runs that a table marks as simulated."""
-    marks = simulated_rows(points)
-    return set(points.loc[marks, "run_id"].astype("str")) if marks else set()
+    is_simulated = simulated_rows(points)
+    return set(points.loc[is_simulated, "run_id"].astype("str")) if is_simulated else set()
 
 
 def _validated(points: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the finite rows in order, and for each curve that ends in NaN the row in which NaN begins."""
-    where = f"{source}: " if source else ""
-    missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
+    prefix = f"{source}: " if source else ""
+    missing = [column for column in COLUMNS if column not in points.columns and column not in OPTIONAL]
     if missing:
-        hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
+        nearest_names = {column: nearest(column, points.columns) for column in missing}
+        hints = [f"; {column} (did you mean {name!r}?)" for column, name in nearest_names.items() if name]
         names = ", ".join(map(str, points.columns))
-        text = f"missing columns: {', '.join(missing)}; found: {names}{''.join(hints)}"
-        raise DataError(f"{where}{text}. {_INSTEAD}")
+        message = f"missing columns: {', '.join(missing)}; found: {names}{''.join(hints)}"
+        raise DataError(f"{prefix}{message}. {_OTHER_COLUMNS_HINT}")
     if points.empty:
-        raise DataError(f"{where}the table has no rows")
-    if len(twice := points.columns[points.columns.duplicated()]):
-        raise DataError(f"{where}there are several columns {shown(twice[0])}; expected one")
-    points = with_plain_columns(points[[c for c in COLUMNS if c in points.columns]], source)
-    table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
+        raise DataError(f"{prefix}the table has no rows")
+    if len(repeated := points.columns[points.columns.duplicated()]):
+        raise DataError(f"{prefix}there are several columns {shown(repeated[0])}; expected one")
+    points = with_plain_columns(points[[column for column in COLUMNS if column in points.columns]], source)
+    table = pd.DataFrame({column: points.get(column, pd.NA) for column in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
-        table[column] = _cast(table[column], column, dtype, where)
-    for column, least in _LEAST.items():
+        table[column] = _cast(table[column], column, dtype, prefix)
+    for column, least in _SMALLEST.items():
         if len(bad := table.index[table[column] < least]):
-            raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
-    counts = ["problems_per_batch", "rollouts_per_problem", "step"]
-    rollouts = table[counts].astype("float64").clip(lower=1).prod(axis=1)
+            raise DataError(f"{prefix}{column} must be at least {least}: {_rows_in(table, bad, column)}")
+    factors = ["problems_per_batch", "rollouts_per_problem", "step"]
+    rollouts = table[factors].astype("float64").clip(lower=1).prod(axis=1)
     if len(bad := table.index[rollouts > LARGEST_EXACT]):
-        what = "B_p · n · step must be at most 2^53"
-        raise DataError(f"{where}{what}: {_rows(table, bad, 'compute')}")
-    size = table["value"].abs()
-    finite, ends = np.isfinite(size), size.isna()
-    if ends.any():
-        ends &= after_last_value(table)
-    if len(bad := table.index[~finite & ~ends]):
-        raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
-    if len(bad := table.index[size > _HUGE]):
-        raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
-    table.loc[size < 1 / _HUGE, "value"] = 0.0  # the square of such a number is 0
-    _check_keys(table, where)
-    rows = [table[part].sort_values(KEY, kind="stable").reset_index(drop=True) for part in (finite, ends)]
-    return rows[0], rows[1].drop_duplicates(CURVE, ignore_index=True)
+        expected = "B_p · n · step must be at most 2^53"
+        raise DataError(f"{prefix}{expected}: {_rows_in(table, bad, 'compute')}")
+    magnitude = table["value"].abs()
+    finite, at_end = np.isfinite(magnitude), magnitude.isna()
+    if at_end.any():
+        at_end &= after_last_value(table)
+    if len(bad := table.index[~finite & ~at_end]):
+        raise DataError(f"{prefix}{len(bad)} values are not finite: {_rows_in(table, bad, 'value')}")
+    if len(bad := table.index[magnitude > _LARGEST_VALUE]):
+        raise DataError(f"{prefix}value is beyond {_LARGEST_VALUE:g}: {_rows_in(table, bad, 'value')}")
+    table.loc[magnitude < 1 / _LARGEST_VALUE, "value"] = 0.0  # the square of such a number is 0
+    _check_keys(table, prefix)
+    tables = [table[mask].sort_values(KEY, kind="stable").reset_index(drop=True) for mask in (finite, at_end)]
+    return tables[0], tables[1].drop_duplicates(CURVE, ignore_index=True)
 
 
 def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -342,7 +342,7 @@ def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
     Raises `DataError` for a value that is neither text, number nor date, such as a list, and for an integer
     beyond 64 bits.
     """
-    where = f"{source}: " if source else ""
+    prefix = f"{source}: " if source else ""
     nullable = [
         pd.api.types.is_extension_array_dtype(dtype) and dtype.kind in "iuf" for dtype in table.dtypes
     ]
@@ -354,7 +354,7 @@ def with_plain_columns(table: pd.DataFrame, source: str) -> pd.DataFrame:
         elif column.dtype.kind == "c" or (column.dtype == object and not column.map(_is_plain).all()):
             bad = column if column.dtype.kind == "c" else column[~column.map(_is_plain)]
             expected = "text or numbers of at most 64 bits"
-            raise DataError(f"{where}{name}: {_first_wrong(bad)}; expected {expected}")
+            raise DataError(f"{prefix}{name}: {_first_wrong_value(bad)}; expected {expected}")
     return table
 
 
@@ -371,65 +371,65 @@ def after_last_value(table: pd.DataFrame) -> pd.Series:
     return steps > steps.where(table["value"].notna()).groupby(curves).transform("max")
 
 
-def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
+def _cast(column: pd.Series, name: str, dtype: str, prefix: str) -> pd.Series:
     if dtype == "str":
         if len(bad := column[column.isna()]):
-            raise DataError(f"{where}{name} is missing in {_position(bad, bad.index[0])}")
+            raise DataError(f"{prefix}{name} is missing in {_position(bad, bad.index[0])}")
         return column.astype("str")
     if column.dtype.kind in "bmM":  # booleans, durations, dates
-        raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
+        raise DataError(f"{prefix}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # missing rewards are reported later, as not finite
     if len(bad := column[numbers.isna() & (column.notna() | (not missing_allowed))]):
-        raise DataError(f"{where}{name} is not a number: {_first_wrong(bad)}")
+        raise DataError(f"{prefix}{name} is not a number: {_first_wrong_value(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
     # Compute that was read from a figure, and averaged tokens, can be fractional. Counts cannot.
-    slack = 0.5 if name in ("compute", "tokens") else 1e-6
+    tolerance = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
-    _require(((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)), column, name, where)
+    _reject(((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(tolerance)), column, name, prefix)
     return whole.astype("Int64").astype(dtype)
 
 
 def check_sizes(table: pd.DataFrame, source: str) -> None:
     """Raise `DataError` for a count that float64 cannot store exactly."""
     for name in (name for name, dtype in COLUMNS.items() if dtype.lower() == "int64" and name in table):
-        sizes = pd.to_numeric(table[name], errors="coerce").astype("Float64").abs()
-        _require(sizes > LARGEST_EXACT, table[name], name, f"{source}: ")
+        magnitudes = pd.to_numeric(table[name], errors="coerce").astype("Float64").abs()
+        _reject(magnitudes > LARGEST_EXACT, table[name], name, f"{source}: ")
 
 
-def _require(wrong: pd.Series, column: pd.Series, name: str, where: str) -> None:
-    if len(bad := column[wrong.fillna(False)]):
-        limits = f"from {_LEAST.get(name, '-2^53')} to 2^53"
-        raise DataError(f"{where}{name} must be a whole number {limits}: {_first_wrong(bad)}")
+def _reject(is_wrong: pd.Series, column: pd.Series, name: str, prefix: str) -> None:
+    if len(wrong := column[is_wrong.fillna(False)]):
+        limits = f"from {_SMALLEST.get(name, '-2^53')} to 2^53"
+        raise DataError(f"{prefix}{name} must be a whole number {limits}: {_first_wrong_value(wrong)}")
 
 
-def _check_keys(table: pd.DataFrame, where: str) -> None:
-    varying = table.groupby("run_id")[IDENTITY].nunique()
+def _check_keys(table: pd.DataFrame, prefix: str) -> None:
+    distinct = table.groupby("run_id")[IDENTITY].nunique()
     for name in IDENTITY:
-        runs = varying.index[varying[name] > 1]
+        runs = distinct.index[distinct[name] > 1]
         if len(runs):
-            raise DataError(f"{where}run {shown(runs[0])} has several values of {name}; expected one")
+            raise DataError(f"{prefix}run {shown(runs[0])} has several values of {name}; expected one")
     if len(repeated := table.index[table.duplicated(KEY)]):
-        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. " + _several_runs())
+        raise DataError(f"{prefix}repeated (run, step): {_rows_in(table, repeated, 'step')}. " + _runs_hint())
     steps = table.drop_duplicates(["run_id", "step", "compute"])
-    if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
-        raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
+    if len(unclear := steps.index[steps.duplicated(["run_id", "step"])]):
+        raise DataError(f"{prefix}one step has two values of compute: {_rows_in(table, unclear, 'compute')}")
     steps = steps.sort_values(["run_id", "step"], kind="stable")
-    before = steps.shift()
-    bad = np.flatnonzero(steps["run_id"].eq(before["run_id"]) & ~(steps["compute"] > before["compute"]))
-    if bad.size:
-        old, new = steps.iloc[bad[0] - 1], steps.iloc[bad[0]]
+    previous = steps.shift()
+    wrong = np.flatnonzero(steps["run_id"].eq(previous["run_id"]) & ~(steps["compute"] > previous["compute"]))
+    if wrong.size:
+        old, new = steps.iloc[wrong[0] - 1], steps.iloc[wrong[0]]
         raise DataError(
-            f"{where}compute must grow with the step: {_position(table, steps.index[bad[0]])} "
+            f"{prefix}compute must grow with the step: {_position(table, steps.index[wrong[0]])} "
             f"(step {new['step']}) has {new['compute']} after {old['compute']} (step {old['step']}) in the "
-            "same run. " + _several_runs()
+            "same run. " + _runs_hint()
         )
 
 
-def _several_runs() -> Wording:
-    way = option("columns", "seed", Placeholder("column"))
-    return "If these are several runs, name the column that distinguishes them, as in " + way
+def _runs_hint() -> Wording:
+    setting = option("columns", "seed", Placeholder("column"))
+    return "If these are several runs, name the column that distinguishes them, as in " + setting
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:
@@ -439,13 +439,13 @@ def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -
     {'rollouts_per_problem': 8, 'lr': 0.5}
     """
     check_type("where", given, Mapping, 'values of columns, e.g. {"B_p": 32}')
-    out: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for name, value in given.items():
         full = symbols.get(name, name)
-        if full in out:
+        if full in renamed:
             raise InputError(f"{name}: {full} is given twice")
-        out[full] = value
-    return out
+        renamed[full] = value
+    return renamed
 
 
 def _as_html(lines: Iterable[str], table: pd.DataFrame) -> str:

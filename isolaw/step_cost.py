@@ -53,19 +53,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 HOUR_S = 3600.0
-_NO_SPREAD = 1e-9
-_TIMES = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[x×]\s*", re.IGNORECASE)
+_NO_ERROR = 1e-9
+_MULTIPLE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[x×]\s*", re.IGNORECASE)
 LARGEST_BUDGET = 1e15  # in rollouts
-_NEAR = 2.0  # ℓ, and the largest distance from a timed configuration without extrapolation, in doublings
-_SIGMA = (0.1, 0.2, 0.3, 0.5)
-_NOISE = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
-_BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
-
-
+_LENGTH_SCALE = 2.0  # ℓ, in doublings, and the largest distance of a step from the timed ones
+_SIGMA_GRID = (0.1, 0.2, 0.3, 0.5)
+_NU_GRID = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
+_HOURS = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 _ROLLOUTS = re.compile(
     r"\s*([+-]?(?:[0-9][0-9_,]*\.?[0-9]*|\.[0-9]+))(?:e([+-]?[0-9]+))?\s*([kMB]?)\s*", re.IGNORECASE
 )
-_THOUSANDS = {"": 0, "K": 3, "M": 6, "B": 9}
+_EXPONENTS = {"": 0, "K": 3, "M": 6, "B": 9}
 
 
 class CostOrigin(StrEnum):
@@ -134,21 +132,21 @@ class Cost:
         batch = problems_per_batch * rollouts_per_problem
         if len(self.batches) == 1 and batch != self.batches[0]:
             return None  # steps of one size do not determine both a and b
-        units = self.per_rollout * batch
-        equation = sum(part.seconds(units, problems_per_batch) for part in self.parts.values())
+        tokens = self.per_rollout * batch
+        predicted_s = sum(part.seconds(tokens, problems_per_batch) for part in self.parts.values())
         if self.effects is None:
-            return equation
-        return equation * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
+            return predicted_s
+        return predicted_s * math.exp(self.effects.at(problems_per_batch, rollouts_per_problem)[0])
 
     def extrapolates(self, problems_per_batch: int, rollouts_per_problem: int) -> bool:
         """Return whether B_p · n is outside the timed sizes, or (B_p, n) is far from all timed steps."""
         batch = problems_per_batch * rollouts_per_problem
-        outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
-        doublings = [
-            math.hypot(math.log2(b / problems_per_batch), math.log2(n / rollouts_per_problem))
-            for b, n in self.timed
+        is_outside = bool(self.batches) and not self.batches[0] <= batch <= self.batches[-1]
+        distances = [
+            math.hypot(math.log2(problems / problems_per_batch), math.log2(rollouts / rollouts_per_problem))
+            for problems, rollouts in self.timed
         ]
-        return outside or (bool(doublings) and min(doublings) > _NEAR)
+        return is_outside or (bool(distances) and min(distances) > _LENGTH_SCALE)
 
     def seconds(
         self,
@@ -169,36 +167,36 @@ class Cost:
         >>> cost.gpu_hours(32, 8, 3600).value
         220.8
         """
-        step = self.step(problems_per_batch, rollouts_per_problem)
-        if step is None:
+        step_s = self.step(problems_per_batch, rollouts_per_problem)
+        if step_s is None:
             return None
-        total = steps * step + evaluations * (self.evaluation_s or 0.0) + starts * (self.start_s or 0.0)
+        total_s = steps * step_s + evaluations * (self.evaluation_s or 0.0) + starts * (self.start_s or 0.0)
         if self.effects is None:
-            return self.estimate(total)
+            return self.estimate(total_s)
         deviation = self.effects.at(problems_per_batch, rollouts_per_problem)[1]
-        factor = math.exp(student(len(self.effects.places) - 1) * deviation)
-        return Quantity(total, (total / factor, total * factor))
+        factor = math.exp(student(len(self.effects.configurations) - 1) * deviation)
+        return Quantity(total_s, (total_s / factor, total_s * factor))
 
     def estimate(self, seconds: float) -> Quantity:
         """Return predicted seconds, for any configurations, with their 95 % interval."""
-        factor = self._factor
+        factor = self._interval_factor
         return Quantity(seconds, None if factor is None else (seconds / factor, seconds * factor))
 
     @cached_property
-    def _factor(self) -> float | None:
-        if self.error is None or self.error < _NO_SPREAD:
+    def _interval_factor(self) -> float | None:
+        if self.error is None or self.error < _NO_ERROR:
             return None  # an interval without width would claim that nothing is uncertain
-        groups = self.left_out.configurations if self.left_out else len(self.batches)
-        return math.exp(student(groups - 1) * self.error)
+        count = self.left_out.configurations if self.left_out else len(self.batches)
+        return math.exp(student(count - 1) * self.error)
 
-    def hours(self, *run: int, **more: int) -> Quantity | None:
+    def hours(self, *arguments: int, **keywords: int) -> Quantity | None:
         """Return `seconds` converted to hours of wall time."""
-        seconds = self.seconds(*run, **more)
+        seconds = self.seconds(*arguments, **keywords)
         return seconds and seconds / HOUR_S
 
-    def gpu_hours(self, *run: int, **more: int) -> Quantity | None:
+    def gpu_hours(self, *arguments: int, **keywords: int) -> Quantity | None:
         """Return `seconds` in GPU hours, or None if the number of GPUs is unknown or 0."""
-        seconds = self.seconds(*run, **more)
+        seconds = self.seconds(*arguments, **keywords)
         return seconds and self.in_gpu_hours(seconds)
 
     def in_gpu_hours(self, seconds: Quantity) -> Quantity | None:
@@ -214,14 +212,14 @@ class Cost:
         >>> Cost({}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
         48.0
         """
-        hours, of_gpus = parse_hours(text)
-        if of_gpus and not self.gpus:
-            why = "does not record on how many GPUs its runs ran" if self.gpus is None else "has no GPUs"
+        hours, in_gpu_hours = parse_hours(text)
+        if in_gpu_hours and not self.gpus:
+            reason = "does not record on how many GPUs its runs ran" if self.gpus is None else "has no GPUs"
             raise InputError(
-                f"budget: found {shown(text)}, but {self.where or self.source} {why}; "
+                f"budget: found {shown(text)}, but {self.where or self.source} {reason}; "
                 f"expected hours of run time, e.g. {hours:g}h"
             )
-        return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
+        return hours * HOUR_S / (self.gpus or 1 if in_gpu_hours else 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cost, with its source and its cross-validation, as JSON-compatible data."""
@@ -279,11 +277,11 @@ class Spent:
         }
 
 
-def student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution with ``freedom`` degrees of freedom."""
+def student(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's distribution with ``degrees`` degrees of freedom."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.975))
+    return float(stdtrit(degrees, 0.975))
 
 
 def parse_budget(budget: float | str) -> float | str:
@@ -294,7 +292,7 @@ def parse_budget(budget: float | str) -> float | str:
     >>> parse_budget("1M"), parse_budget("2.5e6"), parse_budget(" 384gpuh "), parse_budget("4x")
     (1000000.0, 2500000.0, '384gpuh', '4x')
     """
-    if isinstance(budget, str) and (is_hours(budget) or _TIMES.fullmatch(budget)):
+    if isinstance(budget, str) and (is_hours(budget) or _MULTIPLE.fullmatch(budget)):
         return budget.strip()
     rollouts = parse_rollouts(
         budget, ", a multiple of the runs, e.g. 4x, GPU hours, e.g. 384gpuh, or hours, e.g. 48h"
@@ -304,14 +302,14 @@ def parse_budget(budget: float | str) -> float | str:
     return rollouts
 
 
-def multiplied(budget: float | str, reach: float) -> float | str:
+def multiplied(budget: float | str, largest_compute: float) -> float | str:
     """Return a multiple of the compute of the runs (``4x``) in rollouts, and any other budget unchanged.
 
     >>> multiplied("4x", 5e5), multiplied("48h", 5e5)
     (2000000.0, '48h')
     """
-    match = _TIMES.fullmatch(budget) if isinstance(budget, str) else None
-    return budget if match is None else float(match[1]) * reach
+    match = _MULTIPLE.fullmatch(budget) if isinstance(budget, str) else None
+    return budget if match is None else float(match[1]) * largest_compute
 
 
 def parse_rollouts(budget: float | str, or_else: str = "") -> float:
@@ -329,7 +327,7 @@ def parse_rollouts(budget: float | str, or_else: str = "") -> float:
     if match is None:
         raise InputError(f"budget: found {shown(budget)}; expected rollouts, e.g. 1e6 or 1M{or_else}")
     digits = match[1].replace(",", "").replace("_", "")
-    return float(f"{digits}e{int(match[2] or 0) + _THOUSANDS[match[3].upper()]}")
+    return float(f"{digits}e{int(match[2] or 0) + _EXPONENTS[match[3].upper()]}")
 
 
 def is_hours(text: str) -> bool:
@@ -338,7 +336,7 @@ def is_hours(text: str) -> bool:
     >>> is_hours("384gpuh"), is_hours("48 h"), is_hours("1e6")
     (True, True, False)
     """
-    return _BUDGET.fullmatch(text) is not None
+    return _HOURS.fullmatch(text) is not None
 
 
 def parse_hours(text: str) -> tuple[float, bool]:
@@ -347,7 +345,7 @@ def parse_hours(text: str) -> tuple[float, bool]:
     >>> parse_hours("384gpuh"), parse_hours("1.5e3 h")
     ((384.0, True), (1500.0, False))
     """
-    match = _BUDGET.fullmatch(text)
+    match = _HOURS.fullmatch(text)
     if match is None or not (hours := float(match[1].replace(",", "").replace("_", ""))) > 0:
         raise InputError(f"budget: found {shown(text)}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
     return hours, match[2].lower() == "gpuh"
@@ -357,8 +355,8 @@ def parse_hours(text: str) -> tuple[float, bool]:
 class StepEffects:
     """The effect f of each configuration on the log of a step's seconds.
 
-    ``places`` contains the K timed (B_p, n), and ``seen`` the error y of the equation at each place: the log
-    of measured by predicted seconds. ``spread`` is the standard deviation between runs of one configuration.
+    ``configurations`` contains the K timed (B_p, n), and ``errors`` the error y of the equation for each: the
+    log of measured by predicted seconds. ``spread`` is the standard deviation between runs of one (B_p, n).
     At x = (log2 B_p, log2 n),
 
         y = f(x) + e,    f ~ GP(0, σ² exp(−|x − x'|² / 2ℓ²)),    e ~ N(0, ν²)
@@ -376,46 +374,47 @@ class StepEffects:
     0.27
     """
 
-    places: tuple[tuple[int, int], ...]
-    seen: tuple[float, ...]
+    configurations: tuple[tuple[int, int], ...]
+    errors: tuple[float, ...]
     spread: float
 
     def at(self, problems_per_batch: int, rollouts_per_problem: int) -> tuple[float, float]:
         """Return the expected effect on the log of a step's seconds, and its standard deviation."""
         import numpy as np
 
-        known, weights = self._known
-        alike = self._alike([(problems_per_batch, rollouts_per_problem)])[:, 0]
+        grid, weights = self._grid
+        correlations = self._correlations([(problems_per_batch, rollouts_per_problem)])[:, 0]
         means, variances = [], []
-        for sigma, noise, root, alpha in known:
-            across = sigma**2 * alike
-            half = np.linalg.solve(root, across)
-            means.append(float(across @ alpha))
-            variances.append(sigma**2 - float(half @ half) + max(noise, self.spread) ** 2)
+        for sigma, nu, factor, alpha in grid:
+            covariances = sigma**2 * correlations
+            solved = np.linalg.solve(factor, covariances)
+            means.append(float(covariances @ alpha))
+            variances.append(sigma**2 - float(solved @ solved) + max(nu, self.spread) ** 2)
         mean = float(weights @ means)
         return mean, math.sqrt(float(weights @ (np.array(variances) + (np.array(means) - mean) ** 2)))
 
     @cached_property
-    def _known(self) -> tuple[list[tuple[float, float, Floats, Floats]], Floats]:
+    def _grid(self) -> tuple[list[tuple[float, float, Floats, Floats]], Floats]:
         """Grid points and their weights, which are proportional to the marginal likelihood and sum to 1.
 
         A grid point has σ, ν, the Cholesky factor of the covariance of y, and the inverse times y.
         """
         import numpy as np
 
-        y, alike, known, log = np.array(self.seen), self._alike(self.places), [], []
-        for sigma in _SIGMA:
-            for noise in _NOISE:
-                root = np.asarray(np.linalg.cholesky(sigma**2 * alike + noise**2 * np.eye(y.size)))
-                alpha = np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, y)))
-                known.append((sigma, noise, root, alpha))
-                log.append(-0.5 * y @ alpha - np.log(np.diag(root)).sum())
-        weights = np.exp(np.array(log) - max(log))
-        return known, np.asarray(weights / weights.sum())
+        y, correlations = np.array(self.errors), self._correlations(self.configurations)
+        grid, log_likelihoods = [], []
+        for sigma in _SIGMA_GRID:
+            for nu in _NU_GRID:
+                factor = np.asarray(np.linalg.cholesky(sigma**2 * correlations + nu**2 * np.eye(y.size)))
+                alpha = np.asarray(np.linalg.solve(factor.T, np.linalg.solve(factor, y)))
+                grid.append((sigma, nu, factor, alpha))
+                log_likelihoods.append(-0.5 * y @ alpha - np.log(np.diag(factor)).sum())
+        weights = np.exp(np.array(log_likelihoods) - max(log_likelihoods))
+        return grid, np.asarray(weights / weights.sum())
 
-    def _alike(self, others: Sequence[tuple[int, int]]) -> Floats:
+    def _correlations(self, others: Sequence[tuple[int, int]]) -> Floats:
         """Return the correlation exp(−|x − x'|² / 2ℓ²) of the places with Q others, of shape (K, Q)."""
         import numpy as np
 
-        apart = np.log2(self.places)[:, None] - np.log2(others)[None]
-        return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1) / _NEAR**2))
+        distances = np.log2(self.configurations)[:, None] - np.log2(others)[None]
+        return np.asarray(np.exp(-0.5 * (distances**2).sum(axis=-1) / _LENGTH_SCALE**2))

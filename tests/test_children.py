@@ -122,7 +122,7 @@ def test_a_command_that_stops_by_itself_is_given_the_time(tmp_path: Path) -> Non
     )
     process = children.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
     process.stdout.readline()
-    children.end(process, grace=20)
+    children.end(process, grace_s=20)
     assert process.returncode == 7
 
 

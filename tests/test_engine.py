@@ -34,7 +34,7 @@ def test_planning_writes_nothing(tmp_path: Path, tiny, tree) -> None:
     planned = engine.resolve_sweep(tiny(), tmp_path / "out")
     assert tree(tmp_path) == {}
     assert len(planned.runs) == len(planned.todo) == 4
-    assert planned.remaining == planned.rollouts == 2 * (20_000 // 32 * 32 + 20_000 // 128 * 128)
+    assert planned.remaining_rollouts == planned.rollouts == 2 * (20_000 // 32 * 32 + 20_000 // 128 * 128)
     json.dumps(planned.to_dict(), allow_nan=False)
 
 
@@ -92,7 +92,7 @@ def test_unknown_backend(tmp_path: Path, tiny, backend: str, hint: str) -> None:
 def test_the_same_again_has_nothing_left(tmp_path: Path, tiny, same) -> None:
     first = engine.sweep(tiny(), tmp_path)
     planned = engine.resolve_sweep(tiny(), tmp_path)
-    assert (planned.todo, planned.remaining) == ([], 0)
+    assert (planned.todo, planned.remaining_rollouts) == ([], 0)
     assert list(engine.execute(planned, tmp_path)) == []
     pd.testing.assert_frame_equal(first.points, SweepStore(tmp_path).collect().points)
 
@@ -103,7 +103,7 @@ def test_extending_equals_having_gone_that_far_at_once(tmp_path: Path, tiny, sam
     planned = engine.resolve_sweep(tiny(sweep={"compute": 60_000}), tmp_path / "extended")
     assert len(planned.todo) == 4
     done = 2 * (20_000 // 32 * 32 + 20_000 // 128 * 128)
-    assert planned.remaining == planned.rollouts - done
+    assert planned.remaining_rollouts == planned.rollouts - done
     extended = engine.sweep(tiny(sweep={"compute": 60_000}), tmp_path / "extended")
     kept = SweepStore(tmp_path / "extended").read_spec().evaluation
     at_once = tiny(sweep={"compute": 60_000}, evaluation={"start": kept.start, "end": kept.end})

@@ -20,7 +20,8 @@ COST = Cost(
 
 
 def seconds(plan: engine.ResolvedSweep, out: Path) -> float:
-    left = preview.left(out, [run for run in plan.runs if run.run_id in plan.todo], replace(COST, price=2.0))
+    runs = [run for run in plan.runs if run.run_id in plan.todo]
+    left = preview.remaining_cost(out, runs, replace(COST, price=2.0))
     assert left is not None
     assert left.gpu_hours is not None
     assert left.money is not None
@@ -50,7 +51,7 @@ def test_what_is_left(tiny: Callable[..., SweepSpec], tmp_path: Path) -> None:
     runs = {run.batch_rollouts: run for run in longer.runs}
     assert seconds(longer, tmp_path / "out") == pytest.approx(of(done[few], few) + of(done[many], many))
     one = Cost({"step": StepPart(1.0, 0.0)}, 1.0, "rollouts", CostOrigin.RECORDED, batches=(few,))
-    assert preview.left(tmp_path / "out", longer.runs, one) is None
+    assert preview.remaining_cost(tmp_path / "out", longer.runs, one) is None
 
 
 def line(wall_s: float, machine: dict[str, Any], **parts: float) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def test_hours_so_far() -> None:
         [line(30.0, four, evaluate=10.0), line(1800.0, four, generate=1000.0, train=600.0, evaluate=50.0)],
         [],
     ]
-    found = engine._so_far(runs)
+    found = engine._spent_so_far(runs)
     assert found is not None
     assert found["hours"] == pytest.approx(1.5)
     assert found["gpu_hours"] == pytest.approx(8 + 2)
@@ -76,10 +77,10 @@ def test_hours_so_far() -> None:
     }  # fmt: skip
     assert sum(found["seconds"].values()) == 5400
     for unknown in ({}, {"gpus": 0}):
-        mixed = engine._so_far([*runs, [line(10.0, unknown)]])
+        mixed = engine._spent_so_far([*runs, [line(10.0, unknown)]])
         assert mixed is not None
         assert mixed["gpu_hours"] is None
-    assert engine._so_far([]) is None
+    assert engine._spent_so_far([]) is None
 
 
 @pytest.mark.real

@@ -18,7 +18,7 @@ from isolaw.cli.help import Commands
 
 _LONGEST = 1_000  # most characters to print of an error that is not isolaw's
 # Each command has the name of its module, or is in the module of a similar command.
-_HOMES = {
+_MODULES = {
     "predict": "answer", "advise": "answer", "demo": "answer", "model_size": "fit", "export": "run_one",
     "status": "sweep",
 }  # fmt: skip
@@ -56,7 +56,7 @@ def cli() -> None:
 
 
 def _command(name: str) -> click.Command:
-    command: click.Command = getattr(importlib.import_module(f"isolaw.cli.{_HOMES.get(name, name)}"), name)
+    command: click.Command = getattr(importlib.import_module(f"isolaw.cli.{_MODULES.get(name, name)}"), name)
     return command
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isolaw.report.answer import Answer
 
 # Options that apply to a law; all others apply to the runs that a law is fitted to.
-_OF_A_LAW = {"sources", *shared.QUESTION, "out", "as_json"}
+_LAW_OPTIONS = {"sources", *shared.QUESTION, "out", "as_json"}
 
 
 @click.command(cls=ShortHelp)
@@ -55,40 +55,40 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     from isolaw.report.answer import law_file
 
     compute, limits = options["compute"], shared.limits_of(options)
-    files = _files(out) if out is not None else None
+    files = _output_files(out) if out is not None else None
     reading: Reading | None = None
     if len(sources) == 1 and (law := law_file(sources[0])) is not None:
-        shared.only(ctx, _OF_A_LAW, "a law")
+        shared.only(ctx, _LAW_OPTIONS, "a law")
         result = isolaw.answer(law, compute, **limits)
     else:
         with stages() as progress:
             progress("reading")
             reading = shared.read_to_fit(sources, options)
         if not reading.ready:
-            return _unready(ctx, reading, sources, options["metric"])
+            return _print_unready(ctx, reading, sources, options["metric"])
         limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
         keywords = shared.law_keywords(options)
         with notes_on_failure(reading.runs.notes), stages() as progress:
             result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
     print_document(result)
     if files is not None:
-        _keep(result, compute, reading, files, str(commands.this(ctx.obj)))
+        _write_files(result, compute, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
     return 0 if result.prediction.options else 1
 
 
-def _unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
+def _print_unready(ctx: click.Context, reading: Reading, sources: tuple[str, ...], metric: str | None) -> int:
     """Print the output of ``isolaw read`` for logs that cannot be fitted, and return the exit code."""
     from isolaw.report.text.reading import found_lines, none_fitted
 
     note(*found_lines(reading, shared.words_of(ctx, sources), metric))
-    helps = any(not log.status.settled for log in reading.candidates)
-    options = "; isolaw answer accepts the same options as isolaw read" if helps else ""
-    note(f"isolaw: {none_fitted(reading)}{options}")
+    can_settle = any(not log.status.settled for log in reading.candidates)
+    hint = "; isolaw answer accepts the same options as isolaw read" if can_settle else ""
+    note(f"isolaw: {none_fitted(reading)}{hint}")
     return 2
 
 
-def _files(out: str) -> tuple[Path, Path]:
+def _output_files(out: str) -> tuple[Path, Path]:
     """Return the paths to write in --out. Raises `DataError` if isolaw may not replace a file there."""
     from isolaw.fits.document.files import check_writable
     from isolaw.report.page import check_replaceable
@@ -100,7 +100,7 @@ def _files(out: str) -> tuple[Path, Path]:
     return law, page
 
 
-def _keep(
+def _write_files(
     result: Answer, budget: float | str, reading: Reading | None, files: tuple[Path, Path], command: str
 ) -> None:
     """Write the law and, if there are runs, their page."""
@@ -111,8 +111,8 @@ def _keep(
     law.parent.mkdir(parents=True, exist_ok=True)
     result.law.save(law)
     if reading is not None and result.study is not None:
-        predicted = budgets(result.law, budget, **result.limits)
-        write(render(result.study, PageContent.of(reading, predicted, result.backtest, command)), page)
+        slider_budgets = budgets(result.law, budget, **result.limits)
+        write(render(result.study, PageContent.of(reading, slider_budgets, result.backtest, command)), page)
 
 
 @click.command(cls=ShortHelp)
@@ -139,7 +139,7 @@ def predict(law: str, **options: Any) -> int:
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
 
-def _size(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+def _parse_size(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -157,7 +157,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
     "--difficulty", type=click.Choice(["easy", "hard"]),
     help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",
 )  # fmt: skip
-@click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
+@click.option("--model-size", metavar="7B", callback=_parse_size, help="Number of parameters of your model.")
 @shared.budget_options
 @click.option(
     "--backend", type=click.Choice(["real", "command", "bandit"]), default="real",
@@ -178,17 +178,18 @@ def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     from isolaw.report.text.advise import document
 
     advice = advice_for(**{**options, "cost": shared.cost_of(options)})
-    unwritten = commands.unused("first")
-    written = [] if folder is None else advice.write(folder)
-    again = "" if written else str(commands.write_advised(ctx.obj, unwritten))
-    print_document(document(advice, folder if folder and written else unwritten, again))
-    if written:
-        note(f"Sweep files: {', '.join(map(str, written))}")
+    new_folder = commands.unused("first")
+    paths = [] if folder is None else advice.write(folder)
+    write_command = "" if paths else str(commands.write_advised(ctx.obj, new_folder))
+    print_document(document(advice, folder if folder and paths else new_folder, write_command))
+    if paths:
+        note(f"Sweep files: {', '.join(map(str, paths))}")
     return 0 if advice.start is not None or advice.sweeps else 1
 
 
-_SWEEP = "examples/bandit-easy.toml"
-_BUDGET, _OTHER = "6e6", "4M"  # three times the compute of the sweep's runs, and a smaller budget
+_DEMO_SWEEP = "examples/bandit-easy.toml"
+# Three times the compute of the sweep's runs, and a smaller budget.
+_DEMO_BUDGET, _SMALLER_BUDGET = "6e6", "4M"
 
 
 @click.command(cls=ShortHelp)
@@ -207,16 +208,16 @@ def demo(ctx: click.Context, directory: Path) -> int:
     def run(*words: str) -> int:
         return group.main(args=[*words], prog_name="isolaw", standalone_mode=False, obj=[*words]) or 0
 
-    said = io.StringIO()  # output that is only shown on failure, so that the answer comes first
+    output = io.StringIO()  # output that is only shown on failure, so that the answer comes first
     with Console(stderr=True).status("simulating and fitting 45 runs"):  # shows only on a terminal
-        with redirect_stdout(said), redirect_stderr(said):
-            code = run("sweep", str(commands.shipped(_SWEEP)), "--out", out)
-        if code == 0:
-            with redirect_stderr(said):
-                code = run("answer", out, "--compute", _BUDGET, "--out", out)
-    if code != 0:
-        note(said.getvalue().rstrip())
-        return code
-    print_lines([f"For another budget: {commands.answer([out], _OTHER)}"])
-    note(said.getvalue().splitlines()[-1])  # says where the law and the page are
+        with redirect_stdout(output), redirect_stderr(output):
+            exit_code = run("sweep", str(commands.shipped(_DEMO_SWEEP)), "--out", out)
+        if exit_code == 0:
+            with redirect_stderr(output):
+                exit_code = run("answer", out, "--compute", _DEMO_BUDGET, "--out", out)
+    if exit_code != 0:
+        note(output.getvalue().rstrip())
+        return exit_code
+    print_lines([f"For another budget: {commands.answer([out], _SMALLER_BUDGET)}"])
+    note(output.getvalue().splitlines()[-1])  # says where the law and the page are
     return 0

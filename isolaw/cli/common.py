@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from isolaw.report.document import Document
 
 _JSON = "isolaw --json"  # the key of the option's value in click's context
-_LONGEST = 100_000  # most characters to print of one line
+_MOST_CHARACTERS = 100_000  # most characters to print of one line
 # Without a terminal: seconds between two progress lines, and the longest silence while `repeated` is active.
 _EVERY, _SILENCE = 60.0, 300.0
 
 
-def shown(text: str, longest: int = _LONGEST) -> str:
+def shown(text: str, limit: int = _MOST_CHARACTERS) -> str:
     r"""Return text that is safe to print on a terminal, even if names and logs contain escape sequences.
 
     Only a `Wording` keeps its line breaks: any other line break comes from a name or another program. Its
@@ -41,10 +41,10 @@ def shown(text: str, longest: int = _LONGEST) -> str:
     a\u001b[31m\u000a  b
       c: --where lr=0.1
     """
-    return "\n".join(_cut("".join(map(_typed, line)), longest) for line in lines_of(text))
+    return "\n".join(_shorten("".join(map(_as_typed, line)), limit) for line in lines_of(text))
 
 
-def _typed(part: str) -> str:
+def _as_typed(part: str) -> str:
     """Return a part of a message as typed, with a command if the running one lacks the option."""
     if not isinstance(part, Spelled):
         return one_line(part)
@@ -60,9 +60,9 @@ def _has(command: click.Command, flag: str) -> bool:
     return any(flag in option.opts for option in command.params)
 
 
-def _cut(line: str, longest: int) -> str:
-    more = len(line) - longest
-    return f"{line[:longest]} … ({more:,} more characters)" if more > 0 else line
+def _shorten(line: str, limit: int) -> str:
+    excess = len(line) - limit
+    return f"{line[:limit]} … ({excess:,} more characters)" if excess > 0 else line
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -71,12 +71,12 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(shown(line))
 
 
-def _keep_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+def _store_json_flag(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[_JSON] = value
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, expose_value=False, callback=_keep_json,
+    "--json", "as_json", is_flag=True, expose_value=False, callback=_store_json_flag,
     help="Print the result as JSON.",
 )  # fmt: skip
 
@@ -94,10 +94,10 @@ def print_result(value: Mapping[str, Any], lines: Iterable[str]) -> None:
     file with its own format. Raises `ValueError` for JSON with NaN or infinity.
     """
     if as_json():
-        first = {name: value[name] for name in ("simulated",) if name in value}
-        kind = f"isolaw.{click.get_current_context().info_name}/1"
-        whole = {**first, "format": kind, **value}
-        print_lines(json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
+        label = {name: value[name] for name in ("simulated",) if name in value}
+        format_name = f"isolaw.{click.get_current_context().info_name}/1"
+        document = {**label, "format": format_name, **value}
+        print_lines(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
     else:
         print_lines(Simulated.of_json(value).lines(lines))
 
@@ -136,22 +136,22 @@ def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
 
 
 @contextmanager
-def handling(handler: Any, *numbers: int) -> Iterator[None]:
+def handling(handler: Any, *signal_numbers: int) -> Iterator[None]:
     """Handle signals with ``handler`` inside the context. Only the main thread can set signal handlers."""
-    ours = numbers if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, handler) for number in ours}
+    settable = signal_numbers if threading.current_thread() is threading.main_thread() else ()
+    former_handlers = {signal_number: signal.signal(signal_number, handler) for signal_number in settable}
     try:
         yield
     finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+        for signal_number, former in former_handlers.items():
+            signal.signal(signal_number, former)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on Ctrl-C inside the context, so that cleanup code runs."""
-    ignored = not callable(signal.getsignal(signal.SIGINT))  # a process in the background ignores SIGINT
-    with handling(signal.default_int_handler, *(() if ignored else (signal.SIGINT,))):
+    is_ignored = not callable(signal.getsignal(signal.SIGINT))  # a process in the background ignores SIGINT
+    with handling(signal.default_int_handler, *(() if is_ignored else (signal.SIGINT,))):
         yield
 
 
@@ -166,7 +166,7 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
 
     console = Console(stderr=True)
     if not console.is_terminal:  # e.g. a log file, which should also show progress
-        yield _lines(task, total)
+        yield _line_printer(task, total)
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
@@ -192,24 +192,24 @@ def stages() -> Iterator[Callable[..., None]]:
         yield show
 
 
-def _lines(description: str, total: float) -> Callable[..., None]:
+def _line_printer(description: str, total: float) -> Callable[..., None]:
     """Return an update function for `progress_bar` that prints lines in place of a bar."""
     state: dict[str, Any] = {"description": description, "total": total, "completed": 0.0}
-    began = last = time.monotonic()
+    began_at = last_at = time.monotonic()
 
-    def update(advance: float = 0.0, **given: Any) -> None:
-        nonlocal last
-        state.update(given)
+    def update(advance: float = 0.0, **changes: Any) -> None:
+        nonlocal last_at
+        state.update(changes)
         if advance:  # calls from the thread of `repeated` have no ``advance``
             state["completed"] += advance
         now, share = time.monotonic(), min(state["completed"] / (state["total"] or 1.0), 1.0)
-        if now - last < _EVERY:
+        if now - last_at < _EVERY:
             return
-        last = now
+        last_at = now
         from isolaw.evidence import duration
 
-        left = f", about {duration((now - began) * (1 / share - 1))} left" if share > 0 else ""
-        note(f"{state['description'] or 'progress'}: {100 * share:.0f} %{left}")
+        time_left = f", about {duration((now - began_at) * (1 / share - 1))} left" if share > 0 else ""
+        note(f"{state['description'] or 'progress'}: {100 * share:.0f} %{time_left}")
 
     return update
 
@@ -234,9 +234,9 @@ def repeated(update: Callable[..., None]) -> Iterator[None]:
         ended.set()
 
 
-def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:
+def announce_compilation(module: str = "isolaw.fits.curves.kernel", purpose: str = "solver") -> None:
     """Print a note if a kernel will be compiled, which happens at the first use after an installation."""
     package, _, name = module.rpartition(".")
     cache = Path(importlib.import_module(package).__path__[0]) / "__pycache__"
     if os.access(cache, os.W_OK) and not any(cache.glob(f"{name}.*.nbi")):
-        note(f"note: compiling the {what}, once after an installation: about ten seconds")
+        note(f"note: compiling the {purpose}, once after an installation: about ten seconds")

@@ -23,7 +23,7 @@ def _is_shape(text: str) -> bool:
     return "=" in text and "/" not in text and not os.path.lexists(text)
 
 
-def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+def _parse_rewards(_: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
     """Return the listed rewards, an empty list for ``auto``, or None without the option."""
     if text is None or text == "auto":
         return None if text is None else []
@@ -44,7 +44,7 @@ def _rewards(_: click.Context, option: click.Parameter, text: str | None) -> lis
 @click.option(
     "--target",
     metavar="REWARD,…",
-    callback=_rewards,
+    callback=_parse_rewards,
     help="Compare the rollouts to these rewards, or to rewards that isolaw chooses (auto).",
 )
 @shared.cost_option
@@ -73,13 +73,13 @@ def compare(compared: tuple[str, ...], **options: Any) -> None:
     Two configurations (B_p, n) need no runs of their own. On the way of all configurations to rewards, isolaw
     also reports steps and hours, the critical batch, and how the best lr grows with B_p and n.
     """
-    sources = [each for each in compared if not _is_shape(each)]
-    shapes = [each for each in compared if _is_shape(each)]
-    known = {name for question in _QUESTIONS for name in question.accepts}
-    given = {name for name in known if options[name] is not None}
+    sources = [argument for argument in compared if not _is_shape(argument)]
+    shapes = [argument for argument in compared if _is_shape(argument)]
+    names = {name for question in _QUESTIONS for name in question.accepts}
+    given_names = {name for name in names if options[name] is not None}
     for question in _QUESTIONS:
-        counted = len(sources) in question.sources and len(shapes) == question.shapes
-        if counted and question.requires <= given <= question.accepts:
+        has_counts = len(sources) in question.sources and len(shapes) == question.shapes
+        if has_counts and question.requires <= given_names <= question.accepts:
             return question.answer(sources, shapes, options)
     usages = "; ".join(question.usage for question in _QUESTIONS)
     raise click.UsageError(f"expected one of: {usages}")
@@ -89,7 +89,7 @@ def _read(sources: list[str], options: dict[str, Any]) -> Runs:
     return shared.read_to_fit((*sources,), options, together=False).runs
 
 
-def _chosen(runs: Runs, where: dict[str, Any]) -> Runs:
+def _select(runs: Runs, where: dict[str, Any]) -> Runs:
     from isolaw.fits.selection import rows_with
 
     return runs.select(rows_with(runs.table(), where).index) if where else runs
@@ -101,16 +101,16 @@ def _recipes(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
     from isolaw.store import SweepStore
 
     first, second = sources
-    keywords = _of_recipes(options)
-    of_a_table = os.path.isdir(first) != os.path.isdir(second)
+    keywords = _recipe_keywords(options)
+    has_table = os.path.isdir(first) != os.path.isdir(second)
     sides = []
     for source in (first, second):
-        alone: dict[str, Any] = {}
-        if of_a_table and os.path.isdir(source):  # the columns are for the table; a sweep lacks no value
-            alone = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
-        runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **alone}).runs
-        sides.append(_chosen(runs, options["where"]))
-    comparison = isolaw.compare(sides[0], sides[1], names=_names(first, second), **keywords)
+        overrides: dict[str, Any] = {}
+        if has_table and os.path.isdir(source):  # the columns are for the table; a sweep lacks no value
+            overrides = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
+        runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **overrides}).runs
+        sides.append(_select(runs, options["where"]))
+    comparison = isolaw.compare(sides[0], sides[1], names=_side_names(first, second), **keywords)
     print_document(comparison)
     print_notes(comparison.notes)
 
@@ -119,14 +119,14 @@ def _along(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
     """Print the comparison of the recipes of one source, along an axis."""
     import isolaw
 
-    keywords = _of_recipes(options)
-    runs = _chosen(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
-    axis = isolaw.compare_by(runs, options["by"], **keywords)
-    print_document(axis)
-    print_notes(dict.fromkeys(text for each in axis.comparisons.values() for text in each.notes))
+    keywords = _recipe_keywords(options)
+    runs = _select(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
+    study = isolaw.compare_by(runs, options["by"], **keywords)
+    print_document(study)
+    print_notes(dict.fromkeys(text for comparison in study.comparisons.values() for text in comparison.notes))
 
 
-def _of_recipes(options: dict[str, Any]) -> dict[str, Any]:
+def _recipe_keywords(options: dict[str, Any]) -> dict[str, Any]:
     from isolaw.fits.metric import EVAL_SET, METRIC
 
     metric, eval_set = options["metric"] or METRIC, options["eval_set"] or EVAL_SET
@@ -151,7 +151,7 @@ def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> N
     """Print the comparison of two configurations of one source."""
     import isolaw
     from isolaw.allocation import shape_of
-    from isolaw.report.text.comparisons import shapes as shown_shapes
+    from isolaw.report.text.comparisons import shapes as document
 
     for shape in shapes:  # before anything is read
         shape_of(shape, {"problems_per_batch": {1}, "rollouts_per_problem": {1}})
@@ -159,14 +159,14 @@ def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> N
     target = rewards[0] if rewards is not None and len(rewards) == 1 else rewards
     cost = shared.cost_of(options)
     runs = _read(sources, options)
-    known = {name: {*map(int, runs.points[name])} for name in ("problems_per_batch", "rollouts_per_problem")}
-    a, b = (shape_of(shape, known) for shape in shapes)
+    values = {name: {*map(int, runs.points[name])} for name in ("problems_per_batch", "rollouts_per_problem")}
+    a, b = (shape_of(shape, values) for shape in shapes)
     keywords = {name: options[name] for name in ("compute", "metric", "eval_set", "where")}
     comparison = isolaw.compare_shapes(runs, a, b, target=target, cost=cost, **keywords)
-    print_document(shown_shapes(comparison, cost))
+    print_document(document(comparison, cost))
 
 
-def _names(first: str, second: str) -> tuple[str, str]:
+def _side_names(first: str, second: str) -> tuple[str, str]:
     """Return a label for each path: its last part, or the path as given if both have the same."""
     a, b = Path(first).resolve(), Path(second).resolve()
     if a == b:
@@ -186,11 +186,11 @@ class _Question(NamedTuple):
 
 
 # Options that no question names apply to all.
-_TWO, _SOME = range(2, 3), range(1, sys.maxsize)
+_TWO, _ANY = range(2, 3), range(1, sys.maxsize)
 _QUESTIONS = (
     _Question("FIRST SECOND", _recipes, _TWO, 0, set(), {"compute"}),
-    _Question("SOURCE --by NAME", _along, _SOME, 0, {"by"}, {"by", "compute"}),
-    _Question("SOURCE n=8 n=16 --compute C", _shapes, _SOME, 2, {"compute"}, {"compute", "cost"}),
-    _Question("SOURCE n=8 n=16 --target REWARD", _shapes, _SOME, 2, {"target"}, {"target", "cost"}),
-    _Question("SOURCE --target REWARD,…|auto", _to_rewards, _SOME, 0, {"target"}, {"target", "cost"}),
+    _Question("SOURCE --by NAME", _along, _ANY, 0, {"by"}, {"by", "compute"}),
+    _Question("SOURCE n=8 n=16 --compute C", _shapes, _ANY, 2, {"compute"}, {"compute", "cost"}),
+    _Question("SOURCE n=8 n=16 --target REWARD", _shapes, _ANY, 2, {"target"}, {"target", "cost"}),
+    _Question("SOURCE --target REWARD,…|auto", _to_rewards, _ANY, 0, {"target"}, {"target", "cost"}),
 )

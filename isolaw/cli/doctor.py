@@ -15,7 +15,7 @@ from isolaw.cli.options import Destination
 if TYPE_CHECKING:
     from isolaw.machine import Machine
 
-_STATES = {"ready": "ready", "missing": "not installed", "faulty": "does not work"}
+_STATE_TEXTS = {"ready": "ready", "missing": "not installed", "faulty": "does not work"}
 _GIB = 2**30
 
 
@@ -48,11 +48,11 @@ def doctor(checkup: bool, device: str | None, out: Path | None) -> int:
         raise click.UsageError(f"{'--device' if device else '--out'} requires --gpu")
     machine = examine()
     findings = diagnose(machine)
-    lines = [*_facts(machine), ""]
-    lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
-    lacking = {name: command for name, command in readers().items() if command}
-    lines.append(f"readers {', '.join(name for name in readers() if name not in lacking)}: ready")
-    lines += [f"        {name}: not installed: {command}" for name, command in lacking.items()]
+    lines = [*_machine_lines(machine), ""]
+    lines += [f"{backend:<7} {_STATE_TEXTS[state]}" for backend, state in states(machine, findings).items()]
+    missing_readers = {name: command for name, command in readers().items() if command}
+    lines.append(f"readers {', '.join(name for name in readers() if name not in missing_readers)}: ready")
+    lines += [f"        {name}: not installed: {command}" for name, command in missing_readers.items()]
     for finding in findings:
         lines += ["", f"{'fault' if finding.fault else 'note'}: {finding.backend}: {finding.what}"]
         lines += [f"  fix: {finding.mend}"] if finding.mend else []
@@ -73,29 +73,29 @@ def _checkup(device: str, out: Path | None) -> int:
         stages = [*gpu_selftest.STAGES]
 
         def notify(stage: str, status: str | None, seconds: float) -> None:
-            ended = stages.index(stage) + (status is not None)
-            update(description=stage, total=len(stages), completed=ended)
+            done_count = stages.index(stage) + (status is not None)
+            update(description=stage, total=len(stages), completed=done_count)
             if status:
-                note(f"{ended}/{len(stages)} {stage}: {status} after {seconds:.0f} s")
+                note(f"{done_count}/{len(stages)} {stage}: {status} after {seconds:.0f} s")
 
         report = gpu_selftest.run(device, to_dict(machine, diagnose(machine)), out, notify)
-    print_result(report, _report(report))
+    print_result(report, _report_lines(report))
     note(f"Report: {out}")
     return 0 if report["passed"] else 1
 
 
-def _facts(machine: Machine) -> list[str]:
+def _machine_lines(machine: Machine) -> list[str]:
     from isolaw import __version__
     from isolaw.doctor import SHOWN
 
-    vector = f" with {' and '.join(machine.vector)}" if machine.vector else ""
+    extensions = f" with {' and '.join(machine.vector)}" if machine.vector else ""
     lines = [
         f"isolaw {__version__}, Python {machine.python}, {machine.system} {machine.machine}",
-        f"{machine.cores} cores{vector}, {machine.memory_bytes / _GIB:.1f} GiB of memory, "
+        f"{machine.cores} cores{extensions}, {machine.memory_bytes / _GIB:.1f} GiB of memory, "
         f"{machine.free_disk_bytes / _GIB:.1f} GiB free on this disk",
     ]
-    for i, gpu in enumerate(machine.gpus):
-        lines.append(f"GPU {i}: {gpu.name}, {gpu.memory_bytes / _GIB:.1f} GiB, driver {gpu.driver}")
+    for index, gpu in enumerate(machine.gpus):
+        lines.append(f"GPU {index}: {gpu.name}, {gpu.memory_bytes / _GIB:.1f} GiB, driver {gpu.driver}")
     if not machine.gpus:
         lines.append("no GPU")
     elif machine.visible_gpus != len(machine.gpus):
@@ -106,12 +106,12 @@ def _facts(machine: Machine) -> list[str]:
     ]
 
 
-def _report(report: Mapping[str, Any]) -> Iterator[str]:
+def _report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield a report as lines of text, to paste into an issue."""
     machine = report["machine"]
     versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
-    wrong = [stage["stage"] for stage in report["stages"] if stage["status"] != "passed"]
-    outcome = f"failed: {', '.join(wrong)}" if wrong else "passed"
+    failed_stages = [stage["stage"] for stage in report["stages"] if stage["status"] != "passed"]
+    outcome = f"failed: {', '.join(failed_stages)}" if failed_stages else "passed"
     yield f"isolaw doctor --gpu, device {report['device']}: {outcome}"
     yield f"{report['began']}, {report['seconds']:.0f} s"
     yield f"Python {machine['python']}, {machine['system']} {machine['machine']}, {machine['cores']} cores"
@@ -119,33 +119,33 @@ def _report(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPU {index}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB, driver {gpu['driver']}"
     yield ", ".join(versions)
     for stage in report["stages"]:
-        why = f": {stage['why']}" if stage["why"] else ""
-        yield f"\n{stage['stage']:<11}{stage['status']}, {stage['seconds']:.0f} s{why}"
+        reason = f": {stage['why']}" if stage["why"] else ""
+        yield f"\n{stage['stage']:<11}{stage['status']}, {stage['seconds']:.0f} s{reason}"
         for check in stage["checks"]:
-            mark = "ok" if check["passed"] else "FAILED"
-            yield f"  {mark:<7}{check['what']}: {_short(check['found'])} ({check['accepted']})"
+            verdict = "ok" if check["passed"] else "FAILED"
+            yield f"  {verdict:<7}{check['what']}: {_value_text(check['found'])} ({check['accepted']})"
         for name, value in stage["measured"].items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping):
                 yield f"  {name}:"
-                yield from _table(value)
+                yield from _table_lines(value)
             else:
-                yield f"  {name}: {_short(value)}"
+                yield f"  {name}: {_value_text(value)}"
         if stage["log"]:
             yield "  last lines of the log:"
             yield from (f"    {line}" for line in stage["log"])
 
 
-def _table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+def _table_lines(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     names = [name for name in rows[0] if not isinstance(rows[0][name], Mapping)]
-    cells = [names, *([_short(row[name]) for name in names] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    cells = [names, *([_value_text(row[name]) for name in names] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
     for row in cells:
         yield "    " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
-def _short(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "not measured"
     if isinstance(value, bool) or not isinstance(value, float):
-        return ", ".join(map(_short, value)) if isinstance(value, list) else str(value)
+        return ", ".join(map(_value_text, value)) if isinstance(value, list) else str(value)
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -54,15 +54,15 @@ def fit(sources: tuple[str, ...], out: str | None, **options: Any) -> None:
     """
     from isolaw.fits.document.files import check_writable
 
-    retune = options["retune"]
+    axis = options["retune"]
     if out is not None:
-        for path in (out, _retuned(out)) if retune else (out,):
+        for path in (out, _retuned_path(out)) if axis else (out,):
             check_writable(path)
-    runs = shared.read_to_fit(sources, options, together=not retune).runs
+    runs = shared.read_to_fit(sources, options, together=not axis).runs
     keywords = shared.law_keywords(options)
     with notes_on_failure(runs.notes):
-        if retune is not None:
-            _fit_retuned(runs, retune, keywords, out)
+        if axis is not None:
+            _fit_retuned(runs, axis, keywords, out)
         else:
             _fit_one(runs, keywords, out)
 
@@ -80,12 +80,12 @@ def _fit_one(runs: Runs, keywords: dict[str, Any], out: str | None) -> None:
     if as_json():
         return
     if out:
-        print_lines([f"Saved the law to {out}.{_next(law, out)}"])
+        print_lines([f"Saved the law to {out}.{_next_command(law, out)}"])
     else:
         note("note: the law is not saved; add --out law.json to use it in isolaw predict")
 
 
-def _next(law: Law, out: str) -> str:
+def _next_command(law: Law, out: str) -> str:
     """Return the command that predicts a budget beyond the runs, if the law has a recommendation there."""
     from isolaw.report.text.prediction import budget_beyond
 
@@ -99,40 +99,40 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     from isolaw.report.document import Document, Passage
     from isolaw.report.text.studies import lr_lines, retuned_summary
 
-    others = {key: value for key, value in keywords["where"].items() if key != name}
-    rule = lr_law(runs, keywords["metric"], keywords["eval_set"], others) if name == "lr" else None
-    more = {} if name != "lr" else {"lr_law": rule and rule.to_dict()}
+    where = {key: value for key, value in keywords["where"].items() if key != name}
+    law_of_lr = lr_law(runs, keywords["metric"], keywords["eval_set"], where) if name == "lr" else None
+    extra_data = {} if name != "lr" else {"lr_law": law_of_lr and law_of_lr.to_dict()}
     try:
         result = fit_retuned(runs, name, keywords)
     except Refused as error:
-        if rule is None:
+        if law_of_lr is None:
             raise
         note(f"note: no law with {name} re-tuned: {error}")
-        data = {"simulated": runs.simulated.json, "retune": name, **more}
-        print_document(Document.of(f"{name} re-tuned", lr_lines(rule), data))
+        data = {"simulated": runs.simulated.json, "retune": name, **extra_data}
+        print_document(Document.of(f"{name} re-tuned", lr_lines(law_of_lr), data))
         return
     lines = retuned_summary(name, result.value, result.documents, result.chosen)
-    lines += [] if rule is None else Passage("", lr_lines(rule)).lines()
+    lines += [] if law_of_lr is None else Passage("", lr_lines(law_of_lr)).lines()
     if out is not None:
         result.one.save(out)
-        result.retuned.save(_retuned(out))
-        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(result.one, out)}")
-    print_result({**result.to_dict(), **more}, lines)
+        result.retuned.save(_retuned_path(out))
+        lines.append(f"Laws: {out}, {_retuned_path(out)}.{_next_command(result.one, out)}")
+    print_result({**result.to_dict(), **extra_data}, lines)
 
 
-def _retuned(out: str) -> str:
+def _retuned_path(path: str) -> str:
     """Return the path of the second law that ``--retune`` writes."""
-    return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))
+    return str(Path(path).with_stem(f"{Path(path).stem}-retuned"))
 
 
-def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
-    out = []
+def _parse_sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
+    sizes = []
     for text in values:
         size = shared.numbers(ctx, option, [text]).get("N")
         if not isinstance(size, int | float) or size <= 0:
             raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
-        out.append(float(size))
-    return out
+        sizes.append(float(size))
+    return sizes
 
 
 @click.command("model-size", cls=ShortHelp)
@@ -145,7 +145,7 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     help="Training resource X: compute in FLOPs, or data in prompts.",
 )  # fmt: skip
 @click.option(
-    "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_sizes,
+    "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_parse_sizes,
     help="Predict the reward of a model size, measured or not, at the last measured X.",
 )  # fmt: skip
 @shared.draws_option
@@ -177,17 +177,17 @@ def model_size(
     single = None
     if runs is not None:  # single runs can lack columns that only the means have
         single = load(runs)
-        known = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
-        single = apply(how.but(columns=known), single, runs)
+        present = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
+        single = apply(how.but(columns=present), single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
     law = fit_sizes(curves, options["draws"], options["seed"])
     predictions: list[dict[str, Any]] = [
-        {"model_size": n, x: at, "extrapolated_size": n not in law.E, "reward": law.predict(n, at)}
-        for n, at in ((n, law.last_x(n)) for n in sizes)
+        {"model_size": size, x: at, "extrapolated_size": size not in law.E, "reward": law.predict(size, at)}
+        for size, at in ((size, law.last_x(size)) for size in sizes)
     ]
-    more = {
+    extra_data = {
         "sources": [file] if runs is None else [file, runs],
         "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
     }
-    print_document(size_document(law, predictions, more))
+    print_document(size_document(law, predictions, extra_data))
     print_notes([flag.text for flag in law.flags])

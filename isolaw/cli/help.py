@@ -16,14 +16,14 @@ from isolaw.errors import IsolawError
 READING = "how logs are read"
 CURVES = "how curves and intervals are fitted"
 COSTS = "limits, hours and costs"
-_NAMED = 3  # options of each group to name in the last line of --help
+_FLAGS_SHOWN = 3  # options of each group to name in the last line of --help
 
 
 class Further(click.Option):
     """An option that only ``--help-all`` lists, under the title of its group."""
 
-    def __init__(self, *args: Any, group: str = READING, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, group: str = READING, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
         self.group = group
 
 
@@ -37,12 +37,12 @@ def _print_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 class ShortHelp(click.Command):
     """A command whose ``--help`` omits `Further` options, and whose ``--help-all`` lists them."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        every = click.Option(
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        help_all = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all, hidden=True
         )
-        self.params.append(every)
+        self.params.append(help_all)
 
     @property
     def listed(self) -> list[click.Option]:
@@ -56,11 +56,11 @@ class ShortHelp(click.Command):
     @property
     def groups(self) -> dict[str, list[click.Option]]:
         """The `Further` options, by group."""
-        out: dict[str, list[click.Option]] = {}
+        by_group: dict[str, list[click.Option]] = {}
         for option in self.params:
             if isinstance(option, Further) and not option.hidden:
-                out.setdefault(option.group, []).append(option)
-        return out
+                by_group.setdefault(option.group, []).append(option)
+        return by_group
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the main options, then the groups of `Further` options as sections or as one line."""
@@ -70,13 +70,13 @@ class ShortHelp(click.Command):
                 _section(title[0].upper() + title[1:], options, ctx, formatter)
             return
         if self.groups:
-            parts = []
+            group_texts = []
             for title, options in self.groups.items():
                 flags = [max(option.opts, key=len) for option in options]
-                more = ", …" if len(flags) > _NAMED else ""
-                parts.append(f"{title} ({', '.join(flags[:_NAMED])}{more})")
+                ellipsis = ", …" if len(flags) > _FLAGS_SHOWN else ""
+                group_texts.append(f"{title} ({', '.join(flags[:_FLAGS_SHOWN])}{ellipsis})")
             formatter.write_paragraph()
-            formatter.write_text(f"{ctx.command_path} --help-all also lists {', '.join(parts)}.")
+            formatter.write_text(f"{ctx.command_path} --help-all also lists {', '.join(group_texts)}.")
 
 
 def _section(title: str, options: list[Any], ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -89,8 +89,8 @@ def _section(title: str, options: list[Any], ctx: click.Context, formatter: clic
 class Commands(click.Group):
     """The commands by group. Error messages suggest options of the command that is running."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
         self.sections: dict[str, list[str]] = {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -60,16 +60,16 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def pairs(
-    _: click.Context, option: click.Parameter, values: Iterable[str], empty: bool = False
+    _: click.Context, option: click.Parameter, values: Iterable[str], allow_empty: bool = False
 ) -> dict[str, str]:
-    """Return the NAME=VALUE values of a repeatable option as a dictionary; ``empty`` permits no VALUE."""
-    out = {}
+    """Return the NAME=VALUE values of a repeatable option as a dict; ``allow_empty`` permits no VALUE."""
+    values_by_name = {}
     for text in values:
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not name or not equals or not (value or empty):
+        if not name or not equals or not (value or allow_empty):
             raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
-        out[name] = value
-    return out
+        values_by_name[name] = value
+    return values_by_name
 
 
 column_option = click.option(
@@ -85,7 +85,7 @@ def numbers(ctx: click.Context, option: click.Parameter, values: Iterable[str]) 
     return {name: as_number(text) for name, text in pairs(ctx, option, values).items()}
 
 
-def _where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+def _parse_where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     from isolaw.runs import full_names
 
     return full_names(numbers(ctx, option, values))
@@ -111,44 +111,44 @@ seed_option = click.option(
 )
 
 
-def _table_options(kind: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
+def _table_options(style: dict[str, Any]) -> tuple[Callable[[Any], Any], ...]:
     return (
         click.option(
-            "--column", "columns", multiple=True, metavar="NAME=ARITHMETIC", callback=pairs, **kind,
+            "--column", "columns", multiple=True, metavar="NAME=ARITHMETIC", callback=pairs, **style,
             help="Map isolaw's name or symbol to a column of the table, or to arithmetic on columns, e.g. "
             "n=group_size or 'C=prompts_seen*group_size'.",
         ),
         click.option(
-            "--set", multiple=True, metavar="[GLOB:]NAME=VALUE", **kind,
+            "--set", multiple=True, metavar="[GLOB:]NAME=VALUE", **style,
             help="Set a value that a log or a table lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
         ),
     )  # fmt: skip
 
 
-def reading_options(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds the reading options, with ``kind`` passed to each `click.option`."""
+def reading_options(style: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds the reading options, with ``style`` passed to each `click.option`."""
     return _add_options(
-        click.option("--format", default="auto", **kind, help="Log format; auto detects it."),
-        *_table_options(kind),
+        click.option("--format", default="auto", **style, help="Log format; auto detects it."),
+        *_table_options(style),
         click.option(
-            "--name-pattern", multiple=True, metavar="PATTERN", **kind,
+            "--name-pattern", multiple=True, metavar="PATTERN", **style,
             help="Pattern for values in run names, e.g. 's{seed}-p{B_p}-n{n}-*'.",
         ),
         click.option(
-            "--only", multiple=True, metavar="GLOB", **kind,
+            "--only", multiple=True, metavar="GLOB", **style,
             help="Read only the runs or files that match, e.g. '*n8*'. '!GLOB' leaves out what matches.",
         ),
         click.option(
-            "--group-by", metavar="file|directory|KEY", **kind,
+            "--group-by", metavar="file|directory|KEY", **style,
             help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
         ),
     )  # fmt: skip
 
 
-_SECOND: dict[str, Any] = {"cls": Further, "group": READING}
-source_options = reading_options(_SECOND)
-table_options = _add_options(*_table_options(_SECOND))
-_OF_SOURCES = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
+_FURTHER_READING: dict[str, Any] = {"cls": Further, "group": READING}
+source_options = reading_options(_FURTHER_READING)
+table_options = _add_options(*_table_options(_FURTHER_READING))
+_SOURCE_OPTIONS = ("metric", "columns", "set", "format", "name_pattern", "only", "group_by")
 
 
 batch_option = click.option(
@@ -160,9 +160,9 @@ budget_options = _add_options(
 )
 
 
-def _cost_option(kind: dict[str, Any]) -> Callable[[Decorated], Decorated]:
+def _cost_option(style: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
-        "--cost", type=click.Path(), metavar="SOURCE", **kind,
+        "--cost", type=click.Path(), metavar="SOURCE", **style,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
         "GPUs (12/s@8), runs or logs with times, or a CSV file of step times. With the price of a GPU hour, "
         "also print money: SOURCE,2.5/h (docs/costs.md).",
@@ -211,7 +211,7 @@ def limits_of(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.get(name) for name in QUESTION[1:]} | {"cost": cost_of(options)}
 
 
-def _once(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
+def _single_budget(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
     if len(values) > 1:
         raise click.UsageError(f"{' and '.join(option.opts)} are one option; found {len(values)} budgets")
     if not values:
@@ -220,14 +220,14 @@ def _once(_: click.Context, option: click.Parameter, values: Sequence[float | st
 
 
 compute_option = click.option(
-    "--compute", "--budget", "compute", type=BudgetOption(), multiple=True, callback=_once,
+    "--compute", "--budget", "compute", type=BudgetOption(), multiple=True, callback=_single_budget,
     help="Budget C in rollouts, as a multiple of the runs (4x), or with --cost in GPU hours (384gpuh) or "
     "hours of run time (48h).",
 )  # fmt: skip
 question_options = _add_options(compute_option, budget_options, cost_option)
 answer_options = _add_options(compute_option, batch_option, cost_option)  # D is of the runs
 where_option = click.option(
-    "--where", multiple=True, metavar="NAME=VALUE", callback=_where,
+    "--where", multiple=True, metavar="NAME=VALUE", callback=_parse_where,
     help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
 )  # fmt: skip
 eval_set_option = click.option(
@@ -245,24 +245,25 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LAW_NAMES if name in options}
 
 
-def _given(ctx: click.Context) -> dict[str, click.Parameter]:
+def _given_parameters(ctx: click.Context) -> dict[str, click.Parameter]:
     """Return the options and arguments that the user gave on the command line, by name."""
-    names = {str(parameter.name): parameter for parameter in ctx.command.params}
-    return {k: v for k, v in names.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
+    names = {str(value.name): value for value in ctx.command.params}
+    typed = ParameterSource.COMMANDLINE
+    return {key: value for key, value in names.items() if ctx.get_parameter_source(key) is typed}
 
 
-def only(ctx: click.Context, accepted: Collection[str], what: str) -> None:
+def only(ctx: click.Context, accepted: Collection[str], source: str) -> None:
     """Raise `click.UsageError` if the user gave an option that does not apply to this kind of source."""
-    for name, option in _given(ctx).items():
+    for name, option in _given_parameters(ctx).items():
         if name not in accepted:
-            raise click.UsageError(f"{option.opts[0]} applies to runs, and cannot be combined with {what}")
+            raise click.UsageError(f"{option.opts[0]} applies to runs, and cannot be combined with {source}")
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
     """Return the sources and the given `source_options` as arguments of another command."""
     words = [commands.path(source) for source in sources]
-    for name, option in _given(ctx).items():
-        if name in _OF_SOURCES:
+    for name, option in _given_parameters(ctx).items():
+        if name in _SOURCE_OPTIONS:
             values = ctx.params[name]
             if isinstance(values, dict):
                 values = [f"{key}={value}" for key, value in values.items()]
@@ -275,7 +276,7 @@ def how_to_read(options: dict[str, Any]) -> HowToRead:
     """Return what `source_options` and ``--metric`` say about how to read."""
     from isolaw.readers.how_to_read import HowToRead
 
-    return HowToRead.of(**{name: options[name] for name in _OF_SOURCES if name in options})
+    return HowToRead.of(**{name: options[name] for name in _SOURCE_OPTIONS if name in options})
 
 
 def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:

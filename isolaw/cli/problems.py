@@ -16,25 +16,24 @@ from isolaw.cli.options import Destination, column_option, pairs
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.split import Draw, SplitFolder
 
-
 _SAMPLING = "how responses are sampled"
 
 
-def _arguments(
+def _parse_arguments(
     ctx: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> dict[str, bool | int | float | str] | None:
     """Return NAME=VALUE options as a dictionary, with values parsed as in a sweep file, or None if empty."""
     from isolaw.documents.reading import parse_toml
     from isolaw.errors import InputError
 
-    out: dict[str, bool | int | float | str] = {}
-    for name, raw in pairs(ctx, option, values, empty=True).items():
+    arguments: dict[str, bool | int | float | str] = {}
+    for name, text in pairs(ctx, option, values, allow_empty=True).items():
         try:
-            value = parse_toml(f"value = {raw}", option.opts[0])["value"]
+            value = parse_toml(f"value = {text}", option.opts[0])["value"]
         except InputError:
-            value = raw
-        out[name] = value if isinstance(value, bool | int | float) else str(value)
-    return out or None
+            value = text
+        arguments[name] = value if isinstance(value, bool | int | float) else str(value)
+    return arguments or None
 
 
 @click.command(cls=ShortHelp)
@@ -49,7 +48,8 @@ def _arguments(
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
 @click.option("--system", cls=Further, group=_SAMPLING, help="System message before each prompt.")
 @click.option(
-    "--chat-template", multiple=True, cls=Further, group=_SAMPLING, metavar="NAME=VALUE", callback=_arguments,
+    "--chat-template", multiple=True, cls=Further, group=_SAMPLING, metavar="NAME=VALUE",
+    callback=_parse_arguments,
     help="Argument of the chat template, e.g. enable_thinking=false.",
 )  # fmt: skip
 @click.option(
@@ -89,76 +89,77 @@ def problems(model: str | None, pool: str | None, out: str | None, dry_run: bool
     isolaw downloads once into the Hub's cache.
     """
     if model is None or pool is None or out is None:
-        needed = {"--model": model, "--problems": pool, "--out": out}
-        missing = ", ".join(name for name, value in needed.items() if value is None)
+        required = {"--model": model, "--problems": pool, "--out": out}
+        missing = ", ".join(name for name, value in required.items() if value is None)
         raise click.UsageError(f"{missing}: missing")
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
 
-    work = open_split(model, pool, out, options)
-    left = work.left
+    split = open_split(model, pool, out, options)
+    left = split.left
     if dry_run:
-        most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.problems)
-        count, rollouts = len(work.problems), {"least": left, "most": most}
-        sampled = {"problems": count, "rollouts": rollouts, "dry_run": True}
-        print_result(sampled, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
+        most = left + split.settings.more_samples * sum(q.id not in split.counts for q in split.problems)
+        count, rollouts = len(split.problems), {"least": left, "most": most}
+        plan = {"problems": count, "rollouts": rollouts, "dry_run": True}
+        print_result(plan, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
         return
     failures = 0
     if left:
-        named = rewards.get(work.settings.reward, where="--reward", folder=os.getcwd())
+        named = rewards.get(split.settings.reward, where="--reward", folder=os.getcwd())
         with closing(named) as reward:
-            draw = _load(model, work)
+            draw = _load(model, split)
             with progress_bar("sampling", left) as update:
-                for done, total in work.measure(draw, reward):
+                for done, total in split.measure(draw, reward):
                     update(completed=done, total=total, description=f"{done:,} rollouts")
         failures = reward.failures
-    report = work.write()
+    report = split.write()
     result = {"directory": out, **report}
-    print_result(result, _summary(work, report))
+    print_result(result, _summary(split, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
 
 
-def _load(model: str, work: SplitFolder) -> Draw:
+def _load(model: str, split: SplitFolder) -> Draw:
     """Load the model, and redirect the output of its libraries to a file."""
     from isolaw.backends.real.rollout.split import open_draw
     from isolaw.errors import RunError
 
-    work.folder.mkdir(parents=True, exist_ok=True)
-    log = work.folder / "split.log"
-    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    split.folder.mkdir(parents=True, exist_ok=True)
+    log = split.folder / "split.log"
+    saved_streams = [(stream, os.dup(stream)) for stream in (1, 2)]
     with log.open("ab") as file:
-        for stream, _ in kept:
+        for stream, _ in saved_streams:
             os.dup2(file.fileno(), stream)
     try:
-        return open_draw(model, work.problems, work.settings)
+        return open_draw(model, split.problems, split.settings)
     except Exception as error:  # raised by torch, transformers or vLLM
         raise RunError(f"{model}: loading failed: {error} (see {log})") from error
     finally:
-        for stream, copy in kept:
-            os.dup2(copy, stream)
-            os.close(copy)
+        for stream, saved in saved_streams:
+            os.dup2(saved, stream)
+            os.close(saved)
 
 
-def _summary(work: SplitFolder, report: dict[str, Any]) -> list[str]:
-    average = f"avg@{work.settings.samples}"
+def _summary(split: SplitFolder, report: dict[str, Any]) -> list[str]:
+    average = f"avg@{split.settings.samples}"
     lines = [f"{report['problems']:,} problems, {average} = {report[average]:.3f}"]
     if report["repeated_prompts"]:
         lines.append(f"isolaw left out {report['repeated_prompts']:,} problems that repeat a prompt.")
-    for name, one in report["sets"].items():
-        text = f"{name:<15} {one['problems']:>7,} problems"
-        if one["problems"]:
-            text += f", {average} = {one[average]:.3f}"
-        if one["written"]:
-            text += f": {work.folder / name} ({one['train']:,} train, {one['validation']:,} validation)"
-        elif one["problems"]:
+    for name, counts in report["sets"].items():
+        text = f"{name:<15} {counts['problems']:>7,} problems"
+        if counts["problems"]:
+            text += f", {average} = {counts[average]:.3f}"
+        if counts["written"]:
+            sizes = f"{counts['train']:,} train, {counts['validation']:,} validation"
+            text += f": {split.folder / name} ({sizes})"
+        elif counts["problems"]:
             text += ": not written, since a training and a validation set need more problems"
         lines.append(text)
-    rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
-    lines.append(f"{'in no set':<15} {rest:>7,} problems")
+    unassigned = report["problems"] - sum(counts["problems"] for counts in report["sets"].values())
+    lines.append(f"{'in no set':<15} {unassigned:>7,} problems")
     if report["sets"]["easy"]["written"]:
         lines.append(
-            f'For a sweep on the easy problems, set problems.set = "{work.folder / "easy"}" and '
+            f'For a sweep on the easy problems, set problems.set = "{split.folder / "easy"}" and '
             'problems.difficulty = "easy"; for the other sets, the difficulty is "hard".'
         )
     return lines

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from isolaw.readers.found_logs import FoundLog
     from isolaw.readers.reading import Reading
 
-_MORE = "the reward's column and the origin of values"
-_MOST_NAMED = 8
-_FEW = 3  # up to this many logs are printed in full without --verbose
+_DETAILS_GROUP = "the reward's column and the origin of values"
+_NAMES_SHOWN = 8
+_MOST_IN_FULL = 3  # up to this many logs are printed in full without --verbose
 
 
 @click.command(cls=ShortHelp)
@@ -35,9 +35,9 @@ _FEW = 3  # up to this many logs are printed in full without --verbose
     help="Write these options to isolaw.toml in the folder of the logs, where all commands find them. It "
     "has a comment to fill in for each value that the logs lack.",
 )  # fmt: skip
-@click.option("--metric", cls=Further, group=_MORE, help="Column of the table with the reward.")
+@click.option("--metric", cls=Further, group=_DETAILS_GROUP, help="Column of the table with the reward.")
 @click.option(
-    "--verbose", "-v", is_flag=True, cls=Further, group=_MORE,
+    "--verbose", "-v", is_flag=True, cls=Further, group=_DETAILS_GROUP,
     help="Print every run in full, with the origin of each value.",
 )  # fmt: skip
 @json_option
@@ -60,7 +60,7 @@ def read(
     from isolaw.report.text.reading import fit_command, found_lines, none_fitted
 
     if out is not None:
-        check_replaceable(out, "a table of runs", "points.parquet", _is_table_of_runs)
+        check_replaceable(out, "a table of runs", "points.parquet", _is_runs_table)
     reading = shared.read_sources(sources, options)
     words = shared.words_of(ctx, sources)
     if save and _save(reading, sources, options):
@@ -68,7 +68,7 @@ def read(
     configurations = [run for run in reading.candidates if run.container == "configuration"]
     if configurations and len(configurations) == len(reading.candidates) and not as_json():
         for run in configurations:
-            _print(run)
+            _print_log(run)
         print_notes(reading.notes)
         return 0 if all("rollouts_per_step" in run.facts for run in configurations) else 2
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
@@ -81,9 +81,9 @@ def read(
         print_result({"simulated": reading.simulated.json, **result}, ())
     else:
         print_lines(reading.simulated.lines([]))
-        if verbose or len(reading.candidates) <= _FEW:
+        if verbose or len(reading.candidates) <= _MOST_IN_FULL:
             for run in reading.ready:
-                _print(run)
+                _print_log(run)
         print_lines(found_lines(reading, words, options["metric"]))
         print_notes((*reading.table_notes, *reading.notes))
         note(*(f"  {path}" for path in reading.no_logs if verbose))
@@ -99,19 +99,19 @@ def read(
     return 0 if all(candidate.status.settled for candidate in reading.candidates) else 3
 
 
-def _print(run: FoundLog) -> None:
-    from isolaw.report.text.reading import in_full
+def _print_log(run: FoundLog) -> None:
+    from isolaw.report.text.reading import log_rows
 
     names = ", ".join(name for name in (run.framework, run.container) if name)
     click.echo(f"{click.style(shown(run.run), bold=True)} ({names})")
-    before = ""
-    for label, text in in_full(run):
-        click.echo(_wrapped(f"  {shown(label) if label != before else '':<14} ", shown(text)))
-        before = label
+    previous_label = ""
+    for label, text in log_rows(run):
+        click.echo(_wrap(f"  {shown(label) if label != previous_label else '':<14} ", shown(text)))
+        previous_label = label
     click.echo()
 
 
-def _wrapped(label: str, text: str) -> str:
+def _wrap(label: str, text: str) -> str:
     """Wrap a long row under its label on a terminal; elsewhere, keep it on one line."""
     if not sys.stdout.isatty():
         return label + text
@@ -122,7 +122,7 @@ def _wrapped(label: str, text: str) -> str:
     )  # fmt: skip
 
 
-def _is_table_of_runs(path: Path) -> bool:
+def _is_runs_table(path: Path) -> bool:
     from isolaw.files import open_file
     from isolaw.readers.sources import is_ours
 
@@ -139,14 +139,14 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     from isolaw.readers.proposals import draft
     from isolaw.runs import listed
 
-    if (chosen := place(sources)) is None:
-        given = ", ".join(sources)
-        raise click.UsageError(f"--save: found {given}; expected one folder, or files of one folder")
-    file, files = chosen
+    if (place_and_files := place(sources)) is None:
+        names = ", ".join(sources)
+        raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
+    file, files = place_and_files
     answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
-    then = f"Next, with your budget for <rollouts>: {answer}"
-    how = shared.how_to_read(options).but(files=files)
-    text, missing = draft(sources, how, reading.candidates, answer)
+    next_hint = f"Next, with your budget for <rollouts>: {answer}"
+    how_to_read = shared.how_to_read(options).but(files=files)
+    text, missing = draft(sources, how_to_read, reading.candidates, answer)
     if os.path.lexists(file):
         raise DataError(
             Wording(
@@ -163,7 +163,7 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None
     if missing:
-        print_lines([f"Saved: {file}. Fill in {listed(missing, _MOST_NAMED)} there. {then}"])
+        print_lines([f"Saved: {file}. Fill in {listed(missing, _NAMES_SHOWN)} there. {next_hint}"])
     else:
-        note(f"note: saved {file}, which all commands find. {then}")
+        note(f"note: saved {file}, which all commands find. {next_hint}")
     return bool(missing)

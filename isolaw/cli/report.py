@@ -60,14 +60,15 @@ def report(
         limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
         progress("fitting the law")
         study = FittedRuns.fitted_to(reading.runs, shared.law_keywords(options))
-        if (d := study.document) is None:
-            note(f"note: there is no law: {study.refused}")
+        if (law := study.document) is None:
+            note(f"note: there is no law: {study.no_law}")
         else:
-            note(f"note: fitted {d.metric} on {d.eval_set}, with {d.hold} held fixed and method {d.method}")
+            fixed = f"with {law.hold} held fixed and method {law.method}"
+            note(f"note: fitted {law.metric} on {law.eval_set}, {fixed}")
         progress("predicting")
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        tested = study.backtest(progress=partial(progress, "backtesting"))
-        content = PageContent.of(reading, predicted, tested, str(commands.this(ctx.obj)))
+        backtest_result = study.backtest(progress=partial(progress, "backtesting"))
+        content = PageContent.of(reading, predicted, backtest_result, str(commands.this(ctx.obj)))
         progress("drawing")
         path = write(render(study, content), out)
     files: list[str] = []
@@ -78,7 +79,7 @@ def report(
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
-        "law": None if study.law is None else "fitted", "refused": study.refused,
+        "law": None if study.law is None else "fitted", "refused": study.no_law,
         "prediction": None if predicted is None else predicted.answer.to_dict(),
         "figures": files, "not_drawn": reasons,
     }  # fmt: skip
@@ -90,8 +91,8 @@ def report(
 
 def _figure_lines(files: Sequence[str]) -> list[str]:
     """Return one line per figure, with the formats of its files."""
-    kinds: dict[str, list[str]] = {}
+    figures: dict[str, list[str]] = {}
     for file in files:
-        name, _, kind = file.rpartition(".")
-        kinds.setdefault(name, []).append(kind)
-    return [f"{os.path.basename(name)}: {name} ({', '.join(formats)})" for name, formats in kinds.items()]
+        name, _, format_name = file.rpartition(".")
+        figures.setdefault(name, []).append(format_name)
+    return [f"{os.path.basename(name)}: {name} ({', '.join(formats)})" for name, formats in figures.items()]

@@ -50,15 +50,15 @@ def _execute(directory: str, stop: threading.Event) -> int:
         return 0
     run.proceed()
     with logged(run):
-        *before, last = execute(run.sweep.directory, run.run_id, nodes, stop)
-    for event in before:
+        *earlier, last = execute(run.sweep.directory, run.run_id, nodes, stop)
+    for event in earlier:
         if event.kind == "warning":
             note(f"isolaw: {event.cause}")
     if last.kind == "done":
         print_lines([f"{directory}: is done"])
     elif last.kind == "stopped":
-        why = f" ({last.cause})" if last.cause else ""
-        note(f"isolaw: {directory}: stopped{why}; the same command continues the run")
+        reason = f" ({last.cause})" if last.cause else ""
+        note(f"isolaw: {directory}: stopped{reason}; the same command continues the run")
     else:
         note(f"isolaw: {directory}: {last.cause}")
     return {"done": 0, "stopped": 3}.get(last.kind, 1)
@@ -71,10 +71,10 @@ def _stop_at_signal() -> Iterator[threading.Event]:
     SLURM sends SIGUSR2 to all processes of a job, and the signal kills any process without a handler. Child
     processes inherit the signal mask, so blocking the signal here protects them.
     """
-    stop, ended = threading.Event(), threading.Event()
+    stop, finished = threading.Event(), threading.Event()
 
-    def wait() -> None:
-        while not ended.wait(0.2):
+    def watch() -> None:
+        while not finished.wait(0.2):
             # Not sigtimedwait: when a stopped process continues, sigtimedwait reports a signal that nobody
             # sent.
             if signal.SIGUSR2 in signal.sigpending():
@@ -82,13 +82,13 @@ def _stop_at_signal() -> Iterator[threading.Event]:
                 stop.set()
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-    thread = threading.Thread(target=wait, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         with handling(lambda *_: stop.set(), signal.SIGINT, signal.SIGTERM):
             yield stop
     finally:
-        ended.set()
+        finished.set()
         thread.join()
         if signal.SIGUSR2 in signal.sigpending():  # a pending signal would kill the process once unblocked
             signal.sigwait({signal.SIGUSR2})
@@ -107,12 +107,12 @@ def export(run: str, out: str) -> None:
     enough. isolaw exports the last state that the run saved (the final state if the run is done) and prints
     the step of this state.
     """
-    from isolaw.backends.real import export as real
+    from isolaw.backends.real import export as export_run
 
-    done = real.export(run, out)
+    model = export_run.export(run, out)
     lines = [
-        f"{out}: step {done['step']:,} of run {done['run_id'][:12]}, after {done['compute']:,} rollouts; "
-        f"{done['parameters']:,} parameters in {done['dtype']}",
+        f"{out}: step {model['step']:,} of run {model['run_id'][:12]}, after {model['compute']:,} rollouts; "
+        f"{model['parameters']:,} parameters in {model['dtype']}",
         f'AutoModelForCausalLM.from_pretrained("{out}") loads it, and so does vLLM.',
     ]
-    print_result(done, lines)
+    print_result(model, lines)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from isolaw.errors import RunError
     from isolaw.machine import Cards
 
-_PLACES = "other machines"
+_MACHINE_GROUP = "other machines"
 # Options that set a key of the sweep file.
 _KEYS = {
     "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
@@ -60,7 +60,7 @@ _KEYS = {
     "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
 )
 @click.option(
-    "--machine", metavar="GPU:COUNT", cls=Further, group=_PLACES,
+    "--machine", metavar="GPU:COUNT", cls=Further, group=_MACHINE_GROUP,
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
 )  # fmt: skip
 @click.option(
@@ -77,7 +77,7 @@ _KEYS = {
 )
 @further_cost_option
 @json_option
-def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, **more: Any) -> int:
+def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, **options: Any) -> int:
     """Execute a grid of runs.
 
     FILE is a sweep file (TOML) with the grid; without FILE, isolaw runs a small simulated grid. The same
@@ -91,14 +91,14 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     from isolaw.report.text import costs
     from isolaw.report.text import sweep as text
 
-    settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
-    settings += _race_settings(more["adaptive"], more["spend"])
-    spec, written = _spec(file, out, settings)
-    cards = _cards(more["machine"], spec, dry_run)
+    settings += tuple(f"{key}={options[name]}" for name, key in _KEYS.items() if options[name] is not None)
+    settings += _race_settings(options["adaptive"], options["spend"])
+    spec, toml = _read_spec(file, out, settings)
+    cards = _planned_gpus(options["machine"], spec, dry_run)
     try:
         resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
-        preview = Preview(resolved, Path(out), cost_of(more))
-        notes, place = preview.outlook.notes, preview.place if dry_run else {}
+        preview = Preview(resolved, Path(out), cost_of(options))
+        notes, executor = preview.outlook.notes, preview.executor if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
     data = resolved.to_dict()
@@ -109,41 +109,37 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     if dry_run:
         lines = text.dry_run(preview)
         if not as_json():
-            note(text.place_summary(place))
+            note(text.place_summary(executor))
         print_result(preview.to_dict(), ["", *lines])
         return 0
-    if resolved.todo:
-        _announce_compilation(resolved.spec)
-    started = time.monotonic()
-    failed, stopped, broken = _execute(resolved, out, written)
+    if resolved.todo and traits(resolved.spec.sweep.backend).simulated:
+        simulator = resolved.spec.options.get("model", "interference")
+        announce_compilation(f"isolaw.simulators.{simulator}", "simulator")
+    started_at = time.monotonic()
+    cause_by_run, stopped, run_error = _execute(resolved, out, toml)
     state = engine.status(out)
     result = {**resolved.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
-    if stopped or broken:
+    if stopped or run_error:
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
-        print_result(result, text.result(resolved, result, time.monotonic() - started))
+        print_result(result, text.result(resolved, result, time.monotonic() - started_at))
     names = text.short_ids(
-        [run.run_id for run in resolved.runs] + [failed["run_id"] for failed in state["failures"]]
+        [run.run_id for run in resolved.runs] + [cause_by_run["run_id"] for cause_by_run in state["failures"]]
     )
-    about = [*text.diverged(state), *text.note_lines(state["run_notes"])]
-    note(*about, *text.failure_lines(state["failures"], names, out))
+    run_lines = [*text.diverged(state), *text.note_lines(state["run_notes"])]
+    note(*run_lines, *text.failure_lines(state["failures"], names, out))
     for failure in state["failures"]:
-        failed.pop(failure["run_id"], None)
-    for run_id, cause in failed.items():
+        cause_by_run.pop(failure["run_id"], None)
+    for run_id, cause in cause_by_run.items():
         note(f"failed: {names[run_id]}: {cause} (writing {out}/runs/{names[run_id]}*/FAILED.json failed too)")
-    if broken:
-        raise broken
+    if run_error:
+        raise run_error
     if stopped:
         raise KeyboardInterrupt
-    left = engine.resolve_sweep(resolved.spec, out).todo
+    unfinished = engine.resolve_sweep(resolved.spec, out).todo
     if resolved.spec.executor.kind == "scripts" and not state["failed"]:
         return 0
-    return 0 if not left else 3 if state["done"] else 1
-
-
-def _announce_compilation(spec: SweepSpec) -> None:
-    if traits(spec.sweep.backend).simulated:
-        announce_compilation(f"isolaw.simulators.{spec.options.get('model', 'interference')}", "simulator")
+    return 0 if not unfinished else 3 if state["done"] else 1
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
@@ -152,7 +148,7 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
     return race if spend is None else (*race, f"design.spend={spend}")
 
 
-def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
+def _read_spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """Return the spec (of the file, the sweep to continue, or the defaults), and the text of the file."""
     from isolaw import engine
     from isolaw.config import SweepSpec
@@ -171,24 +167,24 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
     return spec, read_text(file) if file else None
 
 
-def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
+def _planned_gpus(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
     """Return the GPUs named by --machine, for which isolaw resolves the sweep."""
     from isolaw.machine import cards
 
     if machine is None:
         return None
-    elsewhere = dry_run or spec.executor.kind not in ("inline", "processes")
-    if not (traits(spec.sweep.backend).plans_gpus and elsewhere):
-        needs = (
+    is_remote = dry_run or spec.executor.kind not in ("inline", "processes")
+    if not (traits(spec.sweep.backend).plans_gpus and is_remote):
+        message = (
             "--machine plans GPU memory, which isolaw can do for the backend real, with --dry-run if runs "
             "execute on this machine; command.gpus sets the GPUs of a command"
         )
-        raise click.UsageError(needs)
+        raise click.UsageError(message)
     return cards(machine)
 
 
 def _execute(
-    resolved: ResolvedSweep, out: str, written: str | None
+    resolved: ResolvedSweep, out: str, toml: str | None
 ) -> tuple[dict[str, str], bool, RunError | None]:
     """Execute the sweep with a progress bar.
 
@@ -202,35 +198,35 @@ def _execute(
 
     store = SweepStore(out)
     reached = {run_id: store.run(run_id).recorded().reached for run_id in resolved.todo}
-    total = resolved.remaining
+    total = resolved.remaining_rollouts
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         total += max(resolved.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
-    ended = 0
+    ended_count = 0
     run = next(iter(resolved.runs if resolved.adaptive is None else resolved.adaptive.grid.values()))
-    what = backends.get(resolved.spec.sweep.backend).when_stopped(run)
-    with _graceful(what) as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
+    when_stopped = backends.get(resolved.spec.sweep.backend).when_stopped(run)
+    with _graceful(when_stopped) as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
         try:
-            for event in engine.execute(resolved, out, written, stop):
+            for event in engine.execute(resolved, out, toml, stop):
                 if event.kind == "warning":
                     note(f"warning: {event.cause}")
                     continue
                 if event.decision is not None and resolved.adaptive is not None:
-                    made = resolved.adaptive.history
-                    note(race.decision(event.decision, made.index(event.decision) + 1))
+                    history = resolved.adaptive.history
+                    note(race.decision(event.decision, history.index(event.decision) + 1))
                     for run in resolved.adaptive.todo:
                         reached.setdefault(run.run_id, store.run(run.run_id).recorded().reached)
                     continue
-                ended += event.kind not in ("checkpoint", "stopped")
+                ended_count += event.kind not in ("checkpoint", "stopped")
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
-                    if ended < len(reached):  # the last failure is reported below, with its file
+                    if ended_count < len(reached):  # the last failure is reported below, with its file
                         cause = event.cause.partition("\n")[0]
                         note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
-                update(advance=advance, description=f"{ended}/{len(reached)} runs")
+                update(advance=advance, description=f"{ended_count}/{len(reached)} runs")
         except RunError as error:  # raised after the notes about the runs
             return failed, stop.is_set(), error
         return failed, stop.is_set(), None
@@ -241,13 +237,13 @@ def _graceful(what: str) -> Iterator[threading.Event]:
     """Stop runs gracefully at the first Ctrl-C or SIGTERM, and say ``what`` they do; the second ends them."""
     stop = threading.Event()
 
-    def end(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
         note(f"stopping: {what}; press Ctrl-C again to end them at once")
 
-    with handling(end, signal.SIGINT, signal.SIGTERM):
+    with handling(handle, signal.SIGINT, signal.SIGTERM):
         yield stop
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from isolaw.config.sections import Count, Index, Positive, Section, Text, listed
 
 
-def _minutes(value: Any) -> Any:
+def _parse_minutes(value: Any) -> Any:
     """Return a time limit in minutes, given as a number or in a format of sbatch's --time.
 
     The formats (https://slurm.schedmd.com/sbatch.html) are minutes, minutes:seconds, hours:minutes:seconds
@@ -35,7 +35,7 @@ def _within_a_year(minutes: float) -> float:
 
 
 # Options of sbatch that users cannot set, because isolaw or the given key sets them.
-_SET = {
+_OPTION_OWNER = {
     **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
     **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),
     **{name: f"executor.{name}" for name in ("nodes", "time", "partition")},
@@ -54,18 +54,18 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _lines(text: str) -> str:
+def _printable(text: str) -> str:
     if not text.replace("\t", "").replace("\n", "").isprintable():
         raise ValueError("text without control characters")
     return text
 
 
-def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+def _check_sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name, value in options.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
             raise ValueError(f"names of sbatch's options without leading dashes, not {name!r}")
-        if name in _SET:
-            raise ValueError(f"options other than {name}, which {_SET[name]} sets")
+        if name in _OPTION_OWNER:
+            raise ValueError(f"options other than {name}, which {_OPTION_OWNER[name]} sets")
         if value is False:
             raise ValueError(f"{name} = true, or no {name}")
         if isinstance(value, str):
@@ -98,7 +98,7 @@ class ExecutorSection(Section):
     gpus: Index | None = None
     address: Text | None = None
     cluster: Literal["slurm", "local"] = "slurm"
-    time: Annotated[Positive, BeforeValidator(_minutes), AfterValidator(_within_a_year)] = 60.0
+    time: Annotated[Positive, BeforeValidator(_parse_minutes), AfterValidator(_within_a_year)] = 60.0
     partition: Annotated[Text, AfterValidator(_one_line)] | None = None
-    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_sbatch)] = {}
-    setup: Annotated[tuple[Annotated[str, AfterValidator(_lines)], ...], BeforeValidator(listed)] = ()
+    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_check_sbatch)] = {}
+    setup: Annotated[tuple[Annotated[str, AfterValidator(_printable)], ...], BeforeValidator(listed)] = ()

@@ -112,7 +112,7 @@ class RunSpec(Section):
         recipe's values, because they change the measurements.
         """
         recipe = self.recipe
-        evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}
+        evaluation = {key: value for key, value in self.evaluated_at.items() if value != getattr(recipe, key)}
         return {
             "identity": IDENTITY_VERSION,
             "backend": [self.backend, self.backend_version],
@@ -150,8 +150,8 @@ class RunSpec(Section):
         budgets = np.geomspace(start, end, e.points)
         ratio = (end / start) ** (1 / (e.points - 1))
         if self.compute > end and ratio > 1:
-            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_POINTS)
-            budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
+            extra_count = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_POINTS)
+            budgets = np.append(budgets, end * ratio ** np.arange(1, extra_count + 1))
         # The factor prevents that rounding removes the last step of a budget with a whole number of batches.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
         steps = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}

@@ -31,21 +31,21 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _whole(value: Any) -> Any:
+def _as_whole(value: Any) -> Any:
     """Return an integer, a NumPy integer or a whole float such as 1e7 as int, and other values unchanged."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _rollouts(value: Any) -> Any:
+def _parse_rollouts(value: Any) -> Any:
     """Convert a number, or a text such as ``"1M"`` or ``"1e6"``, to a budget in rollouts."""
     if isinstance(value, str):
         try:
             value = parse_rollouts(value)
         except InputError:
             return value
-    return _whole(value)
+    return _as_whole(value)
 
 
 def listed(value: Any) -> Any:
@@ -53,12 +53,12 @@ def listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+def _without_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names without duplicates."""
     return tuple(dict.fromkeys(values))
 
 
-def _span(value: Any) -> Any:
+def _as_pair(value: Any) -> Any:
     """Return a pair (first, last), given as a pair or as one number for both."""
     return value if isinstance(value, list | tuple) else (value, value)
 
@@ -70,7 +70,7 @@ def _ordered(values: tuple[int, int]) -> tuple[int, int]:
     return values
 
 
-def _percent(value: Any) -> Any:
+def _parse_share(value: Any) -> Any:
     """Return a share, given as a number or as a percentage: ``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
@@ -80,9 +80,9 @@ def _percent(value: Any) -> Any:
     return value
 
 
-def _seed_list(value: Any) -> Any:
+def _parse_seeds(value: Any) -> Any:
     """Return a list of seeds, given as a list or as the number of seeds: ``seeds = 3`` means 0, 1, 2."""
-    value = _whole(value)
+    value = _as_whole(value)
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_SEEDS:
@@ -90,16 +90,16 @@ def _seed_list(value: Any) -> Any:
     return list(range(value))
 
 
-RolloutBudget = Annotated[int, BeforeValidator(_rollouts), Field(ge=1, le=_LARGEST, strict=True)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_LARGEST, strict=True)]
-Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LARGEST, strict=True)]
+RolloutBudget = Annotated[int, BeforeValidator(_parse_rollouts), Field(ge=1, le=_LARGEST, strict=True)]
+Count = Annotated[int, BeforeValidator(_as_whole), Field(ge=1, le=_LARGEST, strict=True)]
+Index = Annotated[int, BeforeValidator(_as_whole), Field(ge=0, le=_LARGEST, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
-Names = Annotated[tuple[str, ...], AfterValidator(_once), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], AfterValidator(_without_duplicates), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
-CountRange = Annotated[tuple[Count, Count], BeforeValidator(_span), AfterValidator(_ordered)]
+CountRange = Annotated[tuple[Count, Count], BeforeValidator(_as_pair), AfterValidator(_ordered)]
 Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
@@ -221,7 +221,7 @@ class EvaluationSpec(Section):
     ``responses`` responses of each set for people to read (None: the backend chooses).
     """
 
-    points: Annotated[int, BeforeValidator(_whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
+    points: Annotated[int, BeforeValidator(_as_whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
     metrics: Names = ("avg@4", "best@4", "worst@4")
     samples: Annotated[Index, Field(le=1_000_000)] = 4
     sets: Annotated[Names, BeforeValidator(listed)] = ("validation",)
@@ -244,7 +244,7 @@ class SweepSection(Section):
 
     backend: str = "bandit"
     compute: RolloutBudget = 2_000_000
-    seeds: Annotated[tuple[Index, ...], BeforeValidator(_seed_list), Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Index, ...], BeforeValidator(_parse_seeds), Field(min_length=1)] = (0, 1, 2)
 
 
 class GridSection(Section):
@@ -297,7 +297,7 @@ class DesignSection(Section):
     """
 
     kind: Literal["grid", "race"] = "grid"
-    spend: Annotated[Positive, BeforeValidator(_percent)] = 0.35
+    spend: Annotated[Positive, BeforeValidator(_parse_share)] = 0.35
     tolerance: Positive | None = None
     start: Count | None = None
     metric: Text = "avg@4"
@@ -315,7 +315,7 @@ class TrackingSection(Section):
     to: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...],
         BeforeValidator(listed),
-        AfterValidator(_once),
+        AfterValidator(_without_duplicates),
     ] = ()
     directory: Text | None = None
     project: Annotated[Text, Field(max_length=128)] = "isolaw"

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     _AllSections = _Sections
 else:
     # Each backend validates its own section.
-    _OF_BACKENDS = {name: (dict[str, Any], {}) for name in BACKENDS}
-    _AllSections = create_model("_AllSections", __base__=_Sections, **_OF_BACKENDS)
+    _BACKEND_SECTIONS = {name: (dict[str, Any], {}) for name in BACKENDS}
+    _AllSections = create_model("_AllSections", __base__=_Sections, **_BACKEND_SECTIONS)
 
 
 class SweepSpec(_AllSections):
@@ -84,12 +84,12 @@ class SweepSpec(_AllSections):
         try:
             return parse_section(cls, data)
         except SpecError as error:
-            sound = _without(data, error.issues)
-            if check and sound is not None:
-                more = check(cls.model_validate(sound))
+            valid_data = _without(data, error.issues)
+            if check and valid_data is not None:
+                other_issues = check(cls.model_validate(valid_data))
             else:
-                more = _issues_of_backend(data, check) if check else []
-            raise SpecError([*error.issues, *more]) from None
+                other_issues = _issues_of_backend(data, check) if check else []
+            raise SpecError([*error.issues, *other_issues]) from None
 
     @classmethod
     @checked
@@ -111,7 +111,7 @@ class SweepSpec(_AllSections):
         if base is not None:
             data = base.model_dump(mode="json", exclude_unset=True)
         for setting in settings:
-            _apply(data, setting)
+            _apply_setting(data, setting)
         # A sweep's directory is data: the modules that it names are only where it says.
         folder = None if base is not None else Path.cwd() if path is None else Path(path).absolute().parent
         data = _with_modules(data, folder)
@@ -155,22 +155,22 @@ def _issues_of_backend(data: Mapping[str, Any], check: Callable[[SweepSpec], lis
     return [issue for issue in issues if issue.where == "sweep.backend"]
 
 
-def _spelled(setting: str) -> Spelled:
+def _setting_name(setting: str) -> Spelled:
     return Spelled(f"settings: {setting!r}", ("--set", setting))
 
 
-def _apply(data: dict[str, Any], setting: str) -> None:
+def _apply_setting(data: dict[str, Any], setting: str) -> None:
     """Apply one ``section.key=value`` setting to ``data``; a value that is not TOML is a string."""
-    name, equals, raw = setting.partition("=")
+    name, separator, text = setting.partition("=")
     *sections, key = name.strip().split(".")
-    if not equals or not sections or not key:
-        raise InputError(_spelled(setting) + ": expected section.key=value, e.g. sweep.compute=1e7")
+    if not separator or not sections or not key:
+        raise InputError(_setting_name(setting) + ": expected section.key=value, e.g. sweep.compute=1e7")
     try:
-        value: Any = parse_toml(f"value = {raw}", "--set")["value"]
+        value: Any = parse_toml(f"value = {text}", "--set")["value"]
     except InputError:
-        value = raw.strip()
+        value = text.strip()
     for section in sections:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
-            raise InputError(_spelled(setting) + f": {section!r} is not a section")
+            raise InputError(_setting_name(setting) + f": {section!r} is not a section")
     data[key] = value

@@ -34,36 +34,36 @@ if TYPE_CHECKING:
 # The packages that executors need. The isolaw extra that installs a package has the name of its executor.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 # The keys that only this executor uses.
-_KEYS = {"ray": ("address",), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
+_OWN_KEYS = {"ray": ("address",), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
 # The overhead of a step, as the number of rollouts that take the same time (65 in docs/real-sweep.md).
 _STEP_IN_ROLLOUTS = 64
 # A Ray cluster must answer within this many seconds.
-_ANSWERS_S = 10.0
+_CONNECT_LIMIT_S = 10.0
 # A run with more GPUs on one machine has probably forgotten executor.nodes.
-_GPUS_OF_A_MACHINE = 8
+_MACHINE_GPUS = 8
 
 
-def _resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
+def _resources(section: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: the user's settings or, by default, the needs of its processes."""
-    with machines(chosen, run.backend):
+    with machines(section, run.backend):
         needs = backends.get(run.backend).needs(run)
-        step = backends.get(run.backend).estimate(run) if chosen.kind == "slurm" else None
-    cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
-    step_s = step.step(*run.shape) if step else None
-    notice = NOTICE_S + math.ceil(1.5 * (step_s or 0.0))
-    gpus = gpus if chosen.gpus is None else chosen.gpus
-    return Resources(chosen.nodes, chosen.cpus or cpus, gpus, notice)
+        cost = backends.get(run.backend).estimate(run) if section.kind == "slurm" else None
+    cpus, gpus = (math.ceil(count / section.nodes) for count in (needs.cpus, needs.gpus))
+    step_s = cost.step(*run.shape) if cost else None
+    notice_s = NOTICE_S + math.ceil(1.5 * (step_s or 0.0))
+    gpus = gpus if section.gpus is None else section.gpus
+    return Resources(section.nodes, section.cpus or cpus, gpus, notice_s)
 
 
-def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
+def machines(section: ExecutorSection, backend: str) -> AbstractContextManager[None]:
     """Return a context in which the backend plans runs for the machines that will execute them."""
-    if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
+    if section.kind not in _PACKAGES or (section.gpus is None and section.cpus is None):
         return nullcontext()
-    cpus, gpus = chosen.cpus or chosen.gpus or 1, chosen.gpus or 0
-    return backends.get(backend).on_machines(chosen.nodes * cpus, chosen.nodes * gpus)
+    cpus, gpus = section.cpus or section.gpus or 1, section.gpus or 0
+    return backends.get(backend).on_machines(section.nodes * cpus, section.nodes * gpus)
 
 
-def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
+def planned_for(cards: Cards | None, section: ExecutorSection, backend: str) -> AbstractContextManager[None]:
     """Return a context in which the backend plans runs for machines with the GPUs in ``cards``.
 
     If ``cards`` is None, the context changes nothing. Raise `SpecError` if a run takes more GPUs than a
@@ -71,60 +71,60 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
     """
     if cards is None:
         return nullcontext()
-    gpus = chosen.gpus
-    if chosen.kind in _PACKAGES and (gpus is None or gpus > cards.count):
+    gpus = section.gpus
+    if section.kind in _PACKAGES and (gpus is None or gpus > cards.count):
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
-    total = chosen.nodes * (chosen.cpus or cards.count), chosen.nodes * (gpus or cards.count)
-    return backends.get(backend).on_machines(*total, cards.gpu_bytes, cards.name)
+    totals = section.nodes * (section.cpus or cards.count), section.nodes * (gpus or cards.count)
+    return backends.get(backend).on_machines(*totals, cards.gpu_bytes, cards.name)
 
 
-def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
+def check(section: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     """Return the issues that prevent the chosen executor from executing these runs."""
-    out = []
-    package = _PACKAGES.get(chosen.kind)
+    issues = []
+    package = _PACKAGES.get(section.kind)
     if package and importlib.util.find_spec(package) is None:
-        hint = f"{package} is not installed: {commands.install(f'isolaw[{chosen.kind}]')}"
-        out.append(Issue("executor.kind", hint, found=chosen.kind))
+        hint = f"{package} is not installed: {commands.install(f'isolaw[{section.kind}]')}"
+        issues.append(Issue("executor.kind", hint, found=section.kind))
 
     def refuse(key: str, accepted: str) -> None:
-        out.append(Issue(f"executor.{key}", found=getattr(chosen, key), accepted=accepted))
+        issues.append(Issue(f"executor.{key}", found=getattr(section, key), accepted=accepted))
 
-    if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
+    if section.nodes > 1 and (package is None or section.cluster == "local"):
         refuse("nodes", "1; more with executor.kind = 'ray' or 'slurm'")
-    if chosen.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
+    if section.kind == "scripts" and not all(traits(run.backend).by_command for run in runs):
         refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
-        backend, each = backends.get(run.backend), _resources(chosen, run)
+        backend, resources = backends.get(run.backend), _resources(section, run)
         needs = backend.needs(run)
         if traits(run.backend).by_command:
-            if needs.gpus % chosen.nodes:
+            if needs.gpus % section.nodes:
                 refuse("nodes", f"a divisor of command.gpus ({needs.gpus})")
-            elif chosen.gpus is not None and chosen.nodes * chosen.gpus != needs.gpus:
-                accepted = f"command.gpus / executor.nodes, {needs.gpus // chosen.nodes}"
+            elif section.gpus is not None and section.nodes * section.gpus != needs.gpus:
+                accepted = f"command.gpus / executor.nodes, {needs.gpus // section.nodes}"
                 refuse("gpus", f"{accepted}; the command is composed for {needs.gpus} GPUs")
-            elif each.gpus > _GPUS_OF_A_MACHINE and chosen.gpus is None:
-                accepted = f"{math.ceil(needs.gpus / _GPUS_OF_A_MACHINE)} for command.gpus = {needs.gpus}"
+            elif resources.gpus > _MACHINE_GPUS and section.gpus is None:
+                accepted = f"{math.ceil(needs.gpus / _MACHINE_GPUS)} for command.gpus = {needs.gpus}"
                 refuse("nodes", f"{accepted}, or executor.gpus, the GPUs of each machine")
-        elif needs.processes % chosen.nodes:
+        elif needs.processes % section.nodes:
             refuse("nodes", f"a divisor of real.processes and real.samplers ({needs.processes})")
-        if not package and chosen.kind != "scripts":
-            out += backend.check_here(run)
-        if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
-            refuse("max_gpus", f"at least those of one run ({each.nodes * each.gpus})")
-        if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
-            refuse("max_rollouts", f"at least the largest batch ({max(r.batch_rollouts for r in runs)})")
-    return out
+        if not package and section.kind != "scripts":
+            issues += backend.check_here(run)
+        if section.max_gpus is not None and resources.nodes * resources.gpus > section.max_gpus:
+            refuse("max_gpus", f"at least those of one run ({resources.nodes * resources.gpus})")
+        if section.max_rollouts is not None and run.batch_rollouts > section.max_rollouts:
+            refuse("max_rollouts", f"at least the largest batch ({max(run.batch_rollouts for run in runs)})")
+    return issues
 
 
-def idle(chosen: ExecutorSection) -> list[str]:
+def unused_keys(section: ExecutorSection) -> list[str]:
     """Return the keys that the user has set but the chosen executor does not use."""
-    plain = ExecutorSection()
-    others = [key for kind, keys in _KEYS.items() if kind != chosen.kind for key in keys]
-    return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
+    defaults = ExecutorSection()
+    other_keys = [key for kind, keys in _OWN_KEYS.items() if kind != section.kind for key in keys]
+    return [f"executor.{key}" for key in other_keys if getattr(section, key) != getattr(defaults, key)]
 
 
-def reach(chosen: ExecutorSection, run: RunSpec) -> None:
+def check_reachable(section: ExecutorSection, run: RunSpec) -> None:
     """Raise `SpecError` if ``run`` cannot execute, before isolaw writes anything.
 
     A run cannot execute if its code has issues, if this machine cannot reach the cluster or, for local runs,
@@ -132,31 +132,31 @@ def reach(chosen: ExecutorSection, run: RunSpec) -> None:
     """
     if issues := backends.get(run.backend).check_code(run):
         raise SpecError(issues)
-    if chosen.kind in ("inline", "processes") and traits(run.backend).by_command:
-        gpus, there = _resources(chosen, run).gpus, len(visible_gpus())
-        if gpus > there:
-            accepted = f"at most {there}, the GPUs that are free on this machine; or another executor.kind"
+    if section.kind in ("inline", "processes") and traits(run.backend).by_command:
+        gpus, free = _resources(section, run).gpus, len(visible_gpus())
+        if gpus > free:
+            accepted = f"at most {free}, the GPUs that are free on this machine; or another executor.kind"
             raise SpecError([Issue(f"{run.backend}.gpus", found=gpus, accepted=accepted)])
-    if chosen.kind == "slurm" and chosen.cluster != "local":
+    if section.kind == "slurm" and section.cluster != "local":
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
             hint = f"not on this machine: {', '.join(missing)}"
             accepted = "a login node, or executor.cluster = 'local' to run the jobs here"
-            raise SpecError([Issue("executor.kind", hint, chosen.kind, accepted)])
-    address = ray_address(chosen)
-    if chosen.kind == "ray" and (match := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
+            raise SpecError([Issue("executor.kind", hint, section.kind, accepted)])
+    address = ray_address(section)
+    if section.kind == "ray" and (match := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
         try:  # Ray's own attempts would take minutes
             if int(match[2]) >= 2**16:  # of which the system would take the lower 16 bits
                 raise OSError("ports end at 65535")
-            socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_S).close()
+            socket.create_connection((match[1], int(match[2])), timeout=_CONNECT_LIMIT_S).close()
         except OSError as error:
             hint = f"no Ray cluster answers there ({error})"
             raise SpecError([Issue("executor.address", hint, found=address)]) from None
 
 
-def ray_address(chosen: ExecutorSection) -> str:
+def ray_address(section: ExecutorSection) -> str:
     """Return the address of the Ray cluster: the user's setting, ``RAY_ADDRESS``, or ``local``."""
-    return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
+    return section.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
@@ -167,68 +167,70 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     """
     store = SweepStore(directory)
 
-    def place(run: RunSpec) -> tuple[bool, float]:
+    def priority(run: RunSpec) -> tuple[bool, float]:
         stored = store.run(run.run_id)
         rollouts = run.rollouts - stored.recorded().reached
         return stored.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
-    return sorted(runs, key=place)
+    return sorted(runs, key=priority)
 
 
-def _limits(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
+def _limits(section: ExecutorSection, runs: Sequence[RunSpec]) -> ExecutorSection:
     """Return the executor's section with the default limits of its kind filled in."""
-    if chosen.kind == "scripts":  # limits are up to the user who executes the scripts
-        return ExecutorSection(kind=chosen.kind, retries=0)
-    update: dict[str, Any] = {"retries": chosen.retries if chosen.kind in _PACKAGES else 0}
-    if chosen.kind == "inline":
-        update["jobs"] = 1
-    elif chosen.kind == "processes":
-        kinds = {_resources(chosen, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
-        if most := max(kinds):  # limit the total GPUs of concurrent runs by this machine's GPUs and memory
-            held = min(jobs * gpus if gpus else most for gpus, jobs in kinds.items())
-            update["max_gpus"] = min(max(held, most), chosen.max_gpus or math.inf)
-        if chosen.jobs is None and (len(kinds) == 1 or not most):
-            update["jobs"] = min(kinds.values())
-    return chosen.model_copy(update=update)
+    if section.kind == "scripts":  # limits are up to the user who executes the scripts
+        return ExecutorSection(kind=section.kind, retries=0)
+    limits: dict[str, Any] = {"retries": section.retries if section.kind in _PACKAGES else 0}
+    if section.kind == "inline":
+        limits["jobs"] = 1
+    elif section.kind == "processes":
+        jobs_by_gpus = {_resources(section, run).gpus: backends.get(run.backend).jobs(run) for run in runs}
+        if most := max(jobs_by_gpus):  # this machine's GPUs and memory limit the GPUs of concurrent runs
+            total_gpus = min(jobs * gpus if gpus else most for gpus, jobs in jobs_by_gpus.items())
+            limits["max_gpus"] = min(max(total_gpus, most), section.max_gpus or math.inf)
+        if section.jobs is None and (len(jobs_by_gpus) == 1 or not most):
+            limits["jobs"] = min(jobs_by_gpus.values())
+    return section.model_copy(update=limits)
 
 
-def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
+def describe(directory: Path, section: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
     """Return the place where runs would execute, and the jobs to submit, as JSON-compatible data."""
     if not runs:
-        none = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
-        return {"kind": chosen.kind, **none}
-    each = {run.run_id: _resources(chosen, run) for run in runs}
-    largest = max(each.values(), key=lambda needs: (needs.gpus, needs.cpus))
-    shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
-    if chosen.kind == "ray":
-        shown |= {"address": chosen.address or "a cluster of this machine"}
-    out = {"kind": chosen.kind, **asdict(largest), "runs": _limits(chosen, runs).jobs}
-    del out["notice_s"]
-    out["alike"] = len({(needs.nodes, needs.cpus, needs.gpus) for needs in each.values()}) == 1
-    out["options"] = {key: value for key, value in shown.items() if value is not None}
-    if chosen.kind == "slurm":
+        nothing = {"nodes": 0, "cpus": 0, "gpus": 0, "alike": True, "runs": 0, "options": {}}
+        return {"kind": section.kind, **nothing}
+    needs_by_run = {run.run_id: _resources(section, run) for run in runs}
+    largest = max(needs_by_run.values(), key=lambda needs: (needs.gpus, needs.cpus))
+    options: dict[str, Any] = {"max_rollouts": section.max_rollouts, "max_gpus": section.max_gpus}
+    if section.kind == "ray":
+        options |= {"address": section.address or "a cluster of this machine"}
+    facts = {"kind": section.kind, **asdict(largest), "runs": _limits(section, runs).jobs}
+    del facts["notice_s"]
+    sizes = {(needs.nodes, needs.cpus, needs.gpus) for needs in needs_by_run.values()}
+    facts["alike"] = len(sizes) == 1
+    facts["options"] = {key: value for key, value in options.items() if value is not None}
+    if section.kind == "slurm":
         from isolaw.executors import slurm
 
-        out["scripts"] = [slurm.script(directory, run_id, chosen, needs) for run_id, needs in each.items()]
-    return out
+        by_run = needs_by_run.items()
+        facts["scripts"] = [slurm.script(directory, run_id, section, needs) for run_id, needs in by_run]
+    return facts
 
 
 def run(
-    directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec], stop: threading.Event
+    directory: Path, section: ExecutorSection, runs: Sequence[RunSpec], stop: threading.Event
 ) -> Generator[Event]:
     """Execute runs of the sweep in ``directory`` in the given order, and yield their events.
 
     After ``stop`` is set, active runs save their state and end, and no other run starts.
     """
-    each = {run.run_id: _resources(chosen, run) for run in runs}
+    needs_by_run = {run.run_id: _resources(section, run) for run in runs}
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
-    gpus = {run_id: needs.nodes * needs.gpus for run_id, needs in each.items()}
-    waiting = Waiting(directory, rollouts, gpus, _limits(chosen, runs), stop)
-    if chosen.kind == "inline":
+    gpus = {run_id: needs.nodes * needs.gpus for run_id, needs in needs_by_run.items()}
+    waiting = Waiting(directory, rollouts, gpus, _limits(section, runs), stop)
+    if section.kind == "inline":
         yield from _inline(SweepStore(directory), waiting)
         return
-    executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # imports its library
-    yield from executor.run(directory, waiting, chosen, each)
+    executor = importlib.import_module(f"isolaw.executors.{section.kind}")  # imports its library
+    yield from executor.run(directory, waiting, section, needs_by_run)
 
 
 def _inline(store: SweepStore, waiting: Waiting) -> Iterator[Event]:

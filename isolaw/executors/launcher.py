@@ -34,48 +34,48 @@ from isolaw import children
 from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Processes, Response, RunContext, RunNote
 from isolaw.errors import RunError
 
-_STARTING_S = 600.0
-_STOPPING_S = 30.0
-_POLLING_S = 1.0  # seconds between checks whether the run has to stop
+_START_LIMIT_S = 600.0
+_STOP_LIMIT_S = 30.0
+_STOP_CHECK_S = 1.0  # seconds between checks whether the run has to stop
 _LOOPBACK = "127.0.0.1"
 
 
-def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
+def launch(processes: Processes, context: RunContext) -> Iterator[Checkpoint]:
     """Execute a run in several processes from the context's state, and yield its checkpoints.
 
     Raise `RunError` if a process fails or ends early.
     """
     nodes = context.nodes
-    count, address = (nodes.count, nodes.address) if nodes else (1, _LOOPBACK)
+    node_count, address = (nodes.count, nodes.address) if nodes else (1, _LOOPBACK)
     state = str(context.state) if context.state else None
-    job = {"spec": wanted.spec.model_dump(mode="json"), "state": state}
-    here = wanted.count // count
+    job = {"spec": processes.spec.model_dump(mode="json"), "state": state}
+    local_count = processes.count // node_count
     with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(socket.create_server((address, 0)))
+        server = stack.enter_context(socket.create_server((address, 0)))
         if nodes:
-            store = stack.enter_context(socket.create_server((address, 0)))
-            group: dict[str, Any] = {"address": address, "port": store.getsockname()[1]}
+            store_socket = stack.enter_context(socket.create_server((address, 0)))
+            group: dict[str, Any] = {"address": address, "port": store_socket.getsockname()[1]}
         else:
-            store = None
+            store_socket = None
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isolaw-"))
             group = {"file": str(Path(folder) / "ranks")}
         meeting: dict[str, Any] = {
-            "address": [address, listening.getsockname()[1]],
+            "address": [address, server.getsockname()[1]],
             "secret": secrets.token_hex(16),
             "group": group,
-            "here": here,
-            "world": wanted.count,
-            "module": wanted.module,
-            "threads": max(1, len(os.sched_getaffinity(0)) // here) if wanted.threaded else 1,
+            "here": local_count,
+            "world": processes.count,
+            "module": processes.module,
+            "threads": max(1, len(os.sched_getaffinity(0)) // local_count) if processes.threaded else 1,
         }
-        ranks = _Ranks(meeting, 0, store)
+        ranks = _Ranks(meeting, 0, store_socket)
         connections = _Connections(meeting["secret"], job, ranks, context)
-        threading.Thread(target=connections.accept, args=(listening,), daemon=True).start()
+        threading.Thread(target=connections.accept, args=(server,), daemon=True).start()
         try:
             if nodes:
                 nodes.call(meeting)
             yield from connections.checkpoints()
-            ranks.wait(_STOPPING_S)
+            ranks.wait(_STOP_LIMIT_S)
         finally:
             connections.close()
             ranks.end()
@@ -96,31 +96,31 @@ class _Ranks:
     ``store`` is the socket on which the first process serves the torch store.
     """
 
-    def __init__(self, meeting: dict[str, Any], node: int, store: socket.socket | None = None) -> None:
-        here, (address, port) = meeting["here"], meeting["address"]
+    def __init__(self, meeting: dict[str, Any], node: int, store_socket: socket.socket | None = None) -> None:
+        local_count, (address, port) = meeting["here"], meeting["address"]
         command = [sys.executable, "-P", "-m", meeting["module"], address, str(port)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failure = ""
-        for place in range(here):
-            group, rank = dict(meeting["group"]), node * here + place
-            shared = store if rank == 0 else None
-            if shared is not None:
-                group["socket"] = shared.fileno()
-            variables = {
+        for local_rank in range(local_count):
+            group, rank = dict(meeting["group"]), node * local_count + local_rank
+            rank_store = store_socket if rank == 0 else None
+            if rank_store is not None:
+                group["socket"] = rank_store.fileno()
+            rank_variables = {
                 "RANK": rank,
-                "LOCAL_RANK": place,
+                "LOCAL_RANK": local_rank,
                 "WORLD_SIZE": meeting["world"],
-                "LOCAL_WORLD_SIZE": here,
+                "LOCAL_WORLD_SIZE": local_count,
             }
             threads = {"OMP_NUM_THREADS": str(meeting["threads"])}
             self.processes[rank] = children.start(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[] if shared is None else [shared.fileno()],
+                pass_fds=[] if rank_store is None else [rank_store.fileno()],
                 env={
                     **threads,
                     **os.environ,
-                    **{name: str(value) for name, value in variables.items()},
+                    **{name: str(value) for name, value in rank_variables.items()},
                     children.GROUP: json.dumps(group),
                     children.SECRET: meeting["secret"],
                 },
@@ -128,8 +128,8 @@ class _Ranks:
 
     def wait(self, seconds: float = math.inf) -> None:
         """Wait until all processes have ended, one has failed, or the time limit is reached."""
-        until = time.monotonic() + seconds
-        while self.running and not self.failure and time.monotonic() < until:
+        deadline = time.monotonic() + seconds
+        while self.running and not self.failure and time.monotonic() < deadline:
             time.sleep(0.05)
 
     @property
@@ -146,9 +146,9 @@ class _Ranks:
         """
         if not self._failure:
             codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}
-            for rank, code in sorted(codes.items(), key=lambda one: one[1] > 0):
-                how = f"exit status {code}" if code > 0 else signal.Signals(-code).name
-                self._failure = f"process {rank} of the run ended ({how})"
+            for rank, code in sorted(codes.items(), key=lambda item: item[1] > 0):
+                ending = f"exit status {code}" if code > 0 else signal.Signals(-code).name
+                self._failure = f"process {rank} of the run ended ({ending})"
                 break
         return self._failure
 
@@ -156,8 +156,8 @@ class _Ranks:
         """End the processes by SIGTERM, and kill them with all their child processes after a time limit."""
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + _STOPPING_S
-        while self.running and time.monotonic() < until:
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while self.running and time.monotonic() < deadline:
             time.sleep(0.02)
         for process in self.processes.values():
             children.end(process)
@@ -170,39 +170,39 @@ class _Connections:
         self.secret, self.job, self.ranks, self.context = secret, job, ranks, context
         # Reports of processes; None if a process has ended without its last message.
         self.reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.first: Any = None  # stream to the first process
+        self.first_stream: Any = None  # stream to the first process
         self.connections: list[socket.socket] = []
-        self.until = time.monotonic() + _STARTING_S
+        self.start_deadline = time.monotonic() + _START_LIMIT_S
         self.stopping = False
 
-    def accept(self, listening: socket.socket) -> None:
-        """Accept connections of processes until ``listening`` is closed at the end of the run."""
+    def accept(self, server: socket.socket) -> None:
+        """Accept connections of processes until ``server`` is closed at the end of the run."""
         with contextlib.suppress(OSError):
             while True:
-                connection, _ = listening.accept()
+                connection, _ = server.accept()
                 threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
 
     def _listen(self, connection: socket.socket) -> None:
-        lines, writes = children.ends(connection)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), connection, lines, writes:
-            connection.settimeout(_STOPPING_S)
-            hello = json.loads(lines.readline(1000))
-            if not hmac.compare_digest(str(hello["secret"]), self.secret):
+        lines, stream = children.ends(connection)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), connection, lines, stream:
+            connection.settimeout(_STOP_LIMIT_S)
+            greeting = json.loads(lines.readline(1000))
+            if not hmac.compare_digest(str(greeting["secret"]), self.secret):
                 return
             connection.settimeout(None)
             children.keep_alive(connection)
             self.connections.append(connection)
-            children.write(writes, self.job)
-            rank, done = int(hello["rank"]), False
+            children.write(stream, self.job)
+            rank, is_done = int(greeting["rank"]), False
             if rank == 0:
-                self.first = writes
+                self.first_stream = stream
             with contextlib.suppress(OSError, ValueError):
-                for text in lines:
-                    report = json.loads(text)
-                    done = done or "done" in report
+                for line in lines:
+                    report = json.loads(line)
+                    is_done = is_done or "done" in report
                     if rank == 0 or "done" not in report:
                         self.reports.put(report)
-            if not done:
+            if not is_done:
                 self.reports.put(None)
 
     def close(self) -> None:
@@ -219,32 +219,32 @@ class _Connections:
             self._receive()
 
         while "done" not in (report := self._receive()):
-            for name, kind in (
+            for key, record_class in (
                 ("rows", Measurement),
                 ("counts", AnswerCounts),
                 ("responses", Response),
                 ("notes", RunNote),
             ):
-                report[name] = [kind(**one) for one in report[name]]
+                report[key] = [record_class(**values) for values in report[key]]
             yield Checkpoint(**{**report, "save": save})
             self._send({})
 
     def _send(self, value: dict[str, Any]) -> None:
         """Send a message to the first process; if this process has ended, `_receive` raises the error."""
         with contextlib.suppress(OSError, ValueError):
-            children.write(self.first, value)
+            children.write(self.first_stream, value)
 
     def _receive(self) -> dict[str, Any]:
         """Return the next report of the first process; raise `RunError` if any process failed or ended."""
         while True:
             try:
-                report = self.reports.get(timeout=_POLLING_S)
+                report = self.reports.get(timeout=_STOP_CHECK_S)
             except queue.Empty:
                 if (self.ranks.failure or not self.ranks.running) and self.reports.empty():
                     raise self._ended() from None
-                if self.first is None and time.monotonic() > self.until:
-                    raise RunError(f"the processes did not start within {_STARTING_S:.0f} s") from None
-                if self.first is not None and not self.stopping and self.context.stopping():
+                if self.first_stream is None and time.monotonic() > self.start_deadline:
+                    raise RunError(f"the processes did not start within {_START_LIMIT_S:.0f} s") from None
+                if self.first_stream is not None and not self.stopping and self.context.stopping():
                     self.stopping = True
                     self._send({"stop": True})
                 continue
@@ -259,11 +259,11 @@ class _Connections:
 
         Its message is the failure that a process reported or, without a report, how a process ended.
         """
-        self.ranks.wait(_STOPPING_S)
+        self.ranks.wait(_STOP_LIMIT_S)
         with contextlib.suppress(queue.Empty):
             while True:
                 report = self.reports.get(timeout=0.1)
                 if report and "failed" in report:
                     return RunError(report["failed"])
-        ended = self.ranks.failure or "a process of the run ended"
-        return RunError(f"{ended} before the run began" if self.first is None else ended)
+        cause = self.ranks.failure or "a process of the run ended"
+        return RunError(f"{cause} before the run began" if self.first_stream is None else cause)

@@ -29,7 +29,7 @@ from isolaw.store import SweepStore
 # Seconds between checks whether the sweep has to end.
 _WAIT_S = 0.2
 # Seconds between checks whether a worker is suspended.
-_LOOK_S = 10.0
+_SUSPENSION_CHECK_S = 10.0
 
 
 class _Worker:
@@ -43,7 +43,7 @@ class _Worker:
     ) -> None:
         self.run_id: str | None = None
         self.gpus = gpus  # names of its GPUs; if empty, the runs need no GPU, and all GPUs are visible
-        self.held = False  # whether it is suspended by SIGSTOP
+        self.is_suspended = False  # whether it is suspended by SIGSTOP
         # The engine handles Ctrl-C. A SIGINT to the worker itself is blocked until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -68,7 +68,7 @@ class _Worker:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
-    def give(self, run_id: str) -> None:
+    def assign(self, run_id: str) -> None:
         self.run_id = run_id
         with contextlib.suppress(BrokenPipeError):  # if the worker has ended, an event reports it
             self._stdin.write(run_id + "\n")
@@ -80,9 +80,9 @@ class _Worker:
         children.end(self.process)
 
 
-def _is_open(number: int) -> bool:
+def _is_open(descriptor: int) -> bool:
     try:
-        os.fstat(number)
+        os.fstat(descriptor)
     except OSError:
         return False
     return True
@@ -91,30 +91,30 @@ def _is_open(number: int) -> bool:
 class _Processes:
     """The `Slots` of this executor: worker processes that each execute one run after another."""
 
-    def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
-        self.directory, self.each = directory, each
-        self.free = visible_gpus() if any(needs.gpus for needs in each.values()) else []
+    def __init__(self, directory: Path, needs_by_run: Mapping[str, Resources]) -> None:
+        self.directory, self.needs_by_run = directory, needs_by_run
+        self.free_gpus = visible_gpus() if any(needs.gpus for needs in needs_by_run.values()) else []
         self.store = SweepStore(directory)
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
-        self.look_at = 0.0
-        self.asked: set[str] = set()  # runs that were asked to stop
+        self.next_check = 0.0
+        self.asked_to_stop: set[str] = set()  # runs that were asked to stop
 
     def start(self, run_id: str) -> Event | None:
-        self.asked.discard(run_id)
+        self.asked_to_stop.discard(run_id)
         self.store.run(run_id).proceed()
-        count, idle = self.each[run_id].gpus, [w for w in self.workers if w.run_id is None]
-        worker = next((w for w in idle if len(w.gpus) == count), None)
+        count, idle = self.needs_by_run[run_id].gpus, [w for w in self.workers if w.run_id is None]
+        worker = next((worker for worker in idle if len(worker.gpus) == count), None)
         if worker is None:
-            while len(self.free) < count and idle:
+            while len(self.free_gpus) < count and idle:
                 self._end(idle.pop())
-            if len(self.free) < count:
-                cause = f"the run needs {count} GPUs, but only {len(self.free)} are free on this machine"
+            if len(self.free_gpus) < count:
+                cause = f"the run needs {count} GPUs, but only {len(self.free_gpus)} are free on this machine"
                 return Event(run_id, "failed", cause=cause)
-            gpus, self.free = self.free[:count], self.free[count:]
+            gpus, self.free_gpus = self.free_gpus[:count], self.free_gpus[count:]
             worker = _Worker(self.directory, self.queue, gpus)
             self.workers.add(worker)
-        worker.give(run_id)
+        worker.assign(run_id)
         return None
 
     def _end(self, worker: _Worker) -> None:
@@ -122,15 +122,15 @@ class _Processes:
         worker.stop()
         if worker in self.workers:
             self.workers.discard(worker)
-            self.free = worker.gpus + self.free
+            self.free_gpus = worker.gpus + self.free_gpus
 
     def events(self) -> list[Event]:
-        out = list(self._stopped())
+        events = list(self._suspension_events())
         with contextlib.suppress(queue.Empty):
-            out += self._of(*self.queue.get(timeout=_WAIT_S))
-        return out
+            events += self._events_of(*self.queue.get(timeout=_WAIT_S))
+        return events
 
-    def _of(self, worker: _Worker, event: Event | None) -> list[Event]:
+    def _events_of(self, worker: _Worker, event: Event | None) -> list[Event]:
         if event is None:
             self._end(worker)
             if worker.run_id is None:
@@ -141,24 +141,24 @@ class _Processes:
             worker.run_id = None
         return [event]
 
-    def _stopped(self) -> Iterator[Event]:
+    def _suspension_events(self) -> Iterator[Event]:
         """Warn once about each suspended worker; end suspended workers whose runs were asked to stop."""
-        if time.monotonic() < self.look_at:
+        if time.monotonic() < self.next_check:
             return
-        self.look_at = time.monotonic() + _LOOK_S
+        self.next_check = time.monotonic() + _SUSPENSION_CHECK_S
         for worker in self.workers:
-            held = children.stopped(worker.process.pid) if worker.run_id else []
-            if held and worker.run_id in self.asked:
+            pids = children.stopped(worker.process.pid) if worker.run_id else []
+            if pids and worker.run_id in self.asked_to_stop:
                 children.end(worker.process)
-            elif held and not worker.held and worker.run_id:
-                cause = f"process {held[0]} of the run is stopped; continue it with kill -CONT {held[0]}"
+            elif pids and not worker.is_suspended and worker.run_id:
+                cause = f"process {pids[0]} of the run is stopped; continue it with kill -CONT {pids[0]}"
                 yield Event(worker.run_id, "warning", cause=cause)
-            worker.held = bool(held)
+            worker.is_suspended = bool(pids)
 
     def ask_to_stop(self, run_id: str) -> None:
         self.store.run(run_id).ask_to_stop()
-        self.asked.add(run_id)
-        self.look_at = 0.0
+        self.asked_to_stop.add(run_id)
+        self.next_check = 0.0
 
     def close(self) -> None:
         for worker in self.workers:
@@ -166,7 +166,7 @@ class _Processes:
 
 
 def run(
-    directory: Path, waiting: Waiting, _chosen: ExecutorSection, each: Mapping[str, Resources]
+    directory: Path, waiting: Waiting, _section: ExecutorSection, needs_by_run: Mapping[str, Resources]
 ) -> Iterator[Event]:
     """Execute the runs on as many workers as the limits allow, and yield their events."""
-    yield from drive(_Processes(directory, each), waiting)
+    yield from drive(_Processes(directory, needs_by_run), waiting)

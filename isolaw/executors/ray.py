@@ -25,7 +25,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # not in its stub
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -39,21 +39,21 @@ from isolaw.store import SweepStore
 
 # Seconds between checks whether the sweep has to end, and between checks whether the cluster is alive.
 _WAIT_S = 0.2
-_ALIVE_S = 5.0
+_ALIVE_CHECK_S = 5.0
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
 def run(
-    directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Mapping[str, Resources]
+    directory: Path, waiting: Waiting, section: ExecutorSection, needs_by_run: Mapping[str, Resources]
 ) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster, and yield their events."""
-    address = ray_address(chosen)
-    starts = address == "local" and not ray.is_initialized()
+    address = ray_address(section)
+    starts_cluster = address == "local" and not ray.is_initialized()
     with _cluster(address):
-        for resources in sorted(set(each.values()), key=astuple):
-            yield from _room(resources, starts)
-        yield from drive(_Ray(directory, each), waiting)
+        for resources in sorted(set(needs_by_run.values()), key=astuple):
+            yield from _room_warnings(resources, starts_cluster)
+        yield from drive(_Ray(directory, needs_by_run), waiting)
 
 
 @contextlib.contextmanager
@@ -68,14 +68,14 @@ def _cluster(address: str) -> Iterator[None]:
         options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
     if "PYTHONPATH" in os.environ:  # workers import the user's reward from there
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
-    kept = signal.getsignal(signal.SIGTERM)
-    with _private(options) if address == "local" else contextlib.nullcontext():
+    former_handler = signal.getsignal(signal.SIGTERM)
+    with _private_sockets(options) if address == "local" else contextlib.nullcontext():
         try:
             ray.init(address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, kept)  # Ray installs its own handler
+            signal.signal(signal.SIGTERM, former_handler)  # Ray installs its own handler
         try:
             yield
         finally:
@@ -83,7 +83,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _private(options: dict[str, Any]) -> Iterator[None]:
+def _private_sockets(options: dict[str, Any]) -> Iterator[None]:
     """Keep the sockets of a cluster that starts inside the block private.
 
     Ray's servers listen on all interfaces unless the machine's address is loopback. Ray uses loopback only on
@@ -93,22 +93,22 @@ def _private(options: dict[str, Any]) -> Iterator[None]:
     """
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     variables = {_CLUSTERS: "0", **{name: os.environ.get(name, value) for name, value in secret.items()}}
-    before = {name: os.environ.get(name) for name in variables}
-    possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
+    former_values = {name: os.environ.get(name) for name in variables}
+    former_flag = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
     os.environ.update(variables)  # for the processes that Ray starts
     ray_constants.ENABLE_RAY_CLUSTER = False
     _read_secret()
     options["_node_ip_address"] = "127.0.0.1"
-    where = os.environ.get("RAY_TMPDIR", "/tmp")  # as Ray's default; socket paths must be short
+    parent = os.environ.get("RAY_TMPDIR", "/tmp")  # as Ray's default; socket paths must be short
     try:
         with tempfile.TemporaryDirectory(
-            prefix="isolaw-", dir=where, ignore_cleanup_errors=True
+            prefix="isolaw-", dir=parent, ignore_cleanup_errors=True
         ) as folder:  # Ray's processes can end a little later
             options["_temp_dir"] = str(Path(folder) / "ray")
             yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = possible
-        for name, value in before.items():
+        ray_constants.ENABLE_RAY_CLUSTER = former_flag
+        for name, value in former_values.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
@@ -125,19 +125,19 @@ def _read_secret() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _room(each: Resources, starts: bool) -> Iterator[Event]:
+def _room_warnings(needs: Resources, starts_cluster: bool) -> Iterator[Event]:
     """Yield a warning if the cluster's machines are too small for a run.
 
     For a local cluster, which no machine can join, raise `RunError` instead.
     """
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
-    if len(fitting) < each.nodes:
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [m for m in machines if m.get("CPU", 0) >= needs.cpus and m.get("GPU", 0) >= needs.gpus]
+    if len(fitting) < needs.nodes:
         cause = (
-            f"a run needs executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
-            f"{each.nodes}; machines with these resources: {len(fitting)} of {len(alive)}"
+            f"a run needs executor.cpus = {needs.cpus} and executor.gpus = {needs.gpus} on executor.nodes = "
+            f"{needs.nodes}; machines with these resources: {len(fitting)} of {len(machines)}"
         )
-        if starts:
+        if starts_cluster:
             raise RunError(f"{cause}; set executor.address to a larger cluster")
         yield Event("", "warning", cause=f"{cause}; isolaw waits for more machines to join")
 
@@ -149,30 +149,30 @@ class _Task:
     run_id: str
     stream: Any
     group: Any = None
-    begun: bool = False
+    has_begun: bool = False
 
 
 class _Ray:
     """The `Slots` of this executor, with one Ray task for each run."""
 
-    def __init__(self, directory: Path, each: Mapping[str, Resources]) -> None:
-        self.directory, self.each = directory.resolve(), each
+    def __init__(self, directory: Path, needs_by_run: Mapping[str, Resources]) -> None:
+        self.directory, self.needs_by_run = directory.resolve(), needs_by_run
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
         self.address = ray.get_runtime_context().gcs_address
-        self.checked = time.monotonic()
+        self.checked_at = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run = self.store.run(run_id)
         run.proceed()
-        each, group, options = self.each[run_id], None, {}
-        if each.nodes > 1:
-            bundle = {"CPU": each.cpus, "GPU": each.gpus}
-            group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD", name=f"isolaw-{run_id}")
-            first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-            options["scheduling_strategy"] = first
-        stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
-            str(self.directory), run_id, self.store.lock_message, group, each
+        needs, group, options = self.needs_by_run[run_id], None, {}
+        if needs.nodes > 1:
+            bundle = {"CPU": needs.cpus, "GPU": needs.gpus}
+            group = placement_group([bundle] * needs.nodes, strategy="STRICT_SPREAD", name=f"isolaw-{run_id}")
+            first_bundle = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            options["scheduling_strategy"] = first_bundle
+        stream = ray_tasks.execute_run.options(num_cpus=needs.cpus, num_gpus=needs.gpus, **options).remote(
+            str(self.directory), run_id, self.store.lock_message, group, needs
         )
         self.tasks[stream] = _Task(run_id, stream, group)
         return None
@@ -180,32 +180,32 @@ class _Ray:
     def events(self) -> list[Event]:
         ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
         if not ready:
-            return [*self._silent()]
-        event = self._next(self.tasks[ready[0]])
+            return [*self._silence_warning()]
+        event = self._next_event(self.tasks[ready[0]])
         if event is not None and event.kind not in ("checkpoint", "warning"):
             self._forget(ready[0])
         return [event] if event else []
 
-    def _silent(self) -> Iterator[Event]:
+    def _silence_warning(self) -> Iterator[Event]:
         """Yield one warning if the cluster does not answer, since Ray ends this process after a minute."""
-        if time.monotonic() - self.checked < _ALIVE_S:
+        if time.monotonic() - self.checked_at < _ALIVE_CHECK_S:
             return
-        self.checked = time.monotonic()
+        self.checked_at = time.monotonic()
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ALIVE_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ALIVE_CHECK_S).close()
         except OSError as error:
-            self.checked = math.inf
+            self.checked_at = math.inf
             what = f"the Ray cluster at {self.address} no longer answers ({error})"
             hint = "unless it returns within a minute, Ray ends this command; repeat the command to continue"
             yield Event("", "warning", cause=f"{what}; {hint}")
 
-    def _next(self, task: _Task) -> Event | None:
+    def _next_event(self, task: _Task) -> Event | None:
         """Return the event in a run's next message, or None if the message says that the run begins."""
         run = self.store.run(task.run_id)
         try:
             event = ray.get(next(task.stream))
-            task.begun = True
+            task.has_begun = True
             return Event(**event) if event else None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")
@@ -216,8 +216,8 @@ class _Ray:
                 run.fail(cause, str(error))
             return Event(task.run_id, "failed", cause=cause)
         except RayError as error:
-            first = str(error).strip().partition("\n")[0].partition(". ")[0]
-            return Event(task.run_id, "lost", cause=f"Ray: {first or type(error).__name__}")
+            reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+            return Event(task.run_id, "lost", cause=f"Ray: {reason or type(error).__name__}")
 
     def _forget(self, stream: Any) -> None:
         task = self.tasks.pop(stream)
@@ -229,7 +229,7 @@ class _Ray:
         if task is None:
             return
         self.store.run(run_id).ask_to_stop()
-        if not task.begun:
+        if not task.has_begun:
             ray.cancel(task.stream, force=True)
 
     def close(self) -> None:

@@ -21,12 +21,12 @@ from isolaw.store import SweepStore
 
 # Ray gives a machine up after five checks, each 3 s after the previous one and limited to 10 s. This takes
 # 16 s if its processes were killed, and 65 s if it is without power.
-_NOTICED_S = 70.0
+_LOSS_NOTICED_S = 70.0
 
 
 @ray.remote(max_retries=0, num_returns="streaming")
-def make(
-    directory: str, run_id: str, lock_message: str, group: Any, each: Resources
+def execute_run(
+    directory: str, run_id: str, lock_message: str, group: Any, needs: Resources
 ) -> Iterator[dict[str, Any]]:
     """Execute a run on this machine; yield an empty message at its start, and then its events."""
     store = SweepStore(directory)
@@ -34,9 +34,9 @@ def make(
     with contextlib.suppress(OSError, StoreError):
         message = store.lock_message
     if message != lock_message:  # not the engine's directory, but perhaps another one with the same path
-        here = ray.util.get_node_ip_address()
-        raise StoreError(f"{here} does not see {directory}; expected a disk that all machines share")
-    nodes = _Nodes(group, each, run_id) if group is not None else None
+        address = ray.util.get_node_ip_address()
+        raise StoreError(f"{address} does not see {directory}; expected a disk that all machines share")
+    nodes = _Nodes(group, needs, run_id) if group is not None else None
     yield {}
     with logged(store.run(run_id)):
         for event in execute(Path(directory), run_id, nodes):
@@ -49,32 +49,32 @@ _join = ray.remote(max_retries=0)(launcher.join)
 class _Nodes:
     """The `Nodes` of this executor, which are the bundles of the run's placement group."""
 
-    def __init__(self, group: Any, each: Resources, run_id: str) -> None:
-        self.group, self.each, self.count = group, each, each.nodes
+    def __init__(self, group: Any, needs: Resources, run_id: str) -> None:
+        self.group, self.needs, self.count = group, needs, needs.nodes
         self.address = ray.util.get_node_ip_address()
-        places = placement_group_table(group)["bundles_to_node_id"]
-        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        self.ids = [places[number] for number in range(each.nodes)]
-        self.names: Sequence[str] = [addresses[node] for node in self.ids]
-        here = ray.get_runtime_context()
+        node_of_bundle = placement_group_table(group)["bundles_to_node_id"]
+        address_of_node = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        self.nodes = [node_of_bundle[bundle] for bundle in range(needs.nodes)]
+        self.names: Sequence[str] = [address_of_node[node] for node in self.nodes]
+        context = ray.get_runtime_context()
         self.environment: Mapping[str, str] = {
-            "RAY_ADDRESS": here.gcs_address,
-            "RAY_NAMESPACE": here.namespace,
+            "RAY_ADDRESS": context.gcs_address,
+            "RAY_NAMESPACE": context.namespace,
             "ISOLAW_PLACEMENT_GROUP": f"isolaw-{run_id}",
         }
         self.tasks: list[Any] = []
 
     def call(self, meeting: dict[str, Any]) -> None:
         for node in range(1, self.count):
-            place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
-            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": place}
+            slot = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+            options = {"num_cpus": self.needs.cpus, "num_gpus": self.needs.gpus, "scheduling_strategy": slot}
             self.tasks.append(_join.options(**options).remote(meeting, node))
 
     def lost(self) -> str:
-        until = time.monotonic() + _NOTICED_S
-        while time.monotonic() < until:
+        deadline = time.monotonic() + _LOSS_NOTICED_S
+        while time.monotonic() < deadline:
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            if dead := [name for name, node in zip(self.names, self.ids, strict=True) if node not in alive]:
+            if dead := [name for name, node in zip(self.names, self.nodes, strict=True) if node not in alive]:
                 return f"Ray lost {', '.join(dead)}"
             time.sleep(0.5)
         return ""

@@ -50,40 +50,40 @@ sh run.sh "$SLURM_ARRAY_TASK_ID"
 
 
 def run(
-    directory: Path, waiting: Waiting, chosen: ExecutorSection, resources: Mapping[str, Resources]
+    directory: Path, waiting: Waiting, section: ExecutorSection, needs_by_run: Mapping[str, Resources]
 ) -> Iterator[Event]:
     """Collect the runs that a script has trained, and write scripts for the remaining runs."""
-    store, left = SweepStore(directory.absolute()), []
+    store, todo = SweepStore(directory.absolute()), []
     while run_id := waiting.next():
         if command.is_trained(store.run(run_id).out):
             for event in execute(directory, run_id):
                 yield from waiting.settle(event)
         else:
-            left.append(store.run(run_id).read_spec())
+            todo.append(store.run(run_id).read_spec())
     folder = store.root.folder("scripts", make=True)
     cases = []
-    for number, spec in enumerate(left, 1):
+    for number, spec in enumerate(todo, 1):
         lines = command.script(spec, store.run(spec.run_id).out, store.directory)
         cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines), "  ;;"]))
-    folder.write("run.sh", _RUN.format(runs=len(left), cases="\n".join(cases)).encode())
-    if not left:  # run.sh reports that no runs remain
+    folder.write("run.sh", _RUN.format(runs=len(todo), cases="\n".join(cases)).encode())
+    if not todo:  # run.sh reports that no runs remain
         folder.remove("slurm.sh")
         return
-    each = next(iter(resources.values()))  # every run of the command backend has the same resources
-    more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
-    more += [f"#SBATCH --partition={chosen.partition}"] * bool(chosen.partition)
-    more += [f"#SBATCH --{key}={value}" for key, value in chosen.sbatch.items()]
-    array = _SLURM.format(
-        runs=len(left),
-        at_a_time=f"%{chosen.jobs}" if chosen.jobs else "",
-        minutes=round(chosen.time),
-        cpus=each.cpus,
-        more="".join(f"{line}\n" for line in more),
-        setup="".join(f"{line}\n" for line in chosen.setup),
+    needs = next(iter(needs_by_run.values()))  # every run of the command backend has the same resources
+    options = [f"#SBATCH --gpus-per-node={needs.gpus}"] * bool(needs.gpus)
+    options += [f"#SBATCH --partition={section.partition}"] * bool(section.partition)
+    options += [f"#SBATCH --{key}={value}" for key, value in section.sbatch.items()]
+    text = _SLURM.format(
+        runs=len(todo),
+        at_a_time=f"%{section.jobs}" if section.jobs else "",
+        minutes=round(section.time),
+        cpus=needs.cpus,
+        more="".join(f"{line}\n" for line in options),
+        setup="".join(f"{line}\n" for line in section.setup),
     )
-    folder.write("slurm.sh", array.encode())
+    folder.write("slurm.sh", text.encode())
     cause = (
-        f"{folder.path} has scripts for {len(left)} of the runs (e.g. sh run.sh 1); when these runs have "
+        f"{folder.path} has scripts for {len(todo)} of the runs (e.g. sh run.sh 1); when these runs have "
         "trained, repeat this command to collect their results"
     )
     yield Event("", "warning", cause=cause)

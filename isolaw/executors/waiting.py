@@ -46,14 +46,14 @@ def kind_of_failure(cause: str) -> str:
     >>> kind_of_failure("ended after 3 of 20 steps (exit status 1)\\n | step 3\\n | ValueError: n is 7")
     'ended after # of # steps (exit status 1) ValueError: n is #'
     """
-    first, _, printed = cause.partition("\n")
-    errors = re.findall(r"(?i)\b\w*(?:error|exception)\b.*", printed)
-    kind = " ".join([first, *errors[-1:]])
+    first_line, _, output = cause.partition("\n")
+    errors = re.findall(r"(?i)\b\w*(?:error|exception)\b.*", output)
+    kind = " ".join([first_line, *errors[-1:]])
     return re.sub(r"(?<!status )(?<!\d)\d[\d.,]*", "#", re.sub(r"[0-9a-f]{64}", "", kind))
 
 
 # isolaw retries to start a run that another process has locked after this many seconds.
-_ASK_AGAIN_S = 5.0
+_BUSY_RETRY_S = 5.0
 
 
 class Waiting:
@@ -74,11 +74,11 @@ class Waiting:
         stop: threading.Event,
     ) -> None:
         self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
-        self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
+        self._queue, self._rollouts_by_run, self._gpus_by_run = list(runs), runs, gpus
         self._working: set[str] = set()
         self._not_before: dict[str, float] = {}  # earliest retry of busy runs
-        self._cause, self._same = "", 0
-        self._reached: dict[str, tuple[int | None, int]] = {}
+        self._last_kind, self._same_failures = "", 0
+        self._attempts: dict[str, tuple[int | None, int]] = {}
 
     @property
     def at_work(self) -> set[str]:
@@ -88,7 +88,7 @@ class Waiting:
     @property
     def halted(self) -> bool:
         """True if no more runs will start."""
-        return self.stop.is_set() or self._same >= self.limits.same_failures
+        return self.stop.is_set() or self._same_failures >= self.limits.same_failures
 
     @property
     def open(self) -> bool:
@@ -99,12 +99,13 @@ class Waiting:
         """Remove and return the next run in the queue that can start now, or None if there is none."""
         if len(self._working) >= (self.limits.jobs or math.inf):
             return None
-        rollouts = sum(self._rollouts[run_id] for run_id in self._working)
-        gpus, now = sum(self._gpus[run_id] for run_id in self._working), time.monotonic()
+        rollouts = sum(self._rollouts_by_run[run_id] for run_id in self._working)
+        gpus, now = sum(self._gpus_by_run[run_id] for run_id in self._working), time.monotonic()
         for run_id in self._queue:
-            due = now >= self._not_before.get(run_id, 0.0)
-            fits = gpus + self._gpus[run_id] <= (self.limits.max_gpus or math.inf)
-            if fits and due and rollouts + self._rollouts[run_id] <= (self.limits.max_rollouts or math.inf):
+            is_due = now >= self._not_before.get(run_id, 0.0)
+            fits = gpus + self._gpus_by_run[run_id] <= (self.limits.max_gpus or math.inf)
+            batch = rollouts + self._rollouts_by_run[run_id]
+            if fits and is_due and batch <= (self.limits.max_rollouts or math.inf):
                 self._queue.remove(run_id)
                 self._working.add(run_id)
                 return run_id
@@ -118,52 +119,52 @@ class Waiting:
         run_id = event.run_id
         self._working.remove(run_id)
         if event.kind == "lost":
-            yield from self._lost(run_id, event.cause)
+            yield from self._after_loss(run_id, event.cause)
         elif event.kind == "busy" and self.limits.retries:
             reported = run_id in self._not_before
-            self._not_before[run_id] = time.monotonic() + _ASK_AGAIN_S
+            self._not_before[run_id] = time.monotonic() + _BUSY_RETRY_S
             self._queue.append(run_id)
             if not reported:
                 yield Event(run_id, "warning", cause=f"{event.cause}; isolaw waits for it to end")
         elif event.kind == "stopped" and not self.halted:  # interrupted, but the sweep continues
             self._queue.insert(0, run_id)
         elif event.kind in ("busy", "failed"):
-            yield from self._failed(run_id, event.cause)
+            yield from self._after_failure(run_id, event.cause)
         else:
             if event.kind == "done":
-                self._cause, self._same = "", 0
+                self._last_kind, self._same_failures = "", 0
             yield event
 
-    def _lost(self, run_id: str, cause: str) -> Iterator[Event]:
+    def _after_loss(self, run_id: str, cause: str) -> Iterator[Event]:
         if self.halted:  # the run was asked to stop
             yield Event(run_id, "stopped")
             return
         run = self._store.run(run_id)
         reached = run.last_state
-        before, times = self._reached.get(run_id, (None, 0))
-        times = times + 1 if reached == before else 1
-        self._reached[run_id] = reached, times
-        if times <= self.limits.retries:
+        last_reached, attempts = self._attempts.get(run_id, (None, 0))
+        attempts = attempts + 1 if reached == last_reached else 1
+        self._attempts[run_id] = reached, attempts
+        if attempts <= self.limits.retries:
             self._queue.insert(0, run_id)
-            where = "its start" if reached is None else f"step {reached}"
-            yield Event(run_id, "warning", cause=f"{cause}; isolaw repeats the run from {where}")
+            resume_point = "its start" if reached is None else f"step {reached}"
+            yield Event(run_id, "warning", cause=f"{cause}; isolaw repeats the run from {resume_point}")
             return
         if self.limits.retries:
-            cause = f"{cause}; {times} consecutive attempts without progress"
+            cause = f"{cause}; {attempts} consecutive attempts without progress"
         with contextlib.suppress(OSError):  # a full disk must not hide the cause
             run.fail(cause, "")
-        yield from self._failed(run_id, cause)
+        yield from self._after_failure(run_id, cause)
 
-    def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
+    def _after_failure(self, run_id: str, cause: str) -> Iterator[Event]:
         kind = kind_of_failure(cause)
-        self._same = self._same + 1 if kind == self._cause else 1
-        self._cause = kind
+        self._same_failures = self._same_failures + 1 if kind == self._last_kind else 1
+        self._last_kind = kind
         yield Event(run_id, "failed", cause=cause)
-        if self._same == self.limits.same_failures and (self._queue or self._working):
-            left = len(self._queue) + len(self._working)
+        if self._same_failures == self.limits.same_failures and (self._queue or self._working):
+            remaining = len(self._queue) + len(self._working)
             cause = (
-                f"{self._same} consecutive runs failed with the same cause, so isolaw aborts the sweep; "
-                f"{left} more runs keep their state (repeat this command to continue them; "
+                f"{self._same_failures} consecutive runs failed with the same cause, so isolaw aborts the "
+                f"sweep; {remaining} more runs keep their state (repeat this command to continue them; "
                 "executor.same_failures sets the limit)"
             )
             yield Event(run_id, "warning", cause=cause)

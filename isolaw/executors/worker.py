@@ -39,17 +39,17 @@ def _main(directory: str) -> None:
     # Events use the original standard output. The output of libraries goes to the run's log.
     engine = _Engine(os.dup(1))
     os.dup2(2, 1)
-    waiting: queue.Queue[str] = queue.Queue()
+    run_ids: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
         for run_id in sys.stdin:
-            waiting.put(run_id.strip())
+            run_ids.put(run_id.strip())
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     reported = 0.0
     while True:
-        run_id = waiting.get()
+        run_id = run_ids.get()
         engine.run_id = run_id
         with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
@@ -61,9 +61,9 @@ def _main(directory: str) -> None:
 class _Engine(logging.Handler):
     """Sends events and logged warnings of a run to the engine; ends the worker if the engine has ended."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         super().__init__(logging.WARNING)
-        self.run_id, self._lines = "", os.fdopen(number, "w", encoding="utf-8")
+        self.run_id, self._lines = "", os.fdopen(descriptor, "w", encoding="utf-8")
         logging.getLogger("isolaw").addHandler(self)
 
     def send(self, event: Event) -> None:
@@ -90,9 +90,9 @@ def logged(run: RunStore) -> Iterator[None]:
         yield
         return
     try:
-        kept = {number: os.dup(number) for number in (1, 2)}
-        for number in kept:
-            os.dup2(log, number)
+        saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+        for descriptor in saved:
+            os.dup2(log, descriptor)
         os.close(log)
         logger, handler = logging.getLogger("isolaw"), logging.StreamHandler()
         level = logger.level
@@ -106,9 +106,9 @@ def logged(run: RunStore) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, before in kept.items():
-            os.dup2(before, number)
-            os.close(before)
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
         with contextlib.suppress(OSError):  # the disk is no longer writable
             if (status := run.open().status(LOG)) and not status.st_size:
                 run.open().remove(LOG)

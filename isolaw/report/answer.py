@@ -101,8 +101,8 @@ class Answer(Shown):
         """
         rows = []
         for option in self.prediction.options:
-            a, (low, high) = option.allocation, option.reward.interval or (None, None)
-            counts = a.rollouts_per_problem, a.problems_per_batch, a.steps
+            allocation, (low, high) = option.allocation, option.reward.interval or (None, None)
+            counts = allocation.rollouts_per_problem, allocation.problems_per_batch, allocation.steps
             estimates = option.reward.value, low, high, option.expected_loss, option.probability
             rows.append((*counts, *estimates, option.measured))
         names = ["n", "B_p", "M", "reward", "reward_low", "reward_high", "expected_loss"]
@@ -195,12 +195,12 @@ def answer(
     if (law := _as_law(source)) is None:
         progress("reading", 0.0)
         runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
-        keywords: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
-        keywords |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
+        fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
+        fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
         progress("fitting the law", 0.0)
-        study = FittedRuns.fitted_to(runs, keywords)
+        study = FittedRuns.fitted_to(runs, fit_options)
         if study.law is None:
-            raise Refused(study.refused)
+            raise Refused(study.no_law)
         law = study.law
     elif metric is not None or eval_set is not None or hold is not None or where or reading:
         raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
@@ -209,11 +209,11 @@ def answer(
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
-    tested: Mapping[str, Any] | str = "it requires runs, and the source is a law"
+    result: Mapping[str, Any] | str = "it requires runs, and the source is a law"
     if study is not None:
-        tested = study.backtest(seed, partial(progress, "backtesting"))
-    bought, nearest = gain(law, prediction, **limits), largest_with_recommendation(law, prediction, **limits)
-    return Answer(prediction, law, study, tested, bought, nearest, limits)
+        result = study.backtest(seed, partial(progress, "backtesting"))
+    nearest = largest_with_recommendation(law, prediction, **limits)
+    return Answer(prediction, law, study, result, gain(law, prediction, **limits), nearest, limits)
 
 
 def _as_law(source: Source | Law) -> Law | None:

@@ -34,7 +34,7 @@ class TableCell:
     """One cell of a table: text, sort key (the text by default) and kind (``good`` or ``bad``)."""
 
     text: str
-    by: float | str | None = None
+    sort_key: float | str | None = None
     kind: str = ""
 
     @classmethod
@@ -69,11 +69,11 @@ class Table:
     indent: str = ""  #: inserted before each row of the text
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[str | TableCell]], align: str = "<", **more: Any) -> Table:
+    def of(cls, rows: Sequence[Sequence[str | TableCell]], align: str = "<", **others: Any) -> Table:
         """Return a table of these rows, where the first row contains the column names."""
-        head, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
-        named = {"name": "", "caption": "", **more}
-        return cls(columns=[cell.text for cell in head], rows=cells, align=align, **named)
+        header, *cells = [[c if isinstance(c, TableCell) else TableCell(c) for c in row] for row in rows]
+        texts = {"name": "", "caption": "", **others}
+        return cls(columns=[cell.text for cell in header], rows=cells, align=align, **texts)
 
     @classmethod
     def by_column(cls, rows: Sequence[Mapping[str, str | None]], align: str = "<") -> Table:
@@ -82,14 +82,14 @@ class Table:
         >>> Table.by_column([{"n": "8", "hours": None}, {"n": "16", "hours": None}]).lines()
         ['n', '8', '16']
         """
-        heads = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-        return cls.of([heads, *([row[name] or "" for name in heads] for row in rows)], align)
+        names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        return cls.of([names, *([row[name] or "" for name in names] for row in rows)], align)
 
     def lines(self) -> list[str]:
         """Return the table as text."""
-        shown = [i for i, name in enumerate(self.columns) if name not in self.page_only]
+        indices = [i for i, name in enumerate(self.columns) if name not in self.page_only]
         rows = [self.columns, *([cell.text for cell in row] for row in self.rows)]
-        lines = columns([[row[i] for i in shown] for row in rows], self.align) if shown else []
+        lines = columns([[row[i] for i in indices] for row in rows], self.align) if indices else []
         return [f"{self.indent}{line}" for line in lines]
 
 
@@ -169,8 +169,8 @@ class Document:
 
     def lines(self) -> list[str]:
         """Return the lines of the text, with an empty line between passages."""
-        parts = [lines for passage in self.labelled if (lines := passage.lines())]
-        return [line for i, lines in enumerate(parts) for line in ([""] if i else []) + lines]
+        texts = [lines for passage in self.labelled if (lines := passage.lines())]
+        return [line for index, lines in enumerate(texts) for line in ([""] if index else []) + lines]
 
     @property
     def simulated(self) -> Simulated:
@@ -180,10 +180,10 @@ class Document:
     @property
     def labelled(self) -> list[Passage]:
         """The passages, with the label for simulated runs at the start of the first sentence."""
-        first, *rest = self.passages
-        answer, *others = first.blocks
+        first, *passages = self.passages
+        answer, *blocks = first.blocks
         label = self.simulated.first(str(answer))
-        return [replace(first, blocks=[label, *others]), *rest]
+        return [replace(first, blocks=[label, *blocks]), *passages]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -192,5 +192,5 @@ class Document:
 def document(result: Shown) -> Document:
     """Return the document of a law, a prediction, or the result of a study."""
     module, _, function = result.TEXT.rpartition(".")
-    made: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
-    return made
+    found: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
+    return found

@@ -1,6 +1,6 @@
 """The charts of the page as figures for a paper: n*(C), the runs with their frontier, rewards at one compute.
 
-`drawn` renders a `Chart` with matplotlib. Figures are plain `matplotlib.figure.Figure` objects: they need no
+`draw` renders a `Chart` with matplotlib. Figures are plain `matplotlib.figure.Figure` objects: they need no
 display and change no global state. Without dates, the same figure always gives the same file.
 """
 
@@ -24,7 +24,7 @@ from isolaw.errors import DataError, Refused
 from isolaw.evidence import Simulated, amount
 from isolaw.files import check_destination, replacing
 from isolaw.fits.law import Law
-from isolaw.report.fitted_runs import PLACE, FittedRuns
+from isolaw.report.fitted_runs import SHAPE_COLUMNS, FittedRuns
 from isolaw.report.page import law_charts, run_charts
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.chart import Chart, palette
@@ -37,14 +37,14 @@ STYLE: Any = {
     "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
 }  # fmt: skip
 _SIZE = (6.9, 3.6)  # inches: the width of two columns of a paper
-_PIXELS = 1.5  # of the page's lines, for one point of a figure's
+_PIXELS_PER_POINT = 1.5  # of the page's lines, for one point of a figure's
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _KINDS = ("png", "svg", "pdf")
-_MARK = "isolaw"  # the author of files that isolaw may replace
+_AUTHOR = "isolaw"  # the author of files that isolaw may replace
 _METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Author": _MARK},
-    "svg": {"Date": None, "Creator": _MARK},
-    "pdf": {"CreationDate": None, "Author": _MARK},
+    "png": {"Author": _AUTHOR},
+    "svg": {"Date": None, "Creator": _AUTHOR},
+    "pdf": {"CreationDate": None, "Author": _AUTHOR},
 }
 
 
@@ -66,32 +66,33 @@ def paper_figures(
     DataError
         the folder cannot be written.
     """
-    reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
+    read_keywords: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
     from isolaw.readers.read import as_runs
 
-    runs = as_runs(runs, options.get("metric"), **reading)
+    runs = as_runs(runs, options.get("metric"), **read_keywords)
     keywords = {"metric": None, "eval_set": None, "hold": None, **options, "where": full_names(where or {})}
     return write_figures(FittedRuns.fitted_to(runs, keywords), folder)
 
 
 def write_figures(study: FittedRuns, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
     """Write the figures of `paper_figures` for runs and their law, and return the same."""
-    simulated, figures, reasons = study.held.simulated, {}, {}
+    simulated, figures, reasons = study.selected.simulated, {}, {}
     if study.law is None:
-        reasons = dict.fromkeys(("frontier", "law"), study.refused)
+        reasons = dict.fromkeys(("frontier", "law"), study.no_law)
     else:
         predicted, run_ids = budgets(study.law, None), sorted(study.runs.points["run_id"].unique())
         frontier = law_charts.reward(study, run_ids, predicted)
         figures = {
-            "frontier": drawn(frontier, len(study.levels), simulated),
-            "law": drawn(law_charts.n_star(study.law, predicted), 1, simulated),
+            "frontier": draw(frontier, len(study.levels), simulated),
+            "law": draw(law_charts.n_star(study.law, predicted), 1, simulated),
         }
-    if any(study.rows()[name].nunique() > 1 for name in PLACE):
-        figures["rewards"] = drawn(run_charts.grid(study), len(study.levels), simulated)
+    if any(study.metric_rows()[name].nunique() > 1 for name in SHAPE_COLUMNS):
+        figures["rewards"] = draw(run_charts.grid(study), len(study.levels), simulated)
     else:
         reasons["rewards"] = f"all runs have n = {study.levels[0]} and B_p = {study.batches[0]}"
     if not figures:
-        raise Refused("the runs support no figure: " + "; ".join(f"{n}: {why}" for n, why in reasons.items()))
+        causes = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise Refused(f"the runs support no figure: {causes}")
     return save(figures, folder, _KINDS), reasons
 
 
@@ -101,28 +102,28 @@ def law_figure(law: Law) -> Figure:
 
     With ``hold="B"`` the x axis is M, and with ``hold="n"`` the chart shows B_p*.
     """
-    return drawn(law_charts.n_star(law, budgets(law, None)), 1, law.document.simulated)
+    return draw(law_charts.n_star(law, budgets(law, None)), 1, law.document.simulated)
 
 
-def drawn(chart: Chart, levels: int, simulated: Simulated) -> Figure:
+def draw(chart: Chart, levels: int, simulated: Simulated) -> Figure:
     """Draw a chart of the page, in the light palette for ``levels`` distinct n."""
     with mpl.rc_context(STYLE):
         figure = _Figure(figsize=_SIZE, layout="constrained")
         axes, colours = figure.add_subplot(), _Colours(levels)
-        before: dict[str, Any] = {}
+        previous: dict[str, Any] = {}
         for trace in chart.data:
             if trace.get("type") == "heatmap":
                 _draw_map(axes, trace, colours)
             else:
-                _draw_trace(axes, trace, before, colours)
-            before = trace
+                _draw_trace(axes, trace, previous, colours)
+            previous = trace
         for shape in chart.layout.get("shapes", ()):
             _draw_shape(axes, shape, colours)
-        for which in ("x", "y"):
-            _draw_axis(axes, which, chart.layout[f"{which}axis"])  # type: ignore[arg-type]
-        axes.set_title(simulated.title(_plain(chart.title)), loc="left")
-        if entries := len(axes.get_legend_handles_labels()[0]):
-            figure.legend(loc="outside lower center", ncols=min(entries, 7), frameon=False)
+        for axis_name in ("x", "y"):
+            _draw_axis(axes, axis_name, chart.layout[f"{axis_name}axis"])  # type: ignore[arg-type]
+        axes.set_title(simulated.title(_plain_text(chart.title)), loc="left")
+        if entry_count := len(axes.get_legend_handles_labels()[0]):
+            figure.legend(loc="outside lower center", ncols=min(entry_count, 7), frameon=False)
     return figure
 
 
@@ -139,37 +140,37 @@ class _Colours:
     """The colours that a chart names, such as ``var(--n3)``, for matplotlib."""
 
     def __init__(self, levels: int) -> None:
-        self.light = palette(levels)["light"]
+        self.palette = palette(levels)["light"]
 
     def __getitem__(self, name: str) -> Any:
-        value = re.sub(r"var\(--(\w+)\)", lambda match: self.light[match[1]], name)
+        value = re.sub(r"var\(--(\w+)\)", lambda match: self.palette[match[1]], name)
         if not value.startswith("rgba"):
             return value
         *rgb, alpha = map(float, re.findall(r"[\d.]+", value))
-        return (*(part / 255 for part in rgb), alpha)
+        return (*(channel / 255 for channel in rgb), alpha)
 
 
-def _draw_trace(axes: Axes, trace: Mapping[str, Any], before: Mapping[str, Any], colours: _Colours) -> None:
+def _draw_trace(axes: Axes, trace: Mapping[str, Any], previous: Mapping[str, Any], colours: _Colours) -> None:
     x, y = (np.array(trace[key], dtype=np.float64) for key in "xy")
-    label = _plain(trace["name"]) if trace.get("showlegend") else _label_of_n(axes, trace)
+    label = _plain_text(trace["name"]) if trace.get("showlegend") else _label_of_n(axes, trace)
     if "fill" in trace:  # the area to the trace before it
-        low = np.array(before["y"], dtype=np.float64)
-        axes.fill_between(x, low, y, color=colours[trace["fillcolor"]], lw=0, label=label)
+        lower = np.array(previous["y"], dtype=np.float64)
+        axes.fill_between(x, lower, y, color=colours[trace["fillcolor"]], lw=0, label=label)
         return
     style = trace["line"]
-    lines = "lines" in trace["mode"] and style["width"] > 0
+    has_line = "lines" in trace["mode"] and style["width"] > 0
     if "error_y" in trace:
         errors = np.array(trace["error_y"]["array"], dtype=np.float64)
         axes.vlines(x, y - errors, y + errors, color=colours[style["color"]], lw=0.8)
-    if lines:
+    if has_line:
         axes.plot(
-            x, y, color=colours[style["color"]], lw=style["width"] / _PIXELS, label=label,
+            x, y, color=colours[style["color"]], lw=style["width"] / _PIXELS_PER_POINT, label=label,
             ls=_DASHES[style.get("dash", "solid")], alpha=trace.get("opacity"), rasterized=x.size > 5000,
         )  # fmt: skip
     if "markers" in trace["mode"]:
         colour = trace.get("marker", {}).get("color", style["color"])
-        tints = [colours[each] for each in colour] if isinstance(colour, list) else colours[colour]
-        axes.scatter(x, y, s=14, c=tints, label="_" if lines else label, zorder=3)
+        tints = [colours[name] for name in colour] if isinstance(colour, list) else colours[colour]
+        axes.scatter(x, y, s=14, c=tints, label="_" if has_line else label, zorder=3)
 
 
 def _label_of_n(axes: Axes, trace: Mapping[str, Any]) -> str:
@@ -181,15 +182,15 @@ def _label_of_n(axes: Axes, trace: Mapping[str, Any]) -> str:
 
 def _draw_map(axes: Axes, trace: Mapping[str, Any], colours: _Colours) -> None:
     values = np.array(trace["z"], dtype=np.float64)
-    scale = mpl.colors.LinearSegmentedColormap.from_list(
-        "map", [(at, colours[colour]) for at, colour in trace["colorscale"]]
+    colour_map = mpl.colors.LinearSegmentedColormap.from_list(
+        "map", [(position, colours[colour]) for position, colour in trace["colorscale"]]
     )
-    axes.pcolormesh(np.arange(values.shape[1]), np.arange(values.shape[0]), values, cmap=scale)
+    axes.pcolormesh(np.arange(values.shape[1]), np.arange(values.shape[0]), values, cmap=colour_map)
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6)
-    for which, names in (("x", trace["x"]), ("y", trace["y"])):
-        axis = getattr(axes, f"{which}axis")
+    for axis_name, names in (("x", trace["x"]), ("y", trace["y"])):
+        axis = getattr(axes, f"{axis_name}axis")
         axis.set_ticks(range(len(names)), labels=[*names])
     axes.grid(visible=False)
 
@@ -201,22 +202,26 @@ def _draw_shape(axes: Axes, shape: Mapping[str, Any], colours: _Colours) -> None
         corner, size = (shape["x0"], shape["y0"]), (shape["x1"] - shape["x0"], shape["y1"] - shape["y0"])
         axes.add_patch(mpl.patches.Rectangle(corner, *size, fill=False, ec=colour, lw=1.2))
         return
-    along = shape.get("xref") == "paper"
-    (axes.axhline if along else axes.axvline)(shape["y0" if along else "x0"], color=colour, lw=0.8, ls=style)
-    at = (0.01, shape["y0"]) if along else (shape["x0"], 1.0 if label["yanchor"] == "top" else 0.0)
+    if shape.get("xref") == "paper":  # a horizontal line
+        axes.axhline(shape["y0"], color=colour, lw=0.8, ls=style)
+        position, units = (0.01, shape["y0"]), ("axes fraction", "data")
+    else:
+        axes.axvline(shape["x0"], color=colour, lw=0.8, ls=style)
+        position = (shape["x0"], 1.0 if label["yanchor"] == "top" else 0.0)
+        units = ("data", "axes fraction")
     axes.annotate(
-        _plain(label["text"]), at, xycoords=("axes fraction", "data") if along else ("data", "axes fraction"),
+        _plain_text(label["text"]), position, xycoords=units,
         xytext=(-3 if label.get("xanchor") == "right" else 3, -3 if label["yanchor"] == "top" else 3),
         textcoords="offset points", ha=label.get("xanchor", "left"), va=label["yanchor"], color=colour,
         fontsize=7,
     )  # fmt: skip
 
 
-def _draw_axis(axes: Axes, which: Literal["x", "y"], layout: Mapping[str, Any]) -> None:
-    axes.set(**{f"{which}label": _plain(layout["title"]["text"])})
-    axis = getattr(axes, f"{which}axis")
+def _draw_axis(axes: Axes, axis_name: Literal["x", "y"], layout: Mapping[str, Any]) -> None:
+    axes.set(**{f"{axis_name}label": _plain_text(layout["title"]["text"])})
+    axis = getattr(axes, f"{axis_name}axis")
     if layout.get("type") == "log":
-        axes.set(**{f"{which}scale": "log"})
+        axes.set(**{f"{axis_name}scale": "log"})
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
         if "tickvals" in layout:
@@ -224,13 +229,13 @@ def _draw_axis(axes: Axes, which: Literal["x", "y"], layout: Mapping[str, Any]) 
             axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
     if "range" in layout:
-        axes.set(**{f"{which}lim": 10.0 ** np.array(layout["range"])})
+        axes.set(**{f"{axis_name}lim": 10.0 ** np.array(layout["range"])})
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     """Return text of a chart, without formulas of matplotlib and without escapes for plotly.js.
 
-    >>> _plain("acc$ &lt;")
+    >>> _plain_text("acc$ &lt;")
     'acc\\\\$ <'
     """
     return html.unescape(text).replace("$", r"\$")
@@ -249,13 +254,13 @@ def save(
     for path in paths.values():
         check_destination(path)
     try:
-        foreign = [path for path in paths.values() if not replace and path.exists() and not _is_ours(path)]
+        others = [path for path in paths.values() if not (replace or not path.exists() or _is_ours(path))]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot write figures ({error.strerror or error})") from None
-    if foreign:
-        listed = ", ".join(map(str, foreign))
-        raise DataError(f"{listed}: exists and is not a figure of isolaw; it is left unchanged")
+    if others:
+        names = ", ".join(map(str, others))
+        raise DataError(f"{names}: exists and is not a figure of isolaw; it is left unchanged")
     for (name, kind), path in paths.items():
         with mpl.rc_context(STYLE), replacing(path) as temporary:
             figures[name].savefig(temporary, format=kind, dpi=160, metadata=_METADATA.get(kind))
@@ -263,4 +268,4 @@ def save(
 
 
 def _is_ours(path: Path) -> bool:
-    return path.is_file() and (path.stat().st_size == 0 or _MARK.encode() in path.read_bytes())
+    return path.is_file() and (path.stat().st_size == 0 or _AUTHOR.encode() in path.read_bytes())

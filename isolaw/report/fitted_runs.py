@@ -23,12 +23,12 @@ from isolaw.fits.studies.backtest import backtest
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
-PLACE = ["problems_per_batch", "rollouts_per_problem"]
+SHAPE_COLUMNS = ["problems_per_batch", "rollouts_per_problem"]
 # Checkpoints within these factors of C are averaged, since runs of different batches end at different C.
-_FROM, _TO = 0.8, 1.1
+_LEAST_SHARE, _MOST_SHARE = 0.8, 1.1
 _BACKTEST_SHARES = (8, 4, 2)
 _BACKTEST_DRAWS = 100
-_SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are ignored
+_SHORTEST_DIVISOR = 16  # configurations that end before a sixteenth of the largest compute are ignored
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FittedRuns:
     metric: str
     eval_set: str
     law: Law | None = None  # None if the runs do not support a law
-    refused: str = ""  # the reason why there is no law
+    no_law: str = ""  # the reason why there is no law
     fixed: dict[str, Any] = field(default_factory=dict)  # values shared by all runs that are drawn
 
     @classmethod
@@ -68,25 +68,25 @@ class FittedRuns:
         The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
         an eighth is not enough.
         """
-        d = self.document
-        if d is None:
+        document = self.document
+        if document is None:
             return "there is no law"
-        if d.x.name not in ("compute", "steps"):
-            return f"isolaw does not backtest budgets in {d.x.unit}"
-        needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
-        largest = max(g.measured[1] for g in d.grid)
+        if document.x.name not in ("compute", "steps"):
+            return f"isolaw does not backtest budgets in {document.x.unit}"
+        metrics_needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
+        largest = max(entry.measured[1] for entry in document.grid)
         keywords: dict[str, Any] = {
-            "metric": self.metric, "eval_set": self.eval_set, "hold": d.hold, "where": d.fixed,
-            "method": d.method, "draws": min(_BACKTEST_DRAWS, d.bootstrap.draws), "seed": seed,
+            "metric": self.metric, "eval_set": self.eval_set, "hold": document.hold, "where": document.fixed,
+            "method": document.method, "draws": min(_BACKTEST_DRAWS, document.bootstrap.draws), "seed": seed,
         }  # fmt: skip
-        runs = self.held.part(lambda table: table["metric"].isin(needed))
-        why = ""
-        for share in _BACKTEST_SHARES:
+        runs = self.selected.part(lambda table: table["metric"].isin(metrics_needed))
+        reason = ""
+        for divisor in _BACKTEST_SHARES:
             try:
-                return backtest(runs, largest / share, progress=progress, **keywords)
+                return backtest(runs, largest / divisor, progress=progress, **keywords)
             except IsolawError as error:
-                why = why or str(error)
-        return why
+                reason = reason or str(error)
+        return reason
 
     @property
     def document(self) -> LawDocument | None:
@@ -94,38 +94,38 @@ class FittedRuns:
         return None if self.law is None else self.law.document
 
     @cached_property
-    def held(self) -> Runs:
+    def selected(self) -> Runs:
         """The runs with the fixed values, at any B_p and n."""
         table = self.runs.table()
         fixed = {**(self.document.fixed if self.document else {}), **self.fixed}
-        fixed = {k: v for k, v in fixed.items() if k in table and k != "problems_per_batch"}
+        fixed = {key: fixed[key] for key in fixed if key in table and key != "problems_per_batch"}
         return self.runs.select(rows_with(table, fixed).index) if fixed else self.runs
 
     @cached_property
     def levels(self) -> list[int]:
         """The distinct n of the runs, ascending."""
-        return sorted(int(n) for n in self.held.points["rollouts_per_problem"].unique())
+        return sorted(int(level) for level in self.selected.points["rollouts_per_problem"].unique())
 
     @cached_property
     def batches(self) -> list[int]:
         """The distinct B_p of the runs, ascending."""
-        return sorted(int(b) for b in self.held.points["problems_per_batch"].unique())
+        return sorted(int(level) for level in self.selected.points["problems_per_batch"].unique())
 
-    def rows(self, metric: str | None = None) -> pd.DataFrame:
+    def metric_rows(self, metric: str | None = None) -> pd.DataFrame:
         """Return the rows of ``metric``, by default of the reward."""
-        points = self.held.points
+        points = self.selected.points
         return points[(points["metric"] == (metric or self.metric)) & (points["eval_set"] == self.eval_set)]
 
-    def fitted(self) -> pd.DataFrame:
+    def fitted_rows(self) -> pd.DataFrame:
         """Return the reward rows that the law was fitted to, or all reward rows without a law."""
-        rows = self.rows()
+        rows = self.metric_rows()
         if self.document is None:
             return rows
-        places = {(g.problems_per_batch, g.rollouts_per_problem) for g in self.document.grid}
-        pairs = zip(rows["problems_per_batch"], rows["rollouts_per_problem"], strict=True)
-        return rows[[place in places for place in pairs]]
+        shapes = {entry.key for entry in self.document.grid}
+        row_shapes = zip(rows["problems_per_batch"], rows["rollouts_per_problem"], strict=True)
+        return rows[[shape in shapes for shape in row_shapes]]
 
-    def x(self, rows: pd.DataFrame) -> Floats:
+    def x_values(self, rows: pd.DataFrame) -> Floats:
         """Return x of each row in rollouts, tokens, seconds or steps, as in the law; NaN if not recorded."""
         name = self.document.x.name if self.document else "compute"
         if name == "steps":
@@ -134,28 +134,28 @@ class FittedRuns:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
-    def finals(
-        self, metric: str | None = None, batch: int | None = None, compute: float | None = None
+    def rewards_at(
+        self, metric: str | None = None, problems: int | None = None, compute: float | None = None
     ) -> tuple[float, pd.DataFrame]:
         """Return the measured reward of each configuration at ``compute``, by default what all reached.
 
-        With ``batch``, only configurations of this B_p count. The table is that of `_final_rewards`.
+        With ``problems``, only configurations of this B_p count. The table is that of `_final_rewards`.
         """
-        rows = self.rows(metric)
-        if batch is not None:
-            rows = rows[rows["problems_per_batch"] == batch]
+        rows = self.metric_rows(metric)
+        if problems is not None:
+            rows = rows[rows["problems_per_batch"] == problems]
         compute = _common_compute(rows) if compute is None else compute
         return compute, _final_rewards(rows, compute)
 
     def best_and_worst(self) -> list[str]:
         """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
-        parsed = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
-        both = [k for kind, k in parsed if kind == "best" and k > 1 and ("worst", k) in parsed]
-        return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []
+        parsed = [pair for pair in map(metrics.parse, self.selected.metrics(self.eval_set)) if pair]
+        shared_k = [k for kind, k in parsed if kind == "best" and k > 1 and ("worst", k) in parsed]
+        return [f"best@{max(shared_k)}", f"worst@{max(shared_k)}"] if shared_k else []
 
-    def one_batch(self) -> int:
+    def densest_batch(self) -> int:
         """Return the B_p that was run with the most distinct n; if several tie, the smallest."""
-        counts = self.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
+        counts = self.metric_rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
         return int(counts[counts == counts.max()].index.min())
 
 
@@ -168,15 +168,15 @@ def _common_compute(points: pd.DataFrame) -> float:
     ...                              "compute": [256, 2560, 2048]}))
     2048.0
     """
-    ends = points.groupby(PLACE)["compute"].max()
-    return float(ends[ends >= ends.max() / _SHORTEST].min())
+    ends = points.groupby(SHAPE_COLUMNS)["compute"].max()
+    return float(ends[ends >= ends.max() / _SHORTEST_DIVISOR].min())
 
 
 def _final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     """Return a table of the measured reward of each configuration at C = ``compute``.
 
     ``points`` contains rows of one metric on one evaluation set. The reward is first averaged within each
-    run, between 0.8 C and 1.1 C, and then over runs. The columns are `PLACE`, ``runs``, ``value`` and
+    run, between 0.8 C and 1.1 C, and then over runs. The columns are `SHAPE_COLUMNS`, ``runs``, ``value`` and
     ``error``, which is the standard error over runs (NaN for a single run).
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
@@ -184,24 +184,19 @@ def _final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     >>> _final_rewards(points, 10)["value"].tolist()
     [0.6]
     """
-    near = points[points["compute"].between(_FROM * compute, _TO * compute)]
-    grouped = near.groupby([*PLACE, "run_id"])["value"].mean().groupby(PLACE)
+    nearby = points[points["compute"].between(_LEAST_SHARE * compute, _MOST_SHARE * compute)]
+    grouped = nearby.groupby([*SHAPE_COLUMNS, "run_id"])["value"].mean().groupby(SHAPE_COLUMNS)
     table = pd.DataFrame({"runs": grouped.size(), "value": grouped.mean(), "error": grouped.sem()})
     return table.reset_index()
 
 
 def is_of(law: Law, runs: Runs) -> bool:
     """Return whether ``law`` was fitted to these runs, according to its configurations and checkpoints."""
-    d = law.document
-    x = "compute" if d.x.name == "steps" else d.x.name
+    document = law.document
+    x = "compute" if document.x.name == "steps" else document.x.name
     try:
-        selection = select(runs, d.metric, d.eval_set, d.hold, d.fixed, x)
+        selection = select(runs, document.metric, document.eval_set, document.hold, document.fixed, x)
     except (IsolawError, KeyError):
         return False
-    pairs = [
-        (c.problems_per_batch, c.rollouts_per_problem, c.runs, c.compute.size, *c.measured)
-        for c in selection.configurations
-    ]
-    return pairs == [
-        (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, *g.measured) for g in d.grid
-    ]
+    fitted = [(*cell.key, cell.runs, cell.compute.size, *cell.measured) for cell in selection.configurations]
+    return fitted == [(*cell.key, cell.runs, cell.checkpoints, *cell.measured) for cell in document.grid]

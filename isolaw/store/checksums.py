@@ -25,9 +25,9 @@ from isolaw.documents.seal import is_sealed, sealed
 from isolaw.errors import Damaged
 from isolaw.store.folder import Folder
 
-_LINE = {"step", "compute", "tokens", "wall_s", "rows"}
-_END = b', "crc": "00000000"}'
-_PIECE_BYTES = 2**20
+_LINE_KEYS = {"step", "compute", "tokens", "wall_s", "rows"}
+_EMPTY_END = b', "crc": "00000000"}'
+_CHUNK_BYTES = 2**20
 # States of at least this many bytes are read by several threads, because checksums release the GIL.
 _LARGE_BYTES = 2**26
 
@@ -75,28 +75,28 @@ class Lines:
     @classmethod
     def of(cls, run_id: str, content: bytes = b"", marker: dict[str, Any] | None = None) -> Lines:
         """Parse the content of a run's ``points.jsonl``."""
-        out = cls([zlib.crc32(run_id.encode())], marker=marker)
-        whole, end, _torn = content.rpartition(b"\n")
-        for number, line in enumerate(whole.split(b"\n") if end else (), 1):
-            body = line[: -len(_END)]
-            crc = zlib.crc32(body, out.crcs[-1])
+        lines = cls([zlib.crc32(run_id.encode())], marker=marker)
+        complete, newline, _torn = content.rpartition(b"\n")
+        for number, line in enumerate(complete.split(b"\n") if newline else (), 1):
+            body = line[: -len(_EMPTY_END)]
+            crc = zlib.crc32(body, lines.crcs[-1])
             try:
-                record = parse_json(body + b"}") if line == body + _end(crc) else {}
+                record = parse_json(body + b"}") if line == body + _line_end(crc) else {}
             except ValueError:
                 record = {}
-            if not record.keys() >= _LINE:
-                out.damage = f"line {number} is damaged"
+            if not record.keys() >= _LINE_KEYS:
+                lines.damage = f"line {number} is damaged"
                 break
             if "state" in record:
-                out.states[record["step"]] = record.pop("state")
-            out.checkpoints.append(record)
-            out.crcs.append(crc)
-            out.sizes.append(len(line) + 1)
-        if not out.damage and marker and marker["lines"] not in out.marks:
-            out.damage = (
-                f"{marker['checkpoints']} checkpoints were recorded, but only {len(out.sizes)} are there"
+                lines.states[record["step"]] = record.pop("state")
+            lines.checkpoints.append(record)
+            lines.crcs.append(crc)
+            lines.sizes.append(len(line) + 1)
+        if not lines.damage and marker and marker["lines"] not in lines.marks:
+            lines.damage = (
+                f"{marker['checkpoints']} checkpoints were recorded, but only {len(lines.sizes)} are there"
             )
-        return out
+        return lines
 
     @property
     def marks(self) -> list[str]:
@@ -125,49 +125,49 @@ class Lines:
 
     def up_to(self, step: int | None) -> Lines:
         """Return the lines of the checkpoints up to a step (None: no lines)."""
-        kept = 0 if step is None else sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
-        return Lines(self.crcs[: kept + 1], self.checkpoints[:kept], sizes=self.sizes[:kept])
+        count = 0 if step is None else sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
+        return Lines(self.crcs[: count + 1], self.checkpoints[:count], sizes=self.sizes[:count])
 
 
-def line(checkpoint: Mapping[str, Any], before: int, state: str | None = None) -> tuple[bytes, int]:
+def line(checkpoint: Mapping[str, Any], previous_crc: int, state: str | None = None) -> tuple[bytes, int]:
     """Return a line of ``points.jsonl`` and its checksum, given the checksum of the previous line.
 
     ``state`` is the checksum of the state that this checkpoint publishes, or None.
     """
-    full = {**checkpoint, "state": state} if state else checkpoint
-    body = json.dumps(full, allow_nan=False).encode()[:-1]
-    crc = zlib.crc32(body, before)
-    return body + _end(crc) + b"\n", crc
+    record = {**checkpoint, "state": state} if state else checkpoint
+    body = json.dumps(record, allow_nan=False).encode()[:-1]
+    crc = zlib.crc32(body, previous_crc)
+    return body + _line_end(crc) + b"\n", crc
 
 
-def _end(crc: int) -> bytes:
+def _line_end(crc: int) -> bytes:
     return b', "crc": "%08x"}' % crc
 
 
-def of_state(state: Folder, owner: str, sync: bool = False) -> str:
+def state_checksum(state: Folder, owner: str, sync: bool = False) -> str:
     """Return the checksum over ``owner`` and the names, sizes and contents of a state's files.
 
     With ``sync``, also sync the files to disk. Raise `NotOurs` for an entry that is neither file nor folder.
     """
 
-    def content(file: tuple[str, Folder, str]) -> int:
+    def file_crc(file: tuple[str, Folder, str]) -> int:
         _, folder, name = file
         crc = 0
-        with open(folder.open(name), "rb", buffering=0) as opened:
+        with open(folder.open(name), "rb", buffering=0) as stream:
             if sync:
-                os.fsync(opened.fileno())
-            while piece := opened.read(_PIECE_BYTES):
-                crc = zlib.crc32(piece, crc)
+                os.fsync(stream.fileno())
+            while chunk := stream.read(_CHUNK_BYTES):
+                crc = zlib.crc32(chunk, crc)
         return crc
 
     files = sorted(state.files(), key=lambda file: file[0])
     sizes = [status.st_size if (status := folder.status(name)) else 0 for _, folder, name in files]
     if sum(sizes) < _LARGE_BYTES:
-        contents = list(map(content, files))
+        crcs = list(map(file_crc, files))
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            contents = list(pool.map(content, files))
+            crcs = list(pool.map(file_crc, files))
     crc = zlib.crc32(owner.encode())
-    for (path, *_), size, content_crc in zip(files, sizes, contents, strict=True):
+    for (path, *_), size, content_crc in zip(files, sizes, crcs, strict=True):
         crc = zlib.crc32(f"{path}\0{size}\0{content_crc}\n".encode(errors="surrogateescape"), crc)
     return f"{crc:08x}"

@@ -27,14 +27,14 @@ LINKS_HINT = (
     "isolaw follows no links below a sweep's directory, and changed nothing. Restore the entry that isolaw "
     "wrote (for a link: rm LINK && mv TARGET LINK). If you remove the entry, the sweep computes it again"
 )
-_LARGEST_BYTES = 2**32
-_SHOWN = 8  # number of wrong entries in a message
-_DEEPEST = 20
+_MOST_BYTES = 2**32
+_ENTRIES_SHOWN = 8  # number of wrong entries in a message
+_MOST_LEVELS = 20
 # Names in a sweep's directory; `RECORDED` has the runs that a sweep replays, unless they are the user's file.
 POINTS, PROBLEMS, RECORDED = "points.parquet", "problems.parquet", "recorded.parquet"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # O_NONBLOCK, because opening a pipe would otherwise wait for its other end.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class SweepFolders(Protocol):
@@ -78,11 +78,11 @@ class Folder:
             with contextlib.suppress(FileExistsError):
                 self._mkdir(name)
         try:
-            return Folder(self.path / name, os.open(_single(name), _FOLDER, dir_fd=self.descriptor))
+            return Folder(self.path / name, os.open(_checked_name(name), _FOLDER, dir_fd=self.descriptor))
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise self.not_ours(name, "folder") from None
-            raise self._named(error, name) from None
+            raise self._with_path(error, name) from None
 
     def new_folder(self, name: str) -> Folder:
         """Create a folder that does not exist yet, and open it."""
@@ -93,9 +93,9 @@ class Folder:
         try:
             os.mkdir(name, dir_fd=self.descriptor)
         except OSError as error:
-            raise self._named(error, name) from None
+            raise self._with_path(error, name) from None
 
-    def _named(self, error: OSError, name: str) -> OSError:
+    def _with_path(self, error: OSError, name: str) -> OSError:
         """Set the whole path of a name in this folder as the error's file name; return the error."""
         error.filename = str(self.path / name)
         return error
@@ -103,11 +103,11 @@ class Folder:
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
         """Open a file in this folder and return its descriptor."""
         try:
-            descriptor = os.open(_single(name), flags | _FILE, mode, dir_fd=self.descriptor)
+            descriptor = os.open(_checked_name(name), flags | _FILE_FLAGS, mode, dir_fd=self.descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
                 raise self.not_ours(name, "file") from None
-            raise self._named(error, name) from None
+            raise self._with_path(error, name) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise self.not_ours(name, "file")
@@ -120,7 +120,7 @@ class Folder:
         except FileNotFoundError:
             return None
         with os.fdopen(descriptor, "rb") as file:
-            if (size := os.fstat(descriptor).st_size) > _LARGEST_BYTES:
+            if (size := os.fstat(descriptor).st_size) > _MOST_BYTES:
                 raise Damaged(f"{self.path / name}: {size:,} bytes; isolaw writes no file of that size")
             return file.read()
 
@@ -136,16 +136,16 @@ class Folder:
         with os.scandir(self.descriptor) as listing:
             return {entry.name: _kind(entry) for entry in listing}
 
-    def files(self, above: str = "") -> Iterator[tuple[str, Folder, str]]:
+    def files(self, prefix: str = "") -> Iterator[tuple[str, Folder, str]]:
         """Yield all files below this folder, each as (relative path, folder that contains it, name).
 
-        ``above`` is a prefix for the paths. Raise `NotOurs` for an entry that is neither file nor folder.
+        ``prefix`` is a prefix for the paths. Raise `NotOurs` for an entry that is neither file nor folder.
         """
         for name, kind in self.entries().items():
             if kind == "folder":
-                yield from self.folder(name).files(f"{above}{name}/")
+                yield from self.folder(name).files(f"{prefix}{name}/")
             elif kind == "file":
-                yield f"{above}{name}", self, name
+                yield f"{prefix}{name}", self, name
             else:
                 raise self.not_ours(name, "file")
 
@@ -156,7 +156,7 @@ class Folder:
                 with os.fdopen(os.dup(descriptor), "wb") as file:
                     file.write(content)
             except OSError as error:
-                raise self._named(error, name) from None
+                raise self._with_path(error, name) from None
             if sync:
                 os.fsync(descriptor)
 
@@ -218,9 +218,9 @@ class Folder:
     def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
         """Return the error for an entry that does not have the expected kind."""
         actual = self._kind(name)
-        article = f"a {actual}" if actual else "nothing"
+        found = f"a {actual}" if actual else "nothing"
         target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if actual == "symbolic link" else ""
-        return NotOurs(f"{self.path / name}: found {article}{target}; expected a {expected}", LINKS_HINT)
+        return NotOurs(f"{self.path / name}: found {found}{target}; expected a {expected}", LINKS_HINT)
 
     def check(self, kinds: Callable[..., tuple[EntryKind, ...]]) -> None:
         """Raise `NotOurs` if entries of isolaw are links or of the wrong kind; the error lists all of them.
@@ -232,21 +232,21 @@ class Folder:
         if len(wrong) == 1:
             raise wrong[0]
         if wrong:
-            shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
-            more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-            head = f"{self.path}: {len(wrong)} entries differ from what isolaw wrote. {LINKS_HINT}"
-            raise NotOurs(Wording(head, *shown, *more))
+            lines = [f"  - {error.what}" for error in wrong[:_ENTRIES_SHOWN]]
+            remainder = [f"  - and {len(wrong) - _ENTRIES_SHOWN} more"] if len(wrong) > _ENTRIES_SHOWN else []
+            summary = f"{self.path}: {len(wrong)} entries differ from what isolaw wrote. {LINKS_HINT}"
+            raise NotOurs(Wording(summary, *lines, *remainder))
 
-    def _wrong(self, kinds: Callable[..., tuple[EntryKind, ...]], *above: str) -> Iterator[NotOurs]:
+    def _wrong(self, kinds: Callable[..., tuple[EntryKind, ...]], *parents: str) -> Iterator[NotOurs]:
         for name, kind in sorted(self.entries().items()):
-            accepted = kinds(*above, name)
+            accepted = kinds(*parents, name)
             if accepted and kind not in accepted:
                 yield self.not_ours(name, accepted[0])
-            elif accepted and kind == "folder" and len(above) == _DEEPEST:
-                what = f"{self.path / name}: more than {_DEEPEST} nested folders, but no state has so many"
-                yield NotOurs(what, LINKS_HINT)
+            elif accepted and kind == "folder" and len(parents) == _MOST_LEVELS:
+                what = f"more than {_MOST_LEVELS} nested folders, but no state has so many"
+                yield NotOurs(f"{self.path / name}: {what}", LINKS_HINT)
             elif accepted and kind == "folder":
-                yield from self.folder(name)._wrong(kinds, *above, name)
+                yield from self.folder(name)._wrong(kinds, *parents, name)
 
 
 def is_leftover(name: str, names: Iterable[str]) -> bool:
@@ -255,7 +255,7 @@ def is_leftover(name: str, names: Iterable[str]) -> bool:
     return name.endswith(".tmp") and stem.removeprefix(".") in names and stem[:1] == "." and token.isalnum()
 
 
-def _single(name: str) -> str:
+def _checked_name(name: str) -> str:
     """Return the name; raise `ValueError` for a path, because `O_NOFOLLOW` covers only its last part."""
     if "/" in name or name in ("", ".", ".."):
         raise ValueError(f"{name!r} is not the name of a file")

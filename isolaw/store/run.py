@@ -65,9 +65,9 @@ class RunStore:
         self.sync_alone = True
         self.damage: list[str] = []
         self.states = States(sweep, run_id)
-        self._opened: Folder | None = None
+        self._open_folder: Folder | None = None
         # Number of recorded checkpoints, and the step and line checksum of the last checkpoint.
-        self._checkpoints, self._step, self._crc = 0, 0, 0
+        self._checkpoint_count, self._last_step, self._last_crc = 0, 0, 0
         self._continues = False  # whether the run continues from a state
 
     @property
@@ -85,9 +85,9 @@ class RunStore:
 
         Without ``make``, raise `FileNotFoundError` if it does not exist.
         """
-        if self._opened is None:
-            self._opened = self.sweep.runs(make).folder(self.run_id, make)
-        return self._opened
+        if self._open_folder is None:
+            self._open_folder = self.sweep.runs(make).folder(self.run_id, make)
+        return self._open_folder
 
     def check(self) -> None:
         """Raise `NotOurs` as `SweepStore.check` does, for this run: a sweep can have thousands of runs."""
@@ -199,9 +199,9 @@ class RunStore:
 
         The folder is None if there is no such state.
         """
-        here = self.open()
+        folder = self.open()
         self.forget_failure()
-        here.remove_leftovers((*OWN, locks.CLOCK))
+        folder.remove_leftovers((*OWN, locks.CLOCK))
         lines = self.recorded()
         step, damage = self._last_sound(lines)
         damage += [lines.damage] if lines.damage else []
@@ -209,19 +209,19 @@ class RunStore:
             _ = lines.marker or self._document(DONE)
         except Damaged as error:
             damage.append(str(error))
-        onward = "starts again" if step is None else f"continues from step {step}"
-        self.damage = [f"{cause}; the run {onward}" for cause in damage]
+        outcome = "starts again" if step is None else f"continues from step {step}"
+        self.damage = [f"{cause}; the run {outcome}" for cause in damage]
         self.states.keep(step)
-        kept = lines.up_to(step)
-        if (size := sum(kept.sizes)) != self.bytes_recorded:
-            here.write(POINTS, (here.read(POINTS) or b"")[:size] if size else b"")
-        if lines.marker is None or lines.marker["lines"] not in kept.marks:
-            here.remove(DONE)
-        self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
-        self._step, self._continues = step or 0, step is not None
+        resumed = lines.up_to(step)
+        if (bytes_kept := sum(resumed.sizes)) != self.bytes_recorded:
+            folder.write(POINTS, (folder.read(POINTS) or b"")[:bytes_kept] if bytes_kept else b"")
+        if lines.marker is None or lines.marker["lines"] not in resumed.marks:
+            folder.remove(DONE)
+        self._checkpoint_count, self._last_crc = len(resumed.checkpoints), resumed.crcs[-1]
+        self._last_step, self._continues = step or 0, step is not None
         if step is None:
             return None, 0.0
-        return self.states.folder(step), float(kept.checkpoints[-1]["wall_s"])
+        return self.states.folder(step), float(resumed.checkpoints[-1]["wall_s"])
 
     def _last_sound(self, lines: Lines) -> tuple[int | None, list[str]]:
         """Return the step of the last state that matches its checksum, and the damage of later states."""
@@ -240,9 +240,9 @@ class RunStore:
 
         After a request to stop, publish a state at the next checkpoint and end.
         """
-        started = time.monotonic() - wall_s
-        began = published = time.monotonic()
-        took = 0.0
+        started_at = time.monotonic() - wall_s
+        began_at = published_at = time.monotonic()
+        publish_s = 0.0
         # Short runs are not synced individually, because they are quick to repeat. The engine syncs many of
         # them together.
         self.sync_alone = self._continues
@@ -251,25 +251,25 @@ class RunStore:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
                 now = time.monotonic()
-                line = checkpoint.line(now - started)
-                due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
-                last = checkpoint.final or self.is_asked_to_stop()
-                self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
+                record = checkpoint.line(now - started_at)
+                is_due = now - published_at >= max(PUBLISH_EVERY_S, publish_s / PUBLISHING_SHARE)
+                is_last = checkpoint.final or self.is_asked_to_stop()
+                self.sync_alone = self.sync_alone or now - began_at >= PUBLISH_EVERY_S
                 state = None
-                if (due or last) and checkpoint.save is not None:
+                if (is_due or is_last) and checkpoint.save is not None:
                     state = self.states.write(checkpoint.step, checkpoint.save, self.sync_alone)
-                text, self._crc = checksums.line(line, self._crc, state)
-                file.write(text)
+                line, self._last_crc = checksums.line(record, self._last_crc, state)
+                file.write(line)
                 file.flush()
-                self._checkpoints, self._step = self._checkpoints + 1, checkpoint.step
+                self._checkpoint_count, self._last_step = self._checkpoint_count + 1, checkpoint.step
                 if state:
                     if self.sync_alone:
                         os.fsync(file.fileno())
                     self.states.publish(checkpoint.step, self.sync_alone)
-                    published = time.monotonic()
-                    took = published - now
+                    published_at = time.monotonic()
+                    publish_s = published_at - now
                 yield checkpoint
-                if last:
+                if is_last:
                     return
 
     def problem_ids(self) -> dict[str, list[str]]:
@@ -288,8 +288,8 @@ class RunStore:
 
     def finish(self, compute: int) -> None:
         """Mark the run as finished at the horizon ``compute``; call this after `resume` and `record`."""
-        lines = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
-        marker = {"compute": compute, **lines}
+        counts = {"step": self._last_step, "checkpoints": self._checkpoint_count}
+        marker = {"compute": compute, **counts, "lines": f"{self._last_crc:08x}"}
         text = json.dumps(seal.sealed(marker, self.run_id)).encode()
         self.open().write(DONE, text + b"\n", sync=self.sync_alone)
 

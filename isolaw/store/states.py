@@ -12,12 +12,12 @@ from isolaw.store.folder import Folder, SweepFolders
 
 STATE = "state"
 # A published state is a folder named after its step. Before a state is published, its name begins with a dot.
-_STATE = re.compile(r"0|[1-9][0-9]*")
+_STATE_NAME = re.compile(r"0|[1-9][0-9]*")
 
 
 def is_own(name: str) -> bool:
     """Return whether a name has the form of isolaw's names for folders of states."""
-    return bool(_STATE.fullmatch(name.removeprefix(".")))
+    return bool(_STATE_NAME.fullmatch(name.removeprefix(".")))
 
 
 class States:
@@ -25,24 +25,24 @@ class States:
 
     def __init__(self, sweep: SweepFolders, run_id: str) -> None:
         self._sweep, self._run_id = sweep, run_id
-        self._opened: Folder | None = None
+        self._open_folder: Folder | None = None
 
     def _folder(self, make: bool = True) -> Folder:
-        if self._opened is None:
-            self._opened = self._sweep.runs(make).folder(self._run_id, make).folder(STATE, make)
-        return self._opened
+        if self._open_folder is None:
+            self._open_folder = self._sweep.runs(make).folder(self._run_id, make).folder(STATE, make)
+        return self._open_folder
 
     def steps(self) -> list[int]:
         """Return the steps of the published states, in descending order."""
         try:
-            here = self._folder(make=False)
+            folder = self._folder(make=False)
         except FileNotFoundError:
             return []
-        states = {name: kind for name, kind in here.entries().items() if _STATE.fullmatch(name)}
-        for name, kind in states.items():
+        kind_of_state = {name: kind for name, kind in folder.entries().items() if _STATE_NAME.fullmatch(name)}
+        for name, kind in kind_of_state.items():
             if kind != "folder":
-                raise here.not_ours(name, "folder")
-        return sorted(map(int, states), reverse=True)
+                raise folder.not_ours(name, "folder")
+        return sorted(map(int, kind_of_state), reverse=True)
 
     def folder(self, step: int) -> Path:
         """Return the folder of a published state."""
@@ -61,20 +61,20 @@ class States:
         except OSError as error:
             error.filename = error.filename or str(folder.path)  # for example, to name a full disk
             raise
-        return checksums.of_state(folder, f"{self._run_id} {step}", sync)
+        return checksums.state_checksum(folder, f"{self._run_id} {step}", sync)
 
     def is_sound(self, step: int, checksum: str) -> bool:
         """Return whether a published state matches its checksum."""
-        return checksums.of_state(self.open(step), f"{self._run_id} {step}") == checksum
+        return checksums.state_checksum(self.open(step), f"{self._run_id} {step}") == checksum
 
     def publish(self, step: int, sync: bool) -> None:
         """Publish the state that `write` stored, and remove the earlier states."""
-        before = self.steps()
+        earlier_steps = self.steps()
         self._folder().rename(f".{step}", str(step))
         if sync:
             self._folder().sync()
-        for old in before:
-            self._folder().remove_folder(str(old))
+        for step_before in earlier_steps:
+            self._folder().remove_folder(str(step_before))
 
     def keep(self, step: int | None) -> None:
         """Remove all states except the published state of ``step`` (None: remove all states)."""

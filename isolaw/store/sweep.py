@@ -33,18 +33,18 @@ DECISIONS = "decisions.jsonl"  # the decisions of a race
 _RUNS, _RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, locks.NAME)
 # All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
-_OWN: dict[str, EntryKind] = {
+_OWN_ENTRIES: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((_RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
 }
-_WRITTEN_HERE = (*_FILES, locks.CLOCK)
+_WRITTEN_FILES = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0
-_SHOWN, _MOST = 5, 40  # number of runs in messages about a name of a run
+_FEW_RUNS, _MOST_RUNS = 5, 40  # number of runs in messages about a name of a run
 _CUT = 16  # number of characters of an id to show, which is enough to be unambiguous
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedResponses:
     """The responses that a run saved at one evaluation, for people to read."""
 
     spec: RunSpec
@@ -102,26 +102,26 @@ class SweepStore:
         Raise `StoreError` if the path contains something other than a sweep, `NotOurs` as `check` does, and
         `DataError` if the directory would be inside another sweep.
         """
-        d = self.directory
-        check_destination(d)
-        if not os.path.lexists(d):
+        path = self.directory
+        check_destination(path)
+        if not os.path.lexists(path):
             return
-        if not d.is_dir():
-            what = "is a file" if d.exists() else "is a broken link"
-            raise StoreError(f"{d}: {what}; expected a new directory or a sweep's")
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "is a broken link"
+            raise StoreError(f"{path}: {what}; expected a new directory or a sweep's")
         if not self.exists:
             names = sorted(self.root.entries().keys() - {locks.NAME})
-            if held := [name for name in names if not is_leftover(name, _WRITTEN_HERE)]:
-                shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
+            if other_entries := [name for name in names if not is_leftover(name, _WRITTEN_FILES)]:
+                shown = ", ".join(other_entries[:4]) + (" …" if len(other_entries) > 4 else "")
                 raise StoreError(
-                    f"{d}: the directory contains other files ({shown}); expected a new or empty directory, "
-                    "or a sweep's"
+                    f"{path}: the directory contains other files ({shown}); expected a new or empty "
+                    "directory, or a sweep's"
                 )
         self.check()
 
     def check(self) -> None:
         """Raise `NotOurs` if isolaw's entries are links or of the wrong kind; the error lists all of them."""
-        self.root.check(_kinds)
+        self.root.check(_accepted_kinds)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class SweepStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         # Wait longer than another process takes to check the holder, which locks the file briefly.
         with locks.locked(self.root, wait_s=0.3):
-            self.root.remove_leftovers(_WRITTEN_HERE)
+            self.root.remove_leftovers(_WRITTEN_FILES)
             yield
 
     def read_spec(self) -> SweepSpec:
@@ -141,9 +141,9 @@ class SweepStore:
         try:
             document = checksums.read(self.root, SPEC)
         except Damaged as error:
-            raise Damaged(f"{error}. {self._remedy}") from None
+            raise Damaged(f"{error}. {self._rewrite_hint}") from None
         if document is None:
-            raise Damaged(f"{path}: missing. {self._remedy}")
+            raise Damaged(f"{path}: missing. {self._rewrite_hint}")
         if document.pop("format", None) != FORMAT:
             raise StoreError(f"{path}: not an isolaw sweep of format {FORMAT!r}")
         try:
@@ -152,10 +152,10 @@ class SweepStore:
             raise StoreError(str(error)) from None
 
     @property
-    def _remedy(self) -> str:
+    def _rewrite_hint(self) -> str:
         if self.root.status(WRITTEN):
-            again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
-            return f"This command rewrites the file with the sweep's options: {again}"
+            command = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
+            return f"This command rewrites the file with the sweep's options: {command}"
         return "Repeat the sweep's own command, with its options, to rewrite the file"
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
@@ -173,22 +173,22 @@ class SweepStore:
 
     def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
         """Return the specs of runs by id, and a cause by id for runs with results but no valid spec."""
-        sound, damaged = {}, {}
-        names: list[str] = []
+        spec_by_run, cause_by_run = {}, {}
+        run_ids: list[str] = []
         with contextlib.suppress(FileNotFoundError):
-            names = sorted(name for name in self.runs().entries() if _RUN_ID.fullmatch(name))
-        for name in names:
-            run = self.run(name)
+            run_ids = sorted(run_id for run_id in self.runs().entries() if _RUN_ID.fullmatch(run_id))
+        for run_id in run_ids:
+            run = self.run(run_id)
             try:
-                sound[name] = run.read_spec()
+                spec_by_run[run_id] = run.read_spec()
             except NotOurs as error:
-                damaged[name] = error.what
+                cause_by_run[run_id] = error.what
             except OSError as error:
-                damaged[name] = str(error)
+                cause_by_run[run_id] = str(error)
             except Damaged as error:
                 if run.bytes_recorded:
-                    damaged[name] = f"{error}. Repeat the sweep's own command to rewrite the file"
-        return sound, damaged
+                    cause_by_run[run_id] = f"{error}. Repeat the sweep's own command to rewrite the file"
+        return spec_by_run, cause_by_run
 
     def run_ids(self) -> list[str]:
         """Return the sorted ids of all runs in the directory with a valid spec."""
@@ -202,20 +202,20 @@ class SweepStore:
         as long as syncing a single file. At the end of the block, isolaw waits only for a limited time,
         because the file system can be busy.
         """
-        news, ended = threading.Event(), threading.Event()
+        changed, is_over = threading.Event(), threading.Event()
 
         def sync() -> None:
-            while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
-                if news.is_set():
-                    news.clear()
+            while not is_over.wait(PUBLISH_EVERY_S) or changed.is_set():
+                if changed.is_set():
+                    changed.clear()
                     ctypes.CDLL(None).syncfs(self.root.descriptor)
 
         thread = threading.Thread(target=sync, daemon=True)
         thread.start()
         try:
-            yield news
+            yield changed
         finally:
-            ended.set()
+            is_over.set()
             thread.join(_LAST_SYNC_S)
 
     def collect(self) -> Runs:
@@ -224,7 +224,7 @@ class SweepStore:
 
         return tables.collect(self)
 
-    def responses(self) -> Iterator[Kept]:
+    def responses(self) -> Iterator[SavedResponses]:
         """Yield the evaluations with responses, run by run; damaged lines are omitted, as in tables."""
         for run_id, spec in self.specs()[0].items():
             try:
@@ -233,14 +233,14 @@ class SweepStore:
                 continue
             for line in lines:
                 if responses := [Response(**response) for response in line.get("responses", [])]:
-                    yield Kept(spec, line["step"], line["compute"], responses)
+                    yield SavedResponses(spec, line["step"], line["compute"], responses)
 
 
-def _kinds(*place: str) -> tuple[EntryKind, ...]:
+def _accepted_kinds(*place: str) -> tuple[EntryKind, ...]:
     """Return the accepted kinds of an entry in a sweep's directory, or () for an entry of the user."""
     match place:
-        case (name,) if name in _OWN:
-            return (_OWN[name],)
+        case (name,) if name in _OWN_ENTRIES:
+            return (_OWN_ENTRIES[name],)
         case ("runs", name) if _RUN_ID.fullmatch(name):
             return ("folder",)
         case ("runs", _, *inside):
@@ -255,22 +255,22 @@ def find_run(name: str | Path) -> RunStore:
     """
     folder = Path(name).absolute()
     if not folder.exists():
-        above = folder.parent / "runs" if SweepStore(folder.parent).exists else folder.parent
-        folders = sorted(above.glob(f"{glob.escape(folder.name)}*")) if above.is_dir() else []
+        parent = folder.parent / "runs" if SweepStore(folder.parent).exists else folder.parent
+        folders = sorted(parent.glob(f"{glob.escape(folder.name)}*")) if parent.is_dir() else []
         if len(folders) != 1:
-            runs = ", ".join(candidate.name[:_CUT] for candidate in folders[:_SHOWN]) or "none"
-            raise StoreError(f"{folder}: found {len(folders)} runs with this prefix ({runs}); expected one")
+            ids = ", ".join(candidate.name[:_CUT] for candidate in folders[:_FEW_RUNS]) or "none"
+            raise StoreError(f"{folder}: found {len(folders)} runs with this prefix ({ids}); expected one")
         (folder,) = folders
     folder = folder.resolve()
     run = SweepStore(folder.parent.parent).run(folder.name)
     if run.folder != folder or not run.sweep.exists:
         message = f"{name}: not a run of a sweep; expected OUT/runs/<run_id>"
-        raise StoreError(Wording(message, *(f"  - {line}" for line in _runs_of(SweepStore(folder)))))
+        raise StoreError(Wording(message, *(f"  - {line}" for line in _run_lines(SweepStore(folder)))))
     return run
 
 
-def _runs_of(sweep: SweepStore) -> list[str]:
-    """Return a line of text for each run, up to `_MOST` runs; empty if the folder contains no sweep."""
+def _run_lines(sweep: SweepStore) -> list[str]:
+    """Return a line of text for each run, up to `_MOST_RUNS` runs; empty if the folder contains no sweep."""
     if not sweep.exists:
         return []
     from isolaw.store.tables import attributes_of, columns_of  # which need pandas
@@ -278,13 +278,13 @@ def _runs_of(sweep: SweepStore) -> list[str]:
     axes: list[str] = []
     with contextlib.suppress(StoreError):  # if the file is damaged, the lines have fewer columns
         axes = list(sweep.read_spec().grid.recipe_axes)
-    facts = []
-    for run, s in sweep.specs()[0].items():
-        known = columns_of(s) | attributes_of(s)
-        also = [f"{key} = {known[key]}" for key in axes if key in known]
-        facts.append((s.rollouts_per_problem, s.problems_per_batch, s.seed, also, run))
+    runs = []
+    for run_id, spec in sweep.specs()[0].items():
+        facts = columns_of(spec) | attributes_of(spec)
+        axis_texts = [f"{key} = {facts[key]}" for key in axes if key in facts]
+        runs.append((spec.rollouts_per_problem, spec.problems_per_batch, spec.seed, axis_texts, run_id))
     lines = [
-        ", ".join([f"{run[:_CUT]}: n = {n:,}", f"B_p = {b:,}", f"seed {seed}", *also])
-        for n, b, seed, also, run in sorted(facts)
+        ", ".join([f"{run_id[:_CUT]}: n = {n:,}", f"B_p = {b:,}", f"seed {seed}", *axis_texts])
+        for n, b, seed, axis_texts, run_id in sorted(runs)
     ]
-    return lines[:_MOST] + ([f"and {len(lines) - _MOST:,} more"] if len(lines) > _MOST else [])
+    return lines[:_MOST_RUNS] + ([f"and {len(lines) - _MOST_RUNS:,} more"] if len(lines) > _MOST_RUNS else [])

@@ -18,7 +18,7 @@ from isolaw.runs import Runs, after_last_value
 from isolaw.store.folder import POINTS, PROBLEMS, RECORDED, Folder
 from isolaw.store.run import RunStore
 
-_HEALS = "Repeat the sweep's own command to repair it"
+_REPAIR_HINT = "Repeat the sweep's own command to repair it"
 
 
 class _RecordedSweep(Protocol):
@@ -52,7 +52,7 @@ def collect(store: _RecordedSweep) -> Runs:
     unfinished = 0
     specs, damaged = store.specs()
     notes = [f"isolaw left out {cause}" for cause in damaged.values()]
-    noted: dict[str, list[str]] = {}
+    texts_by_code: dict[str, list[str]] = {}
     limits: dict[str, Any] = {}
     with contextlib.suppress(Damaged, NotOurs, OSError):
         sweep = store.read_spec()
@@ -61,50 +61,51 @@ def collect(store: _RecordedSweep) -> Runs:
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
-            recorded = run.recorded()
+            lines_read = run.recorded()
         except (NotOurs, OSError) as error:
             notes.append(f"isolaw left out run {run_id}: {getattr(error, 'what', error)}")
             continue
-        if recorded.damage:
-            notes.append(f"isolaw left out a run: {recorded.damage}. {_HEALS}")
-        if lines := recorded.checkpoints:
+        if lines_read.damage:
+            notes.append(f"isolaw left out a run: {lines_read.damage}. {_REPAIR_HINT}")
+        if lines := lines_read.checkpoints:
             records += _records(run_id, spec, lines)
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"isolaw left out the per-problem results of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec) | limits
-            for note in recorded.notes:
-                noted.setdefault(note["code"], []).append(f"run {run_id}: {note['text']}")
-            unfinished += not recorded.is_done(spec)
+            for note in lines_read.notes:
+                texts_by_code.setdefault(note["code"], []).append(f"run {run_id}: {note['text']}")
+            unfinished += not lines_read.is_done(spec)
     if not records:
-        about = [*_failures(store, list(specs)), *notes]
+        details = [*_failure_lines(store, list(specs)), *notes]
         text = f"{store.directory}: no checkpoint has been recorded yet"
-        raise NoHistory(Wording(text, *(f"  - {sentence}" for sentence in about)))
+        raise NoHistory(Wording(text, *(f"  - {sentence}" for sentence in details)))
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
-    for first, *others in noted.values():
-        notes.append(f"{first} ({len(others):,} more such notes)" if others else first)
-    single = pd.concat(problems, ignore_index=True) if problems else None
+    for text, *more_texts in texts_by_code.values():
+        notes.append(f"{text} ({len(more_texts):,} more such notes)" if more_texts else text)
+    problem_table = pd.concat(problems, ignore_index=True) if problems else None
     table = pd.DataFrame.from_records(records)
-    if (holes := table["value"].isna()).any():  # a diverged run ends in NaN; any other NaN was not measured
-        table = table[~holes | after_last_value(table)]
+    is_missing = table["value"].isna()
+    if is_missing.any():  # a diverged run ends in NaN; any other NaN was not measured
+        table = table[~is_missing | after_last_value(table)]
     if table.empty:
         raise NoHistory(
             f"{store.directory}: all values that its runs recorded are NaN, so the training failed"
         )
-    return Runs(table, attributes, str(store.directory), tuple(notes), single)
+    return Runs(table, attributes, str(store.directory), tuple(notes), problem_table)
 
 
-def _failures(store: _RecordedSweep, run_ids: list[str]) -> list[str]:
+def _failure_lines(store: _RecordedSweep, run_ids: list[str]) -> list[str]:
     """Return how many of the runs failed, with the first cause, and the command that lists all causes."""
     failures = [failure for run_id in run_ids if (failure := store.run(run_id).failure) is not None]
     if not failures:
         return []
-    many = f"{len(failures)} of {len(run_ids)}" if len(failures) < len(run_ids) else f"all {len(run_ids)}"
+    count = f"{len(failures)} of {len(run_ids)}" if len(failures) < len(run_ids) else f"all {len(run_ids)}"
     cause = failures[0].get("cause", "unknown").partition("\n")[0]
     return [
-        f"{many} runs failed; the cause of the first failure: {cause}",
+        f"{count} runs failed; the cause of the first failure: {cause}",
         f"this command lists all failures: {commands.sweep_status(store.directory)}",
     ]
 
@@ -116,7 +117,7 @@ def publish(store: _RecordedSweep, runs: Runs) -> None:
         _write(store, PROBLEMS, runs.problems.to_parquet)
 
 
-def keep(store: _RecordedSweep, recorded: Runs) -> None:
+def write_recorded(store: _RecordedSweep, recorded: Runs) -> None:
     """Write the recorded runs that the sweep replays to ``recorded.parquet``."""
     _write(store, RECORDED, recorded.to_parquet)
 
@@ -128,8 +129,8 @@ def _write(store: _RecordedSweep, name: str, write: Callable[[BinaryIO], None]) 
 
 def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     run = {**columns_of(spec), "run_id": run_id}
-    per_line = ("step", "compute", "tokens", "wall_s")
-    return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
+    line_keys = ("step", "compute", "tokens", "wall_s")
+    return [{**run, **{key: line[key] for key in line_keys}, **row} for line in lines for row in line["rows"]]
 
 
 def _problem_results(
@@ -157,7 +158,7 @@ def columns_of(spec: RunSpec) -> dict[str, Any]:
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
     """Return a run's attributes that are not columns: backend, recipe, D and model."""
     recipe = {
-        key: _named(value) if isinstance(value, tuple) else value
+        key: _tuple_text(value) if isinstance(value, tuple) else value
         for key, value in spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True).items()
     }
     attributes: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
@@ -170,7 +171,7 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
     return attributes
 
 
-def _named(values: tuple[Any, ...]) -> str:
+def _tuple_text(values: tuple[Any, ...]) -> str:
     """Return a tuple as users write it to select runs, e.g. ``cispo+staleness`` or ``10240-12288``."""
     numbers = values and not isinstance(values[0], str)
     return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values) or "nothing"

@@ -59,15 +59,15 @@ class Mirror:
         self._store = store
         self._trackers = [TRACKERS[name] for name in section.to]
         self._writers: dict[tuple[str, str], _Tracker] = {}
-        self._reached: dict[tuple[str, str], int] = {}
-        self._updated: dict[str, float] = {}
+        self._mirrored_compute: dict[tuple[str, str], int] = {}
+        self._updated_at: dict[str, float] = {}
 
     def after(self, event: Event) -> Iterator[Event]:
         """Copy a run's new checkpoints to the trackers after an event; yield a warning if a tracker fails."""
         now = time.monotonic()
         ended = event.kind != "checkpoint"
-        if ended or now - self._updated.setdefault(event.run_id, now) >= EVERY_S:
-            self._updated[event.run_id] = now
+        if ended or now - self._updated_at.setdefault(event.run_id, now) >= EVERY_S:
+            self._updated_at[event.run_id] = now
             yield from self.update(event.run_id, ended=ended)
 
     def update(self, run_id: str, *, ended: bool = True) -> Iterator[Event]:
@@ -87,19 +87,19 @@ class Mirror:
         lines = run.settled()
         if not lines:
             return
-        tracked = self._tracked(run.read_spec(), lines)
-        if key not in self._reached:
-            self._reached[key] = tracker.reached(tracked)
-        began = run.recorded_at - lines[-1]["wall_s"]
+        description = self._described(run.read_spec(), lines)
+        if key not in self._mirrored_compute:
+            self._mirrored_compute[key] = tracker.reached(description)
+        started_at = run.recorded_at - lines[-1]["wall_s"]
         for line in lines:
-            if line["compute"] <= self._reached[key]:
+            if line["compute"] <= self._mirrored_compute[key]:
                 continue
             if key not in self._writers:
-                self._writers[key] = tracker(tracked)
-            self._writers[key].log(line["compute"], _values(line), began + line["wall_s"])
-            self._reached[key] = line["compute"]
+                self._writers[key] = tracker(description)
+            self._writers[key].log(line["compute"], _tagged_values(line), started_at + line["wall_s"])
+            self._mirrored_compute[key] = line["compute"]
 
-    def _tracked(self, spec: RunSpec, lines: list[dict[str, Any]]) -> _TrackedRun:
+    def _described(self, spec: RunSpec, lines: list[dict[str, Any]]) -> _TrackedRun:
         config = {**columns_of(spec), **attributes_of(spec)}
         for name in ("n_problems", "n_samples"):
             # Trackers store one number for the whole run. Some metrics (drift) have no number of problems.
@@ -122,7 +122,7 @@ class Mirror:
         self._writers.clear()
 
 
-def _values(line: dict[str, Any]) -> dict[str, float]:
+def _tagged_values(line: dict[str, Any]) -> dict[str, float]:
     values = {f"{row['eval_set']}/{row['metric']}": row["value"] for row in line["rows"]}
     values |= {STEP: line["step"], SECONDS: line["wall_s"]}
     return values | ({} if line["tokens"] is None else {TOKENS: line["tokens"]})
@@ -162,7 +162,7 @@ class _Tracker(ABC):
     def __init__(self, run: _TrackedRun) -> None: ...
 
     @abstractmethod
-    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
+    def log(self, compute: int, values: Mapping[str, float], unix_time: float) -> None:
         """Write a checkpoint: its compute (the x axis), its values by tag, and its Unix time."""
 
     @abstractmethod
@@ -195,17 +195,17 @@ class _TensorBoard(_Tracker):
         self._file = EventFileWriter(str(self._folder(run)))
         self._config = json.dumps(dict(run.config), indent=1)
 
-    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
+    def log(self, compute: int, values: Mapping[str, float], unix_time: float) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary import text_pb
 
         if self._config:  # not in __init__, because TensorBoard's relative time starts at the first event
             text = text_pb("config/text_summary", self._config)
-            self._file.add_event(Event(step=compute, wall_time=at, summary=text))
+            self._file.add_event(Event(step=compute, wall_time=unix_time, summary=text))
             self._config = ""
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._file.add_event(Event(step=compute, wall_time=at, summary=Summary(value=scalars)))
+        self._file.add_event(Event(step=compute, wall_time=unix_time, summary=Summary(value=scalars)))
         self._file.flush()
 
     def close(self, finished: bool) -> None:
@@ -253,7 +253,7 @@ class _WandB(_Tracker):
             settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )
 
-    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
+    def log(self, compute: int, values: Mapping[str, float], unix_time: float) -> None:
         self._run.log(dict(values), step=compute, commit=True)
 
     def close(self, finished: bool) -> None:

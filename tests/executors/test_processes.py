@@ -56,7 +56,7 @@ class FakeWorker:
     def __init__(self, _directory: Path, _events: object, gpus: list[str]) -> None:
         self.run_id, self.gpus, self.ended = None, gpus, False
 
-    def give(self, run_id: str) -> None:
+    def assign(self, run_id: str) -> None:
         assert not self.ended
         self.run_id = run_id
 
@@ -77,12 +77,12 @@ def test_each_run_has_gpus_that_no_other_has(asked: list[tuple[int, int]]) -> No
             while sum(len(w.gpus) for w in slots.workers if w.run_id) + gpus > 8:
                 busy = sorted((w for w in slots.workers if w.run_id), key=lambda w: int(w.run_id))
                 ended = busy[ending % len(busy)]
-                slots._of(ended, Event(ended.run_id, "done"))
+                slots._events_of(ended, Event(ended.run_id, "done"))
             assert slots.start(run_id) is None
             (own,) = (w for w in slots.workers if w.run_id == run_id)
             assert len(own.gpus) == gpus
             held = [gpu for w in slots.workers for gpu in w.gpus]
-            assert sorted(held + slots.free) == [f"GPU-{i}" for i in range(8)]
+            assert sorted(held + slots.free_gpus) == [f"GPU-{i}" for i in range(8)]
 
 
 def test_a_worker_sees_its_gpus_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_worker_is_named_and_ends_at_ctrl_c(tmp_path: Path, long, monkeypatch) -> None:
-    monkeypatch.setattr(processes, "_LOOK_S", 0.2)
+    monkeypatch.setattr(processes, "_SUSPENSION_CHECK_S", 0.2)
     spec = long(sweep={"compute": 10**9, "seeds": 1}, executor={"kind": "processes", "jobs": 1})
     out, stop, said = tmp_path / "out", threading.Event(), ""
     for event in engine.execute(engine.resolve_sweep(spec, out), out, stop=stop):

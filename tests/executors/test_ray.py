@@ -142,7 +142,7 @@ def test_isolaw_waits_as_long_as_ray_takes_to_notice_a_dead_machine() -> None:
     from isolaw.executors import ray_tasks
 
     each = Config.health_check_period_ms() + Config.health_check_timeout_ms()
-    assert Config.health_check_failure_threshold() * each / 1000 <= ray_tasks._NOTICED_S
+    assert Config.health_check_failure_threshold() * each / 1000 <= ray_tasks._LOSS_NOTICED_S
 
 
 ON_RAY = [sys.executable, str(Path(__file__).parents[2] / "examples" / "cluster" / "on_ray.py")]

@@ -141,8 +141,8 @@ def kill_what_knows(configuration: Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_jobs(_slurm: None, monkeypatch: pytest.MonkeyPatch, wait_for) -> Iterator[None]:
     """Each test leaves without jobs."""
-    monkeypatch.setattr(slurm, "_ASK_S", 0.5)
-    monkeypatch.setattr(slurm, "_LOOK_S", 0.1)
+    monkeypatch.setattr(slurm, "_QUEUE_CHECK_S", 0.5)
+    monkeypatch.setattr(slurm, "_FOLDER_CHECK_S", 0.1)
     yield
     for job in jobs():
         subprocess.run(["scancel", job], check=False)

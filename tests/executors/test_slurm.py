@@ -165,8 +165,8 @@ def slurm_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_text(COMMANDS.format(python=sys.executable, jobs=str(jobs)))
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "_ASK_S", 0.5)
-    monkeypatch.setattr(slurm, "_LOOK_S", 0.1)
+    monkeypatch.setattr(slurm, "_QUEUE_CHECK_S", 0.5)
+    monkeypatch.setattr(slurm, "_FOLDER_CHECK_S", 0.1)
     return jobs
 
 

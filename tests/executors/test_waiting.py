@@ -119,7 +119,7 @@ def test_without_retries_it_fails(tmp_path: Path) -> None:
 
 def test_a_run_in_use_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, for as long as it takes, and without a place of its own meanwhile."""
-    monkeypatch.setattr(waiting, "_ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(waiting, "_BUSY_RETRY_S", 0.05)
     runs = queue(tmp_path, "ab", jobs=1, retries=1)
     assert begun(runs) == "a"
     told = settle(runs, "a", "busy", "it is in use by process 7")

@@ -263,7 +263,7 @@ class TestTables:
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["rows", "text", "plain", "delta", "columns", "footer"])
     def test_parquet_that_unfolds(self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parquet, "_LARGEST", 3 * MB)
+        monkeypatch.setattr(parquet, "_MOST_BYTES", 3 * MB)
         path = tmp_path / "t.parquet"
         if kind == "rows":
             pq.write_table(pa.table({"step": pa.nulls(3_000_000, pa.int8())}), path, compression="zstd")
@@ -293,7 +293,7 @@ class TestTables:
 
     def test_a_footer_that_lies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The footer says a few bytes, the page 4 MB: Arrow would allocate what the page says."""
-        monkeypatch.setattr(parquet, "_LARGEST", 3 * MB)
+        monkeypatch.setattr(parquet, "_MOST_BYTES", 3 * MB)
         path = tmp_path / "t.parquet"
         pq.write_table(
             pa.table({"step": pa.array(["x" * 4 * MB])}), path, compression="zstd", use_dictionary=False,

@@ -15,7 +15,7 @@ from shared_laws import LEVELS, SharedLaws
 
 import isolaw
 from isolaw.errors import DataError, Refused
-from isolaw.report.figures import drawn, law_figure, paper_figures, save, write_figures
+from isolaw.report.figures import draw, law_figure, paper_figures, save, write_figures
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import law_charts, run_charts
 from isolaw.report.page.budgets import Budgets, budgets
@@ -102,7 +102,7 @@ def test_a_figure_is_the_chart_of_the_page(study: FittedRuns, predicted: Budgets
         law_charts.n_star(study.law, predicted), law_charts.reward(study, run_ids, predicted),
         run_charts.grid(study),
     ):  # fmt: skip
-        same(chart, drawn(chart, len(study.levels), simulated))
+        same(chart, draw(chart, len(study.levels), simulated))
 
 
 @pytest.mark.nightly

@@ -169,7 +169,8 @@ def test_a_run_without_its_state_is_planned_from_its_start(tmp_path: Path, tiny)
     run = SweepStore(tmp_path).run(SweepStore(tmp_path).run_ids()[0])
     shutil.rmtree(run.folder / "state")
     planned = engine.resolve_sweep(larger, tmp_path)
-    assert planned.remaining == with_states.remaining + run.recorded().checkpoints[-1]["compute"]
+    lost = run.recorded().checkpoints[-1]["compute"]
+    assert planned.remaining_rollouts == with_states.remaining_rollouts + lost
     assert "1 of the started runs have no state to continue from, and start again at step 0" in planned.notes
 
 

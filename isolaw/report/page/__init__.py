@@ -46,7 +46,7 @@ _SCRIPTS = (
 )
 _GENERATOR = "isolaw report"
 # A browser could read these characters as the end of the script, or of a line in it.
-_ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 @checked
@@ -93,22 +93,22 @@ def write_report(
     runs = as_runs(runs, law.document.metric, **reading)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
-    predicted = budgets(law, compute, cost=cost)
-    facts = PageContent(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
-    return write(render(FittedRuns.of(law, runs), facts), path)
+    predictions = budgets(law, compute, cost=cost)
+    page = PageContent(predictions, backtest, notes=runs.notes, title=str(runs.source or ""))
+    return write(render(FittedRuns.of(law, runs), page), path)
 
 
-def render(study: FittedRuns, facts: PageContent) -> str:
+def render(study: FittedRuns, page: PageContent) -> str:
     """Return the page about the runs and their law as HTML."""
     scripts = [_asset(name) for name in _SCRIPTS]
-    page = content(study, facts, _plotly_version())
+    template_values = content(study, page, _plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
-    return _filled(
+    return _render_template(
         "page.html.j2",
-        **page,
+        **template_values,
         scripts=[Markup(script) for script in scripts],
         hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
-        data=Markup(_as_script({key: page[key] for key in keys})),
+        data=Markup(_script_json({key: template_values[key] for key in keys})),
     )
 
 
@@ -118,7 +118,7 @@ def notebook(document: Document) -> str:
     return str(parts.passages(document.labelled)).strip()  # type: ignore[attr-defined]
 
 
-def _filled(template: str, **content: Any) -> str:
+def _render_template(template: str, **content: Any) -> str:
     """Render a template of ``assets`` with its content, the style sheet and the marker of isolaw's pages."""
     return (
         _templates()
@@ -138,14 +138,14 @@ def _templates() -> Environment:
     )
 
 
-def _as_script(value: object) -> str:
+def _script_json(value: object) -> str:
     """Return ``value`` as JSON that is safe inside a script element.
 
-    >>> _as_script({"name": "</script>"})
+    >>> _script_json({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPED)
+    return text.translate(_ESCAPES)
 
 
 def write(text: str, path: str | Path) -> Path:
@@ -160,8 +160,8 @@ def write(text: str, path: str | Path) -> Path:
 
 def check_replaceable(path: str | Path) -> None:
     """Raise `DataError` if ``path`` cannot be written, or is a file other than a page."""
-    mark = f'<meta name="generator" content="{_GENERATOR}'.encode()
-    files.check_replaceable(Path(path), "a report", "report.html", lambda p: mark in p.read_bytes()[:4096])
+    marker = f'<meta name="generator" content="{_GENERATOR}'.encode()
+    files.check_replaceable(Path(path), "a report", "report.html", lambda p: marker in p.read_bytes()[:4096])
 
 
 @cache

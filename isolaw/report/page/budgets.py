@@ -35,7 +35,7 @@ class Budgets:
     @property
     def recommended(self) -> list[Prediction]:
         """The predictions with a recommendation: the frontier that the page draws."""
-        return [p for p in self.predictions if p.options]
+        return [prediction for prediction in self.predictions if prediction.options]
 
 
 def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
@@ -45,16 +45,16 @@ def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
     position with a recommendation. Raises `InputError` if ``compute`` is less than one step.
     """
     if isinstance(compute, str):
-        asked = law.predict(compute, **limits)
-        bought = None if asked.allocation is None else asked.allocation.compute
-        compute = bought if asked.asked else asked.compute
+        predicted = law.predict(compute, **limits)
+        rollouts = None if predicted.allocation is None else predicted.allocation.compute
+        compute = rollouts if predicted.asked else predicted.compute
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * law_text.steps_scale(law.document)
     predictions: dict[int, Prediction] = {}
-    for stop in _stops(start, max(FAR * comparable(grid), largest)):
-        if (prediction := text.predicted(law, stop, **limits)) is not None:
-            predictions[stop] = prediction
+    for stop in _preferred_numbers(start, max(FAR * comparable(grid), largest)):
+        if (p := text.predicted(law, stop, **limits)) is not None:
+            predictions[stop] = p
     today = text.at_the_end(law, **limits)
     if today is not None:
         predictions.setdefault(today.compute, today)
@@ -62,57 +62,58 @@ def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
         measured = [stop for stop in predictions if stop <= largest * 1.01 and predictions[stop].options]
         compute = max(measured, default=min(predictions, default=largest))
     predictions[int(compute)] = law.predict(compute, **limits)
-    ordered = sorted(predictions)
+    stops = sorted(predictions)
     refused = next((p for p in predictions.values() if not p.options), None)
     nearest = None if refused is None else text.largest_with_recommendation(law, refused, **limits)
-    return Budgets([predictions[stop] for stop in ordered], ordered.index(int(compute)), nearest, today)
+    return Budgets([predictions[stop] for stop in stops], stops.index(int(compute)), nearest, today)
 
 
-def _stops(low: float, high: float) -> list[int]:
+def _preferred_numbers(low: float, high: float) -> list[int]:
     """Return the preferred numbers from ``low`` to ``high``.
 
-    >>> _stops(600, 1500)
+    >>> _preferred_numbers(600, 1500)
     [680, 1000, 1500]
     """
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    every = (round(number * 10.0**decade) for decade in decades for number in _E6)
-    return sorted({stop for stop in every if low <= stop <= high})
+    numbers = (round(number * 10.0**decade) for decade in decades for number in _E6)
+    return sorted({stop for stop in numbers if low <= stop <= high})
 
 
-def _unbroken(sentence: str) -> str:
+def _with_hard_spaces(sentence: str) -> str:
     """Return a sentence with nonbreaking spaces between each symbol and its number."""
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
-def shown(prediction: Prediction, law: Law, nearest: Budgets) -> dict[str, Any]:
+def budget_texts(prediction: Prediction, law: Law, positions: Budgets) -> dict[str, Any]:
     """Return the page's texts for a prediction. Texts for unknown values are empty."""
-    document, a = law.document, prediction.allocation
+    document, allocation = law.document, prediction.allocation
     n, b, m = ("–",) * 3
-    if a is not None:
-        n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
-    loss, stars, step = text.loss(prediction), text.stars(prediction), prediction.next
-    instead = nearest.nearest if a is None else None
+    if allocation is not None:
+        counts = (allocation.rollouts_per_problem, allocation.problems_per_batch, allocation.steps)
+        n, b, m = (f"{count:,}" for count in counts)
+    loss, stars, next_step = text.loss(prediction), text.stars(prediction), prediction.next
+    substitute = positions.nearest if allocation is None else None
     return {
         "x": prediction.compute / law_text.steps_scale(document),
         "budget": f"{amount(prediction.compute)} {prediction.unit}",
         "n": n,
         "b": b,
         "m": m,
-        "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
+        "spoken": "no recommendation" if allocation is None else f"n {n}, B_p {b}, M {m}",
+        "answer": _with_hard_spaces(prediction.simulated.first(text.answer(prediction))),
         "loss": loss,
-        "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
-        "reward": "" if a is None else str(prediction.reward),
-        "best": "" if a is None else best(prediction, document),
+        "instead": "" if substitute is None else _with_hard_spaces(text.largest_answer(substitute)),
+        "reward": "" if allocation is None else str(prediction.reward),
+        "best": "" if allocation is None else best(prediction, document),
         "n_star": stars.get("n*", ""),
         "b_star": stars.get("B_p*", ""),
         "epochs": "" if prediction.epochs is None else number(prediction.epochs),
         "rules": text.rules(prediction),
         "cost": text.cost_line(prediction).removeprefix("Cost: "),
-        "next": str(step),
-        "command": step.command,
+        "next": str(next_step),
+        "command": next_step.command,
         "flags": law_text.notes(prediction.flags),
-        "options": [_option(option, prediction.tolerance) for option in prediction.options[1:]],
+        "options": [_option_texts(option, prediction.tolerance) for option in prediction.options[1:]],
     }
 
 
@@ -121,9 +122,9 @@ def best(prediction: Prediction, document: LawDocument) -> str:
     return ", ".join(f"{name} = {getattr(prediction, name):,}" for name in text.chosen(document))
 
 
-def _option(o: Option, tolerance: float) -> list[str]:
-    a = o.allocation
-    within = "" if o.probability is None else share(o.probability)
-    counts = (a.rollouts_per_problem, a.problems_per_batch, a.steps)
-    lost = in_reward(o.expected_loss, tolerance)
-    return [*(f"{v:,}" for v in counts), "yes" if o.measured else "no", lost, within]
+def _option_texts(option: Option, tolerance: float) -> list[str]:
+    allocation = option.allocation
+    share_of_draws = "" if option.probability is None else share(option.probability)
+    counts = (allocation.rollouts_per_problem, allocation.problems_per_batch, allocation.steps)
+    loss = in_reward(option.expected_loss, tolerance)
+    return [*(f"{count:,}" for count in counts), "yes" if option.measured else "no", loss, share_of_draws]

@@ -21,44 +21,44 @@ from isolaw.readers.reading import Reading
 from isolaw.registry import __version__, traits
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import law_charts, problems, race, run_charts
-from isolaw.report.page.budgets import Budgets, shown
+from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text.costs import hours_so_far
 from isolaw.report.text.prediction import backtest_failed, backtest_line
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
-from isolaw.store.sweep import Kept
+from isolaw.store.sweep import SavedResponses
 
-_LISTED = 12
-_OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
+_MOST_SOURCES = 12
+_SWEEP_FILES = ("sweep.json", "runs/*/points.jsonl")
 
 
-def _sources(named: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, kind, SHA-256) of each file or sweep in ``named``. Many files are listed as their folder.
+def _sources(names: Iterable[str | Path]) -> list[tuple[str, str, str]]:
+    """Return (name, kind, SHA-256) of each file or sweep in ``names``. Many files are listed as their folder.
 
     The hash of a folder is the SHA-256 of the output of ``sha256sum`` for its files, sorted by name.
     """
-    paths = [Path(name) for name in dict.fromkeys(map(str, named))]
+    paths = [Path(name) for name in dict.fromkeys(map(str, names))]
     directories = [path for path in paths if path.is_dir()]
-    out = []
+    sources = []
     for path in directories:
-        files = sorted(file for pattern in _OF_A_SWEEP for file in path.glob(pattern))
+        files = sorted(file for pattern in _SWEEP_FILES for file in path.glob(pattern))
         files = files or sorted(Walk(path))
-        out.append((str(path), f"{len(files):,} files", _of_all(files, path)))
+        sources.append((str(path), f"{len(files):,} files", _folder_hash(files, path)))
     single = [path for path in paths if path not in directories]
-    if len(single) > _LISTED:
+    if len(single) > _MOST_SOURCES:
         folder = Path(os.path.commonpath(single))
-        return [*out, (str(folder), f"{len(single):,} files", _of_all(sorted(single), folder))]
-    return out + [(str(path), "file", _of_file(path)) for path in single]
+        return [*sources, (str(folder), f"{len(single):,} files", _folder_hash(sorted(single), folder))]
+    return sources + [(str(path), "file", _file_hash(path)) for path in single]
 
 
-def _of_all(files: Iterable[Path], folder: Path) -> str:
-    lines = [f"{_of_file(file)}  {file.relative_to(folder)}\n" for file in files]
+def _folder_hash(files: Iterable[Path], folder: Path) -> str:
+    lines = [f"{_file_hash(file)}  {file.relative_to(folder)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _of_file(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     try:
         return sha256(path)
     except OSError as error:
@@ -106,7 +106,7 @@ class PageContent:
     sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
-    responses: Sequence[Kept] = ()  # responses that the runs of sweeps kept
+    responses: Sequence[SavedResponses] = ()  # responses that the runs of sweeps kept
 
     @classmethod
     def of(
@@ -115,8 +115,8 @@ class PageContent:
         """Return the content of the page about logs that were read; ``command`` recreates the page."""
         directories = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
         sweeps = {directory: engine.status(directory) for directory in directories}
-        alone = len(reading.sources) == len(sweeps) == 1
-        continues = alone and not traits(sweeps[directories[0]]["backend"]).recorded
+        is_one_sweep = len(reading.sources) == len(sweeps) == 1
+        can_continue = is_one_sweep and not traits(sweeps[directories[0]]["backend"]).recorded
         hours = {directory: hours_so_far(state) for directory, state in sweeps.items()}
         return cls(
             budgets,
@@ -126,10 +126,10 @@ class PageContent:
             command,
             [*reading.notes, *reading.runs.notes],
             ", ".join(reading.sources),
-            directories[0] if continues else "",
+            directories[0] if can_continue else "",
             [f"{directory}: {text}" for directory, text in hours.items() if text],
-            read(SweepStore(directories[0])) if alone else (),
-            [kept for directory in directories for kept in SweepStore(directory).responses()],
+            read(SweepStore(directories[0])) if is_one_sweep else (),
+            [saved for directory in directories for saved in SweepStore(directory).responses()],
         )
 
 
@@ -137,7 +137,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     """Return everything that the template shows and the script draws."""
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
-    made = [
+    results = [
         law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
         race.section(facts.race, facts.sweep),
@@ -148,16 +148,18 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         run_charts.health_section(study, facts.failed),
         run_charts.backtest(facts.backtest),
     ]
-    sections = [section for section in made if isinstance(section, PageSection)]
-    texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
-    fitted = study.fitted()
+    sections = [section for section in results if isinstance(section, PageSection)]
+    texts = []
+    if study.law and budgets:
+        texts = [budget_texts(p, study.law, budgets) for p in budgets.predictions]
+    fitted = study.fitted_rows()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
     charts = [*([buys] if buys else []), *(chart for section in sections for chart in section.charts)]
     return {
         "title": study.runs.simulated.title(facts.title or study.runs.source),
         "simulated": f"{study.runs.simulated.words} runs" if study.runs.simulated else "",
         "study": study,
-        "refused": study.refused,
+        "refused": study.no_law,
         "buys": buys,
         "best": law_charts.BEST,
         "evidence": "" if document is None else f"Backtest: {backtest_line(facts.backtest, study.metric)}",
@@ -168,12 +170,12 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         "budgets": texts,
         "first": 0 if budgets is None else budgets.first,
         "drawn": {
-            key: sorted(int(value) for value in fitted[name].unique())
-            for key, name in {"n": "rollouts_per_problem", "b": "problems_per_batch"}.items()
+            symbol: sorted(int(value) for value in fitted[name].unique())
+            for symbol, name in {"n": "rollouts_per_problem", "b": "problems_per_batch"}.items()
         },
         "sections": sections,
-        "left_out": [reason for reason in made if isinstance(reason, str)],
-        "how": _how(study, facts, plotly),
+        "left_out": [reason for reason in results if isinstance(reason, str)],
+        "how": _origin_facts(study, facts, plotly),
         "palette": palette(len(study.levels)),
         "charts": [chart.to_dict() for chart in charts],
         "runs": _names(study, run_ids),
@@ -181,46 +183,46 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
 
 
 def _facts(study: FittedRuns) -> list[tuple[str, str]]:
-    points = study.rows()
+    points = study.metric_rows()
     return [
         ("reward", f"{study.metric} on {study.eval_set}"),
         ("runs", f"{points['run_id'].nunique():,}"),
         ("seeds", f"{points['seed'].nunique():,}"),
-        ("n", _listed(study.levels)),
-        ("B_p", _listed(study.batches)),
+        ("n", _numbers_text(study.levels)),
+        ("B_p", _numbers_text(study.batches)),
         ("largest C", amount(int(points["compute"].max()))),
     ]
 
 
-def _listed(values: Sequence[int]) -> str:
+def _numbers_text(values: Sequence[int]) -> str:
     if len(values) > 4:
         return f"{values[0]:,} … {values[-1]:,} ({len(values)})"
-    return ", ".join(f"{v:,}" for v in values)
+    return ", ".join(f"{value:,}" for value in values)
 
 
-def _how(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
+def _origin_facts(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
     """Return the facts needed to reproduce the page, as (name, lines) pairs."""
-    d = study.document
-    data = [f"{name} ({what}, SHA-256 {digest})" for name, what, digest in facts.sources]
-    how = {
+    document = study.document
+    data = [f"{name} ({kind}, SHA-256 {digest})" for name, kind, digest in facts.sources]
+    lines_by_name = {
         "command": [facts.command] if facts.command else [],
         "data": data,
         "as read": list(facts.notes),
-        "fit": [_options(d)] if d else [],
-        "intervals": law_text.intervals(d) if d else [],
+        "fit": [_options(document)] if document else [],
+        "intervals": law_text.intervals(document) if document else [],
         "time": list(facts.hours),
         "seeds of the runs": [_seeds(study.runs)],
         "versions": [_versions(plotly)],
     }
-    return [(name, lines) for name, lines in how.items() if lines]
+    return [(name, lines) for name, lines in lines_by_name.items() if lines]
 
 
 def _names(study: FittedRuns, run_ids: Sequence[str]) -> list[str]:
     """Return the hover text of each run."""
-    facts = study.runs.points.drop_duplicates("run_id").set_index("run_id")
+    first = study.runs.points.drop_duplicates("run_id").set_index("run_id")
     names = run_charts.labels(run_ids)
-    out = []
+    texts = []
     for run_id in run_ids:
-        b, n, seed = (facts.at[run_id, key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-        out.append(f"{text(names[run_id])}<br>n = {n:,}, B_p = {b:,}, seed {seed}")
-    return out
+        b, n, seed = (first.at[run_id, key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        texts.append(f"{text(names[run_id])}<br>n = {n:,}, B_p = {b:,}, seed {seed}")
+    return texts

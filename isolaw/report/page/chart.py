@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex
 
 from isolaw.report.document import Table
 
-_ROOM = 1.4  # the axis of n extends beyond the smallest and largest n by this factor
+_AXIS_MARGIN = 1.4  # the axis of n extends beyond the smallest and largest n by this factor
 SILENT = {"hoverinfo": "skip", "showlegend": False}  # of a trace that shows no text and no legend entry
 
 
@@ -75,39 +75,39 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
     return [v if v is None or v != int(v) else int(v) for v in short]
 
 
-def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
+def joined(segments: Sequence[Sequence[Any]]) -> list[Any]:
     """Join segments of a line, with a gap between consecutive segments.
 
     >>> joined([[1, 2], [3]])
     [1, 2, None, 3]
     """
-    out: list[Any] = []
-    for piece in pieces:
-        out += [None, *piece] if out else list(piece)
-    return out
+    points: list[Any] = []
+    for segment in segments:
+        points += [None, *segment] if points else list(segment)
+    return points
 
 
-def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], **more: Any) -> dict[str, Any]:
+def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], **keys: Any) -> dict[str, Any]:
     """Return a line trace with additional plotly.js keys."""
-    return {"x": rounded(x), "y": rounded(y), "mode": "lines", "line": style, **more}
+    return {"x": rounded(x), "y": rounded(y), "mode": "lines", "line": style, **keys}
 
 
-def band(x: Any, low: Any, high: Any, **more: Any) -> list[dict[str, Any]]:
-    """Return two traces with the area between them filled; ``more`` are keys of the upper one."""
+def band(x: Any, low: Any, high: Any, **keys: Any) -> list[dict[str, Any]]:
+    """Return two traces with the area between them filled; ``keys`` are keys of the upper one."""
     edge = {"width": 0, "color": "rgba(0,0,0,0)"}
     fill = {"fill": "tonexty", "fillcolor": "var(--band)"}
-    return [line(x, low, edge, **SILENT), line(x, high, edge, **SILENT | fill | more)]
+    return [line(x, low, edge, **SILENT), line(x, high, edge, **SILENT | fill | keys)]
 
 
-def mark(x: float, label: str, colour: str, *, top: bool, right: bool, **style: Any) -> dict[str, Any]:
-    """Return a vertical line with a label at its top or bottom end, on its left if ``right`` is true."""
-    trace = {
+def mark(x: float, label: str, colour: str, *, top: bool, on_left: bool, **style: Any) -> dict[str, Any]:
+    """Return a vertical line with a label at its top or bottom end, on its left if ``on_left`` is true."""
+    label_keys = {
         "text": label, "textangle": 0, "textposition": "end" if top else "start", "padding": 4,
-        "yanchor": "top" if top else "bottom", "xanchor": "right" if right else "left",
+        "yanchor": "top" if top else "bottom", "xanchor": "right" if on_left else "left",
         "font": {"size": 11, "color": colour},
     }  # fmt: skip
-    place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
-    return {**place, "line": {"color": colour, "width": 1, **style}, "label": trace}
+    line_keys = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x}
+    return {**line_keys, "line": {"color": colour, "width": 1, **style}, "label": label_keys}
 
 
 def n_colour(levels: Sequence[int], n: int) -> str:
@@ -117,11 +117,11 @@ def n_colour(levels: Sequence[int], n: int) -> str:
 
 def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
     """Return a logarithmic axis for positive values. A short axis also has ticks between powers of ten."""
-    known = [v for v in values if v > 0] or [1.0]
-    low, high = math.log10(min(known)), math.log10(max(known))
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.log10(min(positive)), math.log10(max(positive))
     margin = max((high - low) * 0.02, 0.01)
-    long = high - low > 1.5
-    ticks = {"dtick": 1, "exponentformat": "power"} if long else {"dtick": "D2", "tickformat": "~s"}
+    is_long = high - low > 1.5
+    ticks = {"dtick": 1, "exponentformat": "power"} if is_long else {"dtick": "D2", "tickformat": "~s"}
     return {
         "type": "log", "title": {"text": title}, "range": [low - margin, high + margin],
         "minor": {"ticks": "outside", "ticklen": 3}, **ticks,
@@ -130,8 +130,8 @@ def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
 
 def n_axis(title: str, levels: Sequence[int]) -> dict[str, Any]:
     """Return a logarithmic axis with a tick at every n. It extends half a doubling beyond both ends."""
-    room = 0.5 * math.log10(2)
-    ends = [math.log10(levels[0]) - room, math.log10(levels[-1]) + room]
+    margin = 0.5 * math.log10(2)
+    ends = [math.log10(levels[0]) - margin, math.log10(levels[-1]) + margin]
     return {
         "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
         "tickvals": list(levels), "ticktext": [f"{n:,}" for n in levels],
@@ -140,8 +140,8 @@ def n_axis(title: str, levels: Sequence[int]) -> dict[str, Any]:
 
 def n_ends(levels: Iterable[float]) -> tuple[float, float]:
     """Return the limits of an axis of n that contains all these n."""
-    known = list(levels)
-    return min(known) / _ROOM, max(known) * _ROOM
+    n_values = list(levels)
+    return min(n_values) / _AXIS_MARGIN, max(n_values) * _AXIS_MARGIN
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:
@@ -152,8 +152,8 @@ def palette(levels: int) -> dict[str, dict[str, str]]:
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])
-    light = {f"n{i}": to_hex(scale(0.80 * (1 - s))) for i, s in enumerate(shares)}
-    dark = {f"n{i}": to_hex(scale(0.32 + 0.66 * s)) for i, s in enumerate(shares)}
+    light = {f"n{i}": to_hex(scale(0.80 * (1 - share))) for i, share in enumerate(shares)}
+    dark = {f"n{i}": to_hex(scale(0.32 + 0.66 * share)) for i, share in enumerate(shares)}
     return {"light": {**_LIGHT, **light}, "dark": {**_DARK, **dark}}
 
 

@@ -16,7 +16,7 @@ from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
-from isolaw.report.fitted_runs import PLACE, FittedRuns
+from isolaw.report.fitted_runs import SHAPE_COLUMNS, FittedRuns
 from isolaw.report.page.budgets import Budgets, best
 from isolaw.report.page.chart import (
     SILENT,
@@ -39,9 +39,9 @@ from isolaw.report.text.prediction import laws
 from isolaw.runs import SYMBOL_OF
 
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
-_LEAST_POINTS = 30  # points of each run
-_CURVE = 60  # points of a fitted curve
-_WIDTH = 0.1  # decades of x over which n* is smoothed
+_LEAST_RUN_POINTS = 30  # points of each run
+_CURVE_POINTS = 60  # points of a fitted curve
+_SMOOTHING_WIDTH = 0.1  # decades of x over which n* is smoothed
 Floats = NDArray[np.float64]
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
@@ -50,14 +50,14 @@ def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
     """Return the section of the law, or the reason why there is none."""
     law = study.law
     if law is None:
-        return f"n*(C): {study.refused}"
-    d, charts, shown = law.document, [], [] if budgets is None else budgets.recommended
-    lines = [line for line in (law_text.verdict(d), law_text.saturation(d)) if line]
-    tables: list[Table | None] = [laws(d), _configurations(d)]
-    if budgets is not None and shown:
+        return f"n*(C): {study.no_law}"
+    document, charts, predictions = law.document, [], [] if budgets is None else budgets.recommended
+    lines = [line for line in (law_text.verdict(document), law_text.saturation(document)) if line]
+    tables: list[Table | None] = [laws(document), _configurations(document)]
+    if budgets is not None and predictions:
         charts = [n_star(law, budgets)]
-        tables.insert(0, _frontier_table(shown, d))
-    title = f"The best {SYMBOL_OF[d.axis]} for a budget"
+        tables.insert(0, _frontier_table(predictions, document))
+    title = f"The best {SYMBOL_OF[document.axis]} for a budget"
     return PageSection("law", title, lines, charts, [table for table in tables if table is not None])
 
 
@@ -68,61 +68,63 @@ def buys(study: FittedRuns, budgets: Budgets) -> Chart:
     """
     document = study.document
     assert document is not None
-    shown = budgets.recommended
-    data = _frontier(shown, document, with_band=True)
+    predictions = budgets.recommended
+    data = _frontier_traces(predictions, document, with_band=True)
     layout = {
-        "xaxis": log_axis(law_text.axis(document), _x(shown, document)),
+        "xaxis": log_axis(law_text.axis(document), _x_values(predictions, document)),
         "yaxis": {"title": {"text": text(f"{study.metric} of the best allocation")}},
-        "shapes": _today(budgets, document),
+        "shapes": _today_marker(budgets, document),
     }
-    ends = [shown[0], budgets.answer] if budgets.answer.options else [shown[0], shown[-1]]
-    at = [f"{number(p.reward.value or 0.0)} at C = {number(p.compute)} with n = {p.n}" for p in ends]
+    ends = [predictions[0], budgets.answer] if budgets.answer.options else [predictions[0], predictions[-1]]
+    texts = [f"{number(p.reward.value or 0.0)} at C = {number(p.compute)} with n = {p.n}" for p in ends]
     caption = (
         "The line is the predicted reward of the recommended allocation at each budget, dashed beyond the "
         f"runs. The band is its 95 % interval. {BEST}"
     )
-    alt = f"{caption} The reward goes from {' to '.join(at)}."
+    alt = f"{caption} The reward goes from {' to '.join(texts)}."
     return Chart("buys", "What the budget buys", caption, data, layout, alt, budget=True, height=340)
 
 
-def _x(shown: Sequence[Prediction], document: LawDocument) -> list[float]:
-    return [p.compute / steps_scale(document) for p in shown]
+def _x_values(predictions: Sequence[Prediction], document: LawDocument) -> list[float]:
+    return [prediction.compute / steps_scale(document) for prediction in predictions]
 
 
-def _today(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
+def _today_marker(budgets: Budgets, document: LawDocument) -> list[dict[str, Any]]:
     """Return a marker at the largest compute that three n reached, with the n recommended there."""
     today = budgets.today
     if today is None or not today.options:
         return []
     label = f"today: {best(today, document)}"
     x = today.compute / steps_scale(document)
-    return [mark(x, label, "var(--muted)", top=False, right=True)]
+    return [mark(x, label, "var(--muted)", top=False, on_left=True)]
 
 
-def _frontier(shown: Sequence[Prediction], document: LawDocument, with_band: bool) -> list[dict[str, Any]]:
+def _frontier_traces(
+    predictions: Sequence[Prediction], document: LawDocument, with_band: bool
+) -> list[dict[str, Any]]:
     """Return the recommended allocation's reward as traces: solid over the runs, dashed beyond them."""
-    symbol, end = law_text.symbol(document), max(g.measured[1] for g in document.grid)
-    known = [p for p in shown if p.reward.value is not None]
+    symbol, end = law_text.symbol(document), max(entry.measured[1] for entry in document.grid)
+    known = [p for p in predictions if p.reward.value is not None]
     data: list[dict[str, Any]] = []
     bounded = [p for p in known if p.reward.interval and None not in p.reward.interval]
     if with_band and bounded:
         ends = np.array([p.reward.interval for p in bounded], dtype=np.float64).T
-        data += band(_x(bounded, document), *ends, **_DRAWS)
-    within = sum(p.compute <= end * 1.01 for p in known)
-    for part, dash in ((known[:within], "solid"), (known[max(within - 1, 0) :], "dash")):
+        data += band(_x_values(bounded, document), *ends, **_DRAWS_ENTRY)
+    count = sum(p.compute <= end * 1.01 for p in known)
+    for segment, dash in ((known[:count], "solid"), (known[max(count - 1, 0) :], "dash")):
         hover = [
             f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
             f"{number(p.reward.value or 0.0)}"
             + (f" ({interval(p.reward.interval)})" if p.reward.interval else "")
             + (f"<br>expected loss {in_reward(p.loss, p.tolerance)}" if p.loss is not None else "")
-            for p in part
+            for p in segment
         ]
         style = {"color": "var(--accent)" if with_band else "var(--text)", "width": 2.5, "dash": dash}
-        named = _named("recommended", 0) if dash == "solid" else {}
-        if len(part) > 1:
+        legend = _legend_entry("recommended", 0) if dash == "solid" else {}
+        if len(segment) > 1:
             data.append(
-                line(_x(part, document), (p.reward.value for p in part), style, text=hover,
-                     hovertemplate="%{text}<extra></extra>", **named)
+                line(_x_values(segment, document), (p.reward.value for p in segment), style, text=hover,
+                     hovertemplate="%{text}<extra></extra>", **legend)
             )  # fmt: skip
     return data
 
@@ -132,11 +134,12 @@ def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = 
 
     Each point contains the index of its run in ``run_ids``.
     """
-    labels = {run_id: i for i, run_id in enumerate(run_ids)}
-    rows = study.fitted()
-    rows = rows.assign(x=study.x(rows)).query("x > 0").sort_values(["run_id", "step"])
-    thinned = _thinned(rows)
-    data = [_runs(part, b, n, study, labels) for (b, n), part in thinned.groupby(PLACE, sort=True)]
+    indices = {run_id: i for i, run_id in enumerate(run_ids)}
+    rows = study.fitted_rows()
+    rows = rows.assign(x=study.x_values(rows)).query("x > 0").sort_values(["run_id", "step"])
+    thinned = _thin_out(rows)
+    groups = thinned.groupby(SHAPE_COLUMNS, sort=True)
+    data = [_run_trace(group, b, n, study, indices) for (b, n), group in groups]
     document = study.document
     if study.law is not None and document is not None:
         for entry, curve in zip(document.grid, _fitted_curves(study.law), strict=True):
@@ -144,7 +147,7 @@ def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = 
             style = {"color": n_colour(study.levels, n), "width": 1.4}
             data.append(line(*curve, style, hoverinfo="skip", meta={"n": n, "b": b}))
         if budgets is not None:
-            data += _frontier(budgets.recommended, document, with_band=False)
+            data += _frontier_traces(budgets.recommended, document, with_band=False)
     title = law_text.axis(document) if document else "C, rollouts generated"
     layout = {
         "xaxis": log_axis(title, rows["x"]),
@@ -156,33 +159,35 @@ def reward(study: FittedRuns, run_ids: Sequence[str], budgets: Budgets | None = 
     )  # fmt: skip
 
 
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
+def _thin_out(rows: pd.DataFrame) -> pd.DataFrame:
     """Thin long logs to a limited number of rows per run, evenly spaced in log C, last row included."""
     if len(rows) <= _MOST_POINTS:
         return rows
-    most = max(_MOST_POINTS // rows["run_id"].nunique(), _LEAST_POINTS)
+    limit = max(_MOST_POINTS // rows["run_id"].nunique(), _LEAST_RUN_POINTS)
 
-    def some(curve: pd.DataFrame) -> pd.DataFrame:
-        at = np.searchsorted(curve["x"], np.geomspace(curve["x"].iloc[0], curve["x"].iloc[-1], most))
-        return curve.iloc[np.unique(np.append(at.clip(max=len(curve) - 1), len(curve) - 1))]
+    def thinned(curve: pd.DataFrame) -> pd.DataFrame:
+        positions = np.searchsorted(curve["x"], np.geomspace(curve["x"].iloc[0], curve["x"].iloc[-1], limit))
+        return curve.iloc[np.unique(np.append(positions.clip(max=len(curve) - 1), len(curve) - 1))]
 
-    return pd.concat([some(run) for _, run in rows.groupby("run_id", sort=False)])
+    return pd.concat([thinned(run) for _, run in rows.groupby("run_id", sort=False)])
 
 
-def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[str, int]) -> dict[str, Any]:
+def _run_trace(
+    rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, indices: dict[str, int]
+) -> dict[str, Any]:
     """Return all runs of a configuration as one line with gaps. Each point contains its run and step."""
-    pieces = [run for _, run in rows.groupby("run_id", sort=False)]
-    known = [
-        [[labels[str(piece["run_id"].iloc[0])], int(step)] for step in piece["step"]] for piece in pieces
+    runs = [run for _, run in rows.groupby("run_id", sort=False)]
+    indices_and_steps = [
+        [[indices[str(run["run_id"].iloc[0])], int(step)] for step in run["step"]] for run in runs
     ]
     symbol = law_text.symbol(study.document) if study.document else "C"
     return {
-        "x": joined([rounded(piece["x"]) for piece in pieces]),
-        "y": joined([rounded(piece["value"]) for piece in pieces]),
-        "customdata": joined(known),
+        "x": joined([rounded(run["x"]) for run in runs]),
+        "y": joined([rounded(run["value"]) for run in runs]),
+        "customdata": joined(indices_and_steps),
         "mode": "lines",
         "line": {"color": n_colour(study.levels, int(n)), "width": 1},
-        "opacity": min(max(15 / len(labels), 0.25), 0.6) if study.law is not None else 0.8,
+        "opacity": min(max(15 / len(indices), 0.25), 0.6) if study.law is not None else 0.8,
         "hovertemplate": f"%{{customdata[0]}}<br>step %{{customdata[1]:,}}, {symbol} %{{x:,}}<br>"
         f"{text(study.metric)} %{{y}}<extra></extra>",
         "meta": {"n": int(n), "b": int(b), "runs": True},
@@ -192,31 +197,31 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: FittedRuns, labels: dict[st
 def n_star(law: Law, budgets: Budgets) -> Chart:
     """Return a chart of n*(C) with its band at the slider's budgets, the law, and the ends of the grid."""
     document = law.document
-    levels, of_b = law.levels, document.axis == "problems_per_batch"
-    pairs = [(p, p.b_star if of_b else p.n_star) for p in budgets.recommended]
-    pairs = [(p, q) for p, q in pairs if q.value is not None and q.status != "not_identified"]
-    x = _x([p for p, _ in pairs], document)
-    ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in pairs)])
-    at, n, low, high = _star_line(x, [q for _, q in pairs], ends)
+    levels, is_over_b = law.levels, document.axis == "problems_per_batch"
+    stars = [(p, p.b_star if is_over_b else p.n_star) for p in budgets.recommended]
+    stars = [(p, q) for p, q in stars if q.value is not None and q.status != "not_identified"]
+    x_shown = _x_values([p for p, _ in stars], document)
+    ends = n_ends([*levels.tolist(), *(q.value or 1.0 for _, q in stars)])
+    x_star, n, low, high = _star_line(x_shown, [q for _, q in stars], ends)
     data: list[dict[str, Any]] = []
     if np.isfinite(low).any():
-        data += band(at, low, high, **_DRAWS)
-    symbol, name = law_text.symbol(document), "B_p*" if of_b else "n*"
+        data += band(x_star, low, high, **_DRAWS_ENTRY)
+    symbol, name = law_text.symbol(document), "B_p*" if is_over_b else "n*"
     hover = [
         f"{symbol} = {number(p.compute / steps_scale(document))}: {best(p, document)}<br>"
         f"{name}: {law_text.star(q)}"
-        for p, q in pairs
+        for p, q in stars
     ]
     solid = {"color": "var(--accent)", "width": 2.5}
-    hovered = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
-    data.append(line(at, n, solid, **hovered, **_named(name, 1)))
-    fine = np.geomspace(*document.x.range, 60)
-    by_law = _law_line(law, fine)
-    if by_law is not None:
+    hover_keys = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
+    data.append(line(x_star, n, solid, **hover_keys, **_legend_entry(name, 1)))
+    x_law = np.geomspace(*document.x.range, 60)
+    law_n = _law_line(law, x_law)
+    if law_n is not None:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
-        inside = (by_law >= ends[0]) & (by_law <= ends[1])
-        data.append(line(fine[inside], by_law[inside], dashed, **SILENT | _named(label, 4)))
+        on_axis = (law_n >= ends[0]) & (law_n <= ends[1])
+        data.append(line(x_law[on_axis], law_n[on_axis], dashed, **SILENT | _legend_entry(label, 4)))
     shapes = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": int(edge), "y1": int(edge),
@@ -226,11 +231,11 @@ def n_star(law: Law, budgets: Budgets) -> Chart:
         }
         for edge, which, anchor in ((levels[0], "smallest", "top"), (levels[-1], "largest", "bottom"))
     ]  # fmt: skip
-    axis = n_axis(f"{name}, {_AXIS[document.axis]}", levels.tolist())
+    axis = n_axis(f"{name}, {_AXIS_LABELS[document.axis]}", levels.tolist())
     layout = {
-        "xaxis": log_axis(law_text.axis(document), _x(budgets.recommended, document)),
-        "yaxis": axis | {"range": [float(v) for v in np.log10(ends)]},
-        "shapes": [*shapes, *_today(budgets, document)],
+        "xaxis": log_axis(law_text.axis(document), _x_values(budgets.recommended, document)),
+        "yaxis": axis | {"range": [float(end) for end in np.log10(ends)]},
+        "shapes": [*shapes, *_today_marker(budgets, document)],
         "showlegend": True,
     }
     title = f"The best {SYMBOL_OF[document.axis]} for a budget"
@@ -238,15 +243,15 @@ def n_star(law: Law, budgets: Budgets) -> Chart:
     return Chart("n-star", title, _n_star_caption(document), data, layout, alt, budget=True, height=420)
 
 
-_AXIS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "problems per batch"}
+_AXIS_LABELS = {"rollouts_per_problem": "rollouts per problem", "problems_per_batch": "problems per batch"}
 
 
-def _named(name: str, rank: int) -> dict[str, Any]:
+def _legend_entry(name: str, rank: int) -> dict[str, Any]:
     """Return the trace keys that set the name and the rank of a legend entry."""
     return {"name": name, "showlegend": True, "legendrank": rank}
 
 
-_DRAWS = _named("95 % of draws", 2)  # the legend entry of a band
+_DRAWS_ENTRY = _legend_entry("95 % of draws", 2)  # the legend entry of a band
 
 
 def _fitted_curves(law: Law) -> list[tuple[Floats, Floats]]:
@@ -257,22 +262,22 @@ def _fitted_curves(law: Law) -> list[tuple[Floats, Floats]]:
     """
     document, scale = law.document, steps_scale(law.document)
     low, high = (end * scale for end in document.x.range)
-    x = np.geomspace(low, high, _CURVE)
+    x = np.geomspace(low, high, _CURVE_POINTS)
     reward = None
     if law.surface is not None:
         cut = slices(law.surface, x)
         reward = cut.reward[0][:, cut.place]  # (X, N)
-    out = []
-    for i, entry in enumerate(document.grid):
+    curves = []
+    for index, entry in enumerate(document.grid):
         start = max(entry.measured[0], entry.step_cost)
         if reward is None:
-            compute = np.geomspace(start, entry.measured[1], _CURVE)
+            compute = np.geomspace(start, entry.measured[1], _CURVE_POINTS)
             fitted = law.curves(entry.problems_per_batch, entry.rollouts_per_problem)(compute)[0]
         else:
             inside = (x >= start) & (x <= entry.measured[1] * (1 + 1e-9))
-            compute, fitted = x[inside], reward[inside, i]
-        out.append((compute / scale, fitted))
-    return out
+            compute, fitted = x[inside], reward[inside, index]
+        curves.append((compute / scale, fitted))
+    return curves
 
 
 def _law_line(law: Law, x: Floats) -> Floats | None:
@@ -310,23 +315,23 @@ def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[f
         rows.append((at, q.value, ends[0] if low is None else low, ends[1] if high is None else high))
     if not rows:
         return np.empty((4, 0))
-    at, *lines = np.array(rows, dtype=np.float64).T
-    smooth = [np.clip(_smoothed(np.log10(at), np.clip(line, *ends)), *ends) for line in lines]
+    at, *star_and_ends = np.array(rows, dtype=np.float64).T
+    smooth = [np.clip(_smooth(np.log10(at), np.clip(line, *ends)), *ends) for line in star_and_ends]
     return np.array([at, *smooth])
 
 
-def _smoothed(t: Floats, values: Floats) -> Floats:
+def _smooth(t: Floats, values: Floats) -> Floats:
     """Fit a weighted line to the logs of the values around each t and return its value at t."""
-    out = np.full(values.size, np.nan)
-    known = np.isfinite(values)
-    at, y = t[known], np.log2(values[known])
-    for i in np.flatnonzero(known):
-        weight = np.exp(-0.5 * ((at - t[i]) / _WIDTH) ** 2)
-        middle, mean = np.average(at, weights=weight), np.average(y, weights=weight)
-        spread = weight @ (at - middle) ** 2
-        slope = weight @ ((at - middle) * (y - mean)) / spread if spread > 1e-12 else 0.0
-        out[i] = mean + slope * (t[i] - middle)
-    return np.asarray(np.exp2(out))
+    smooth = np.full(values.size, np.nan)
+    is_known = np.isfinite(values)
+    t_known, logs = t[is_known], np.log2(values[is_known])
+    for index in np.flatnonzero(is_known):
+        weight = np.exp(-0.5 * ((t_known - t[index]) / _SMOOTHING_WIDTH) ** 2)
+        t_mean, log_mean = np.average(t_known, weights=weight), np.average(logs, weights=weight)
+        spread = weight @ (t_known - t_mean) ** 2
+        slope = weight @ ((t_known - t_mean) * (logs - log_mean)) / spread if spread > 1e-12 else 0.0
+        smooth[index] = log_mean + slope * (t[index] - t_mean)
+    return np.asarray(np.exp2(smooth))
 
 
 def _reward_caption(study: FittedRuns, thinned: bool) -> str:
@@ -344,7 +349,7 @@ def _reward_caption(study: FittedRuns, thinned: bool) -> str:
 
 def _reward_alt(study: FittedRuns) -> str:
     """Return the text alternative of the chart of reward against compute: its range of rewards."""
-    rows = study.fitted()
+    rows = study.fitted_rows()
     return (
         f"{study.metric} on {study.eval_set} against compute, {rows['run_id'].nunique()} runs, from "
         f"{rows['value'].min():.3f} to {rows['value'].max():.3f}."
@@ -373,27 +378,28 @@ def _configurations(document: LawDocument) -> Table | None:
         return None
     ceiling = "A" in document.curves[0].parameters
     rows = []
-    for g, c in zip(document.grid, document.curves, strict=True):
-        facts = (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
-        fitted = [TableCell.of(c.parameters["A"])] if ceiling else []
-        rows.append([*map(TableCell.number, facts), *fitted, TableCell.lost(c.rms, document.tolerance)])
+    for entry, curve in zip(document.grid, document.curves, strict=True):
+        facts = (*entry.key, entry.runs, entry.checkpoints, entry.measured[1])
+        fitted = [TableCell.of(curve.parameters["A"])] if ceiling else []
+        rows.append([*map(TableCell.number, facts), *fitted, TableCell.lost(curve.rms, document.tolerance)])
     columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
     return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
 
-def _frontier_table(shown: Sequence[Prediction], document: LawDocument) -> Table:
+def _frontier_table(predictions: Sequence[Prediction], document: LawDocument) -> Table:
     """Return the recommendation at each budget of the slider, one row per budget."""
-    of_b = document.axis == "problems_per_batch"
+    is_over_b = document.axis == "problems_per_batch"
     rows = []
-    for p in shown:
-        a = p.options[0].allocation
-        counts = (p.compute, a.rollouts_per_problem, a.problems_per_batch, a.steps)
-        star = p.b_star if of_b else p.n_star
+    for prediction in predictions:
+        split = prediction.options[0].allocation
+        sizes = (split.rollouts_per_problem, split.problems_per_batch, split.steps)
+        star = prediction.b_star if is_over_b else prediction.n_star
         rows.append(
             [
-                *map(TableCell.number, counts), TableCell.of(p.reward), TableCell.lost(p.loss, p.tolerance),
+                TableCell.number(prediction.compute), *map(TableCell.number, sizes),
+                TableCell.of(prediction.reward), TableCell.lost(prediction.loss, prediction.tolerance),
                 TableCell.of(star, law_text.star(star)),
             ]
         )  # fmt: skip
-    columns = ["C", "n", "B_p", "M", "reward", "expected loss", "B_p*" if of_b else "n*"]
+    columns = ["C", "n", "B_p", "M", "reward", "expected loss", "B_p*" if is_over_b else "n*"]
     return Table("frontier", "The recommendation at each budget", columns, rows, long=True)

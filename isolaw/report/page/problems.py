@@ -14,18 +14,18 @@ from isolaw.evidence import number
 from isolaw.report.document import Table, TableCell
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page.chart import Chart, PageSection, line, log_axis, n_colour, rounded
-from isolaw.store.sweep import Kept
+from isolaw.store.sweep import SavedResponses
 
-_BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
-_COLUMNS = 40  # height of a map
-_PANELS = 3
+_BIN_NAME = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
+_MAP_COLUMNS = 40  # height of a map
+_MOST_MAPS = 3
 # Most problems are near 0 or 1; half of the colors are for the rarer values in between.
-_SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
+_MAP_COLOURS = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
 _engineering = EngFormatter(sep="")
-_MOST = 300  # rows; each text has up to 2.7 kB
-_EVALUATIONS = 5  # per run
+_MOST_RESPONSES = 300  # rows; each text has up to 2.7 kB
+_RUN_EVALUATIONS = 5  # per run
 # The page shows control characters (NUL, escape, …) as Unicode control pictures, except line breaks and tabs.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
 
 
 def landscape(study: FittedRuns) -> PageSection | str:
@@ -45,60 +45,60 @@ def landscape(study: FittedRuns) -> PageSection | str:
 
 def _charts(study: FittedRuns) -> list[Chart]:
     """Return maps of pass@1 over training for up to three n, and a chart of the share of problems at zero."""
-    b, levels = study.one_batch(), study.levels
-    shown = sorted({levels[round(i * (len(levels) - 1) / (_PANELS - 1))] for i in range(_PANELS)})
-    maps = {n: image for n in shown if (image := _shares(study, b, n))}
-    most = max((float(shares.to_numpy().max()) for shares, _ in maps.values()), default=1.0)
-    charts = [_map(shares, origin, n, b, most) for n, (shares, origin) in maps.items()]
-    rows = study.rows("zero_fraction")
+    b, levels = study.densest_batch(), study.levels
+    shown_n = sorted({levels[round(i * (len(levels) - 1) / (_MOST_MAPS - 1))] for i in range(_MOST_MAPS)})
+    maps = {n: image for n in shown_n if (image := _problem_shares(study, b, n))}
+    largest = max((float(shares.to_numpy().max()) for shares, _ in maps.values()), default=1.0)
+    charts = [_pass_map(shares, origin, n, b, largest) for n, (shares, origin) in maps.items()]
+    rows = study.metric_rows("zero_fraction")
     rows = rows[(rows["problems_per_batch"] == b) & (rows["compute"] > 0)]
-    return [*charts, _zero(rows, study, b)] if len(rows) else charts
+    return [*charts, _zero_chart(rows, study, b)] if len(rows) else charts
 
 
-def _shares(study: FittedRuns, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
+def _problem_shares(study: FittedRuns, b: int, n: int) -> tuple[pd.DataFrame, str] | None:
     """Return the share of problems by bin of pass@1 (rows) and compute (columns), and its source."""
-    points = study.held.points
-    point = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
-    bins = point[(point["eval_set"] == study.eval_set) & point["metric"].str.fullmatch(_BIN.pattern)]
+    points = study.selected.points
+    runs = points[(points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n)]
+    bins = runs[(runs["eval_set"] == study.eval_set) & runs["metric"].str.fullmatch(_BIN_NAME.pattern)]
     if len(bins):
-        middle = bins["metric"].str.extract(_BIN).astype(float).mean(axis=1)
+        middle = bins["metric"].str.extract(_BIN_NAME).astype(float).mean(axis=1)
         return bins.assign(p=middle).groupby(["p", "compute"])["value"].mean().unstack(), "exact shares"
-    problems = study.held.problems
+    problems = study.selected.problems
     if problems is None:
         return None
-    mine = problems[(problems["eval_set"] == study.eval_set) & problems["run_id"].isin(point["run_id"])]
-    if mine.empty:
+    rows = problems[(problems["eval_set"] == study.eval_set) & problems["run_id"].isin(runs["run_id"])]
+    if rows.empty:
         return None
-    compute = point.drop_duplicates(["run_id", "step"]).set_index(["run_id", "step"])["compute"]
-    mine = mine.join(compute, on=["run_id", "step"]).assign(p=mine["correct"] / mine["samples"])
-    counts = mine.groupby(["p", "compute"]).size().unstack(fill_value=0)
-    return counts / counts.sum(), f"from {int(mine['samples'].max())} samples of each problem"
+    compute = runs.drop_duplicates(["run_id", "step"]).set_index(["run_id", "step"])["compute"]
+    rows = rows.join(compute, on=["run_id", "step"]).assign(p=rows["correct"] / rows["samples"])
+    counts = rows.groupby(["p", "compute"]).size().unstack(fill_value=0)
+    return counts / counts.sum(), f"from {int(rows['samples'].max())} samples of each problem"
 
 
-def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Chart:
-    step_0 = [c for c in shares.columns if c == 0]
+def _pass_map(shares: pd.DataFrame, origin: str, n: int, b: int, largest: float) -> Chart:
+    first_column = [c for c in shares.columns if c == 0]
     later = shares.columns[shares.columns > 0]
-    wanted = np.searchsorted(later, np.geomspace(later[0], later[-1], _COLUMNS))
-    shares = shares[[*step_0, *later[np.unique(wanted.clip(max=len(later) - 1))]]]
+    positions = np.searchsorted(later, np.geomspace(later[0], later[-1], _MAP_COLUMNS))
+    shares = shares[[*first_column, *later[np.unique(positions.clip(max=len(later) - 1))]]]
     data = [
         {
             "type": "heatmap", "x": [_engineering(float(f"{c:.2g}")) for c in shares.columns],  # e.g. 12k
             "y": rounded(shares.index), "z": [rounded(row) for row in shares.to_numpy(np.float64)],
-            "colorscale": _SCALE, "zmin": 0, "zmax": round(most, 3),
+            "colorscale": _MAP_COLOURS, "zmin": 0, "zmax": round(largest, 3),
             "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".1~%"},
             "hovertemplate": "C %{x}, pass@1 %{y:.2f}: %{z:.1%} of problems<extra></extra>",
         }
     ]  # fmt: skip
-    compute = {"type": "category", "title": {"text": "C, rollouts generated"}, "nticks": 5, "showgrid": False}
-    layout = {"xaxis": compute, "yaxis": {"title": {"text": "pass@1 of a problem"}, "showgrid": False}}
+    c = {"type": "category", "title": {"text": "C, rollouts generated"}, "nticks": 5, "showgrid": False}
+    layout = {"xaxis": c, "yaxis": {"title": {"text": "pass@1 of a problem"}, "showgrid": False}}
     caption = _map_caption(shares, n, b, origin)
     return Chart(f"landscape-n{n}", f"n = {n:,}", caption, data, layout, height=300)
 
 
-def _zero(rows: pd.DataFrame, study: FittedRuns, b: int) -> Chart:
+def _zero_chart(rows: pd.DataFrame, study: FittedRuns, b: int) -> Chart:
     data = []
-    for group, part in rows.groupby("rollouts_per_problem"):
-        n, mean = int(str(group)), part.groupby("compute")["value"].mean()
+    for group, rows_of_n in rows.groupby("rollouts_per_problem"):
+        n, mean = int(str(group)), rows_of_n.groupby("compute")["value"].mean()
         style = {"color": n_colour(study.levels, n), "width": 1.6}
         hover = f"n = {n:,}, C %{{x:.3s}}: %{{y:.1%}}<extra></extra>"
         data.append(line(mean.index, mean, style, hovertemplate=hover, meta={"n": n}))
@@ -131,66 +131,66 @@ def _zero_caption(rows: pd.DataFrame, b: int) -> str:
     )
 
 
-def responses(kept: Sequence[Kept]) -> PageSection | None:
+def responses(saved: Sequence[SavedResponses]) -> PageSection | None:
     """Return the section of kept responses, or None if no run kept any (simulated runs never do)."""
-    if not kept:
+    if not saved:
         return None
-    shown = _chosen(kept)
-    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
+    chosen = _choose(saved)
+    total, count = (sum(len(one.responses) for one in group) for group in (saved, chosen))
     lines = [
         "The first response to each of the first problems, the same problems in every run and evaluation."
     ]
-    if here < all_of:
+    if count < total:
         lines.append(
-            f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."
+            f"The table has {count:,} of {total:,} kept responses; points.jsonl of each run has all."
         )
-    return PageSection("responses", "Responses", lines, tables=[_table(shown)])
+    return PageSection("responses", "Responses", lines, tables=[_table(chosen)])
 
 
-def _chosen(kept: Sequence[Kept], most: int = _MOST) -> list[Kept]:
-    """Choose evenly spaced evaluations of all runs, with at most ``most`` responses in total.
+def _choose(saved: Sequence[SavedResponses], limit: int = _MOST_RESPONSES) -> list[SavedResponses]:
+    """Choose evenly spaced evaluations of all runs, with at most ``limit`` responses in total.
 
-    The choice includes the first and the last evaluation of each run, if ``most`` permits.
+    The choice includes the first and the last evaluation of each run, if ``limit`` permits.
     """
-    runs = [list(group) for _, group in groupby(kept, key=lambda one: one.spec.run_id)]
-    for each in range(_EVALUATIONS, 0, -1):
-        spread = [run[i] for run in runs for i in _spread(len(run), each)]
-        if each == 1 or sum(len(one.responses) for one in spread) <= most:
+    runs = [list(group) for _, group in groupby(saved, key=lambda evaluation: evaluation.spec.run_id)]
+    for count in range(_RUN_EVALUATIONS, 0, -1):
+        chosen = [run[i] for run in runs for i in _spread_indices(len(run), count)]
+        if count == 1 or sum(len(evaluation.responses) for evaluation in chosen) <= limit:
             break
-    out: list[Kept] = []
-    for one in spread:
-        most -= len(one.responses)
-        if most < 0:
+    within_limit: list[SavedResponses] = []
+    for evaluation in chosen:
+        limit -= len(evaluation.responses)
+        if limit < 0:
             break
-        out.append(one)
-    return out
+        within_limit.append(evaluation)
+    return within_limit
 
 
-def _spread(size: int, count: int) -> list[int]:
+def _spread_indices(size: int, count: int) -> list[int]:
     """Return up to ``count`` evenly spaced indices below ``size``.
 
     The last index is always included and, if there are two or more, the first index.
 
-    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    >>> _spread_indices(7, 3), _spread_indices(7, 1), _spread_indices(2, 5)
     ([0, 3, 6], [6], [0, 1])
     """
     return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
 
 
-def _table(shown: Sequence[Kept]) -> Table:
+def _table(chosen: Sequence[SavedResponses]) -> Table:
     """Return a table with one row per response."""
     rows = []
-    for one in shown:
-        spec = one.spec
+    for saved in chosen:
+        spec = saved.spec
         run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
-        for response in one.responses:
+        for response in saved.responses:
             length = f"{response.tokens:,}{', cut' if response.truncated else ''}"
             rows.append(
                 [
-                    TableCell(run, spec.rollouts_per_problem), TableCell(number(one.compute), one.compute),
-                    TableCell(_plain(response.eval_set)), TableCell(_plain(response.prompt), kind="said"),
-                    TableCell(_plain(response.response), kind="said"),
-                    TableCell(_plain(response.answer), kind="said"),
+                    TableCell(run, spec.rollouts_per_problem), TableCell.number(saved.compute),
+                    TableCell(_visible(response.eval_set)), TableCell(_visible(response.prompt), kind="said"),
+                    TableCell(_visible(response.response), kind="said"),
+                    TableCell(_visible(response.answer), kind="said"),
                     TableCell(f"{response.reward:g}", response.reward), TableCell(length, response.tokens),
                 ]
             )  # fmt: skip
@@ -198,5 +198,5 @@ def _table(shown: Sequence[Kept]) -> Table:
     return Table("responses", "Responses at evaluations", columns, rows, long=True)
 
 
-def _plain(text: str) -> str:
-    return text.translate(_PICTURES)
+def _visible(text: str) -> str:
+    return text.translate(_CONTROL_PICTURES)

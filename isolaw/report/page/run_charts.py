@@ -13,11 +13,11 @@ import pandas as pd
 from isolaw.evidence import count, in_reward, number
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.health import Health, health
-from isolaw.fits.prediction import Option, Prediction
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
-from isolaw.report.fitted_runs import PLACE, FittedRuns
+from isolaw.report.fitted_runs import SHAPE_COLUMNS, FittedRuns
 from isolaw.report.page.chart import (
     SILENT,
     Chart,
@@ -38,9 +38,9 @@ from isolaw.report.text.studies import choices
 
 _WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
 _LONG = 12  # rows
-_SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
-_NEAR_END = 0.8  # rewards before this share of the largest compute do not count as final
-_DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
+_MAP_COLOURS = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
+_FINAL_SHARE = 0.8  # rewards before this share of the largest compute do not count as final
+_DASHES, _MARKERS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
 def at_one_compute(study: FittedRuns) -> PageSection:
@@ -52,24 +52,24 @@ def at_one_compute(study: FittedRuns) -> PageSection:
 
 def spread(study: FittedRuns) -> PageSection | str:
     """Return the section of best@k and worst@k, or the reason why there is none."""
-    names = study.best_and_worst()
-    if not names:
-        why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
-        return f"best@k against worst@k: {why}"
-    (best, worst), k = names, names[0].partition("@")[2]
-    line = (
+    metrics = study.best_and_worst()
+    if not metrics:
+        reason = "the runs did not record both (evaluation.metrics of a sweep adds them)"
+        return f"best@k against worst@k: {reason}"
+    (best, worst), k = metrics, metrics[0].partition("@")[2]
+    sentence = (
         f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage) or {k} "
         f"correct answers ({worst}, reliability)."
     )
     charts = _best_and_worst(study)
-    return PageSection("spread", f"{best} against {worst}", [line], charts, small=True)
+    return PageSection("spread", f"{best} against {worst}", [sentence], charts, small=True)
 
 
 def health_section(study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> PageSection:
     """Return the section of the health of the runs, and of ``failed`` ones (`isolaw.engine.status`)."""
-    judged = health(study.runs, study.metric, study.eval_set)
-    lines = sweep_text.health(judged, len(failed), study.document)
-    table = _health_table(judged, study, failed)
+    run_healths = health(study.runs, study.metric, study.eval_set)
+    lines = sweep_text.health(run_healths, len(failed), study.document)
+    table = _health_table(run_healths, study, failed)
     return PageSection("health", "Health of the runs", lines, tables=[table])
 
 
@@ -87,30 +87,27 @@ def grid(study: FittedRuns) -> Chart:
     The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
     the highest mean.
     """
-    compute, table = study.finals()
-    prediction = _recommended(study, compute)
+    compute, table = study.rewards_at()
+    prediction = _recommendation(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
     caption = _grid_caption(study, table, compute, prediction)
     if len(study.batches) > 1:
-        near = None if prediction is None else {_place(o) for o in prediction.options}
-        return _map_of_grid(table, title, caption, near)
+        allocations = [] if prediction is None else [option.allocation for option in prediction.options]
+        recommended = {(a.problems_per_batch, a.rollouts_per_problem) for a in allocations}
+        return _map_of_grid(table, title, caption, recommended)
     chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
     if prediction is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
-        chart.data[:0] = _fitted(study.law.surface, compute)
+        chart.data[:0] = _fitted_traces(study.law.surface, compute)
         n = prediction.options[0].allocation.rollouts_per_problem
-        right = bool(n > np.median(study.levels))
+        on_left = bool(n > np.median(study.levels))
         label = f"recommended: n = {n:,}"
-        chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, right=right, dash="dot")]
+        chart.layout["shapes"] = [mark(n, label, "var(--text)", top=True, on_left=on_left, dash="dot")]
         chart.layout["xaxis"]["range"] = np.log10(n_ends([*study.levels, n])).tolist()
     return chart
 
 
-def _place(option: Option) -> tuple[int, int]:
-    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
-
-
-def _recommended(study: FittedRuns, compute: float) -> Prediction | None:
+def _recommendation(study: FittedRuns, compute: float) -> Prediction | None:
     """Return the recommendation at ``compute``, or None if there is none or the law has another unit."""
     if study.law is None or study.law.document.x.name not in ("compute", "steps"):
         return None
@@ -118,56 +115,56 @@ def _recommended(study: FittedRuns, compute: float) -> Prediction | None:
     return prediction if prediction is not None and prediction.options else None
 
 
-def _fitted(surface: Surface, compute: float) -> list[dict[str, Any]]:
+def _fitted_traces(surface: Surface, compute: float) -> list[dict[str, Any]]:
     """Return the fitted reward of every n at one compute, with its 95 % band, as traces."""
     cut = slices(surface, np.array([compute]))
     n, reward = np.exp2(cut.log2_n), cut.reward[:, 0]
-    out = [] if len(reward) < 2 else band(n, *np.quantile(reward[1:], [0.025, 0.975], axis=0))
-    return [*out, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **SILENT)]
+    interval = [] if len(reward) < 2 else band(n, *np.quantile(reward[1:], [0.025, 0.975], axis=0))
+    return [*interval, line(n, reward[0], {"color": "var(--accent)", "width": 2}, **SILENT)]
 
 
 def _map_of_grid(
-    table: pd.DataFrame, title: str, caption: str, near: Collection[tuple[int, int]] | None
+    table: pd.DataFrame, title: str, caption: str, recommended: Collection[tuple[int, int]]
 ) -> Chart:
-    """Return a map of rewards with frames around the (B_p, n) in ``near``.
+    """Return a map of rewards with frames around the (B_p, n) in ``recommended``.
 
-    If ``near`` is None, the frames mark rewards within the tolerance of the highest.
+    If ``recommended`` is empty, the frames mark rewards within the tolerance of the highest.
     """
-    by = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
-    values = table.pivot(**by, values="value")
-    hover = table.assign(hover=_runs(table)).pivot(**by, values="hover").fillna("")
+    axes = {"index": "rollouts_per_problem", "columns": "problems_per_batch"}
+    means = table.pivot(**axes, values="value")
+    hover = table.assign(hover=_hover_texts(table)).pivot(**axes, values="hover").fillna("")
     data = [
         {
-            "type": "heatmap", "x": [f"{b:,}" for b in values.columns], "y": [f"{n:,}" for n in values.index],
-            "z": [rounded(row) for row in values.to_numpy(np.float64)],
+            "type": "heatmap", "x": [f"{b:,}" for b in means.columns], "y": [f"{n:,}" for n in means.index],
+            "z": [rounded(row) for row in means.to_numpy(np.float64)],
             "customdata": hover.to_numpy().tolist(),
-            "colorscale": _SCALE, "xgap": 2, "ygap": 2, "hoverongaps": False,
+            "colorscale": _MAP_COLOURS, "xgap": 2, "ygap": 2, "hoverongaps": False,
             "texttemplate": "%{z:.3f}", "textfont": {"size": 11, "color": "var(--text)"},
             "colorbar": {"thickness": 10, "outlinewidth": 0, "tickformat": ".2f",
                          "title": {"text": text(title), "side": "right"}},
             "hovertemplate": "B_p %{x}, n %{y}: %{z:.4f}%{customdata}<extra></extra>",
         }
     ]  # fmt: skip
-    framed = values.to_numpy(np.float64) >= table["value"].max() - TOLERANCE
-    if near is not None:
-        framed = np.array([[(b, n) in near for b in values.columns] for n in values.index])
+    is_framed = means.to_numpy(np.float64) >= table["value"].max() - TOLERANCE
+    if recommended:
+        is_framed = np.array([[(b, n) in recommended for b in means.columns] for n in means.index])
     frames = [
         {
             "type": "rect", "x0": column - 0.46, "x1": column + 0.46, "y0": row - 0.44, "y1": row + 0.44,
             "line": {"color": "var(--k1)", "width": 2},
         }
-        for row, column in np.argwhere(framed).tolist()
+        for row, column in np.argwhere(is_framed).tolist()
     ]  # fmt: skip
     layout = {
         "xaxis": {"type": "category", "title": {"text": "B_p, problems per batch"}, "showgrid": False},
         "yaxis": {"type": "category", "title": {"text": "n, rollouts per problem"}, "showgrid": False},
         "shapes": frames,
     }
-    height = 120 + 34 * max(len(values), 5)
+    height = 120 + 34 * max(len(means), 5)
     return Chart("grid", "Rewards at the same compute", caption, data, layout, height=height)
 
 
-def _runs(table: pd.DataFrame) -> list[str]:
+def _hover_texts(table: pd.DataFrame) -> list[str]:
     """Return the hover text of each mean: its standard error, if known, and the number of runs."""
     return [
         (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(runs, 'run')}"
@@ -176,7 +173,7 @@ def _runs(table: pd.DataFrame) -> list[str]:
 
 
 def _by_n(
-    name: str, title: str, y: str, caption: str, table: pd.DataFrame, levels: list[int], height: int
+    name: str, title: str, y_title: str, caption: str, table: pd.DataFrame, levels: list[int], height: int
 ) -> Chart:
     """Return a chart of rewards against n with standard errors."""
     n = table["rollouts_per_problem"].tolist()
@@ -184,19 +181,19 @@ def _by_n(
         n, table["value"], {"color": "var(--muted)", "width": 1}, mode="lines+markers",
         error_y={"type": "data", "array": rounded(table["error"].fillna(0)), "color": "var(--muted)",
                  "thickness": 1.2, "width": 3},
-        customdata=_runs(table), marker={"size": 9, "color": [n_colour(levels, level) for level in n]},
+        customdata=_hover_texts(table), marker={"size": 9, "color": [n_colour(levels, level) for level in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     )  # fmt: skip
-    layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y)}}}
+    layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y_title)}}}
     return Chart(name, title, caption, [data], layout, height=height)
 
 
 def _best_and_worst(study: FittedRuns) -> list[Chart]:
     """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
-    b = study.one_batch()
+    b = study.densest_batch()
     charts = []
     for name in study.best_and_worst():
-        compute, table = study.finals(name, b)
+        compute, table = study.rewards_at(name, b)
         caption = _extreme_caption(name, table, compute, b)
         charts.append(_by_n(name.replace("@", "-"), name, name, caption, table, study.levels, height=320))
     return charts
@@ -211,7 +208,7 @@ def _backtest_chart(result: Mapping[str, Any]) -> Chart:
         hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
         data.append(line(
             result["budgets"], losses["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
-            marker={"size": 7, "symbol": _SYMBOLS[i % 4]}, text=choices(result, rule), mode="lines+markers",
+            marker={"size": 7, "symbol": _MARKERS[i % 4]}, text=choices(result, rule), mode="lines+markers",
         ))  # fmt: skip
     layout = {
         "xaxis": log_axis("C, rollouts generated", result["budgets"]),
@@ -223,67 +220,67 @@ def _backtest_chart(result: Mapping[str, Any]) -> Chart:
 
 def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
     """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
-    missing = study.rows().groupby(PLACE).ngroups - len(table)
-    end = study.rows()["compute"].max()
-    several = len(study.batches) > 1
-    least, most = (int(v) for v in (table["runs"].min(), table["runs"].max()))
-    counts = count(most, "run") if least == most else f"{least:,} to {most:,} runs"
-    text = (
+    missing_count = study.metric_rows().groupby(SHAPE_COLUMNS).ngroups - len(table)
+    end = study.metric_rows()["compute"].max()
+    has_map = len(study.batches) > 1
+    fewest, most = (int(v) for v in (table["runs"].min(), table["runs"].max()))
+    counts = count(most, "run") if fewest == most else f"{fewest:,} to {most:,} runs"
+    caption = (
         f"{study.metric} at C = {number(compute)}, the largest compute that all configurations reached "
         f"(means of the checkpoints from 0.8 C to 1.1 C, {counts} each)."
     )
     if best is not None:
-        a, lost = best.options[0].allocation, best.options[0].expected_loss
-        place = f"B_p = {a.problems_per_batch:,}, n = {a.rollouts_per_problem:,}"
-        text += f" Recommended here: {place}, with an expected loss of {in_reward(lost, best.tolerance)}."
-        if several:
+        allocation, loss = best.options[0].allocation, best.options[0].expected_loss
+        shape = f"B_p = {allocation.problems_per_batch:,}, n = {allocation.rollouts_per_problem:,}"
+        caption += f" Recommended here: {shape}, with an expected loss of {in_reward(loss, best.tolerance)}."
+        if has_map:
             near_by = f"{best.tolerance:g}"
-            text += f" Frames are measured configurations with an expected loss of at most {near_by}."
+            caption += f" Frames are measured configurations with an expected loss of at most {near_by}."
         elif study.law is not None and study.law.surface is not None:
-            text += " The line and its 95 % band are the fit, which also uses the runs at other budgets."
+            caption += " The line and its 95 % band are the fit, which also uses the runs at other budgets."
     elif study.law is None:
         top = table.loc[table["value"].idxmax()]
         near = table[table["value"] >= top["value"] - TOLERANCE]
-        place = f"B_p = {top['problems_per_batch']:,.0f}, n = {top['rollouts_per_problem']:,.0f}"
-        text += (
-            f" The highest mean is {top['value']:.3f}, of {place}; {len(near)} of {len(table)} are within "
-            f"{TOLERANCE} of it{', framed' if several else ''}."
+        shape = f"B_p = {top['problems_per_batch']:,.0f}, n = {top['rollouts_per_problem']:,.0f}"
+        caption += (
+            f" The highest mean is {top['value']:.3f}, of {shape}; {len(near)} of {len(table)} are within "
+            f"{TOLERANCE} of it{', framed' if has_map else ''}."
         )
-    if compute < _NEAR_END * end:
-        text += f" Some runs end there; others continue to C = {number(end)}, where another n may be best."
-    if not several and table["error"].notna().any():
-        text += " Bars are standard errors over runs."
-    if missing:
-        text += f" The chart leaves out {missing} that ended before this compute or began after it."
-    return text
+    if compute < _FINAL_SHARE * end:
+        caption += f" Some runs end there; others continue to C = {number(end)}, where another n may be best."
+    if not has_map and table["error"].notna().any():
+        caption += " Bars are standard errors over runs."
+    if missing_count:
+        caption += f" The chart leaves out {missing_count} that ended before this compute or began after it."
+    return caption
 
 
 def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -> str:
     """Return the caption of a best@k or worst@k chart, with the best n."""
     kind, _, k = metric.partition("@")
-    means = "at least one of" if kind == "best" else "all of"
+    condition = "at least one of" if kind == "best" else "all of"
     best = table.loc[table["value"].idxmax()]
-    near = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
-    text = (
-        f"Share of problems for which {means} {k} samples are correct, at C = {number(compute)} and "
+    close_n = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
+    caption = (
+        f"Share of problems for which {condition} {k} samples are correct, at C = {number(compute)} and "
         f"B_p = {b:,}. The share is highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
     )
-    if len(near) > 1:
-        text += f"; within {TOLERANCE} of it are n = {', '.join(f'{n:,}' for n in near)}"
-    return f"{text}."
+    if len(close_n) > 1:
+        caption += f"; within {TOLERANCE} of it are n = {', '.join(f'{n:,}' for n in close_n)}"
+    return f"{caption}."
 
 
 def _backtest_caption(result: Mapping[str, Any]) -> str:
     """Return the caption of the backtest: the method of the evaluation, and the mean loss of each rule."""
-    judged = f"on {result['seeds']} seeds, each held out in turn"
+    judges = f"on {result['seeds']} seeds, each held out in turn"
     if result["held_out"] != "seed":
-        judged = "by later checkpoints of the same runs, since there is only one seed"
-    means = {rule: losses["mean_loss"] for rule, losses in result["rules"].items()}
-    listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in means.items())
-    best = min(means, key=lambda rule: means[rule])
+        judges = "by later checkpoints of the same runs, since there is only one seed"
+    losses = {rule: losses["mean_loss"] for rule, losses in result["rules"].items()}
+    listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in losses.items())
+    best = min(losses, key=lambda rule: losses[rule])
     return (
         f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
-        f"larger budgets, which isolaw judged {judged}. The mean losses are: {listed}. The rule {best!r} "
+        f"larger budgets, which isolaw judged {judges}. The mean losses are: {listed}. The rule {best!r} "
         "loses least. All losses are too large by the same amount, since the best reward is a maximum over "
         "noisy values."
     )
@@ -296,16 +293,16 @@ def labels(run_ids: Sequence[str]) -> dict[str, str]:
     {'logs/a/n8': 'n8', 'logs/a/n16': 'n16'}
     """
     folders = [run_id.split("/")[:-1] for run_id in run_ids]
-    common = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    start = sum(len(level[0]) + 1 for level in common) if len(run_ids) > 1 else 0
+    shared_folders = itertools.takewhile(lambda folder: len(set(folder)) == 1, zip(*folders, strict=False))
+    start = sum(len(folder[0]) + 1 for folder in shared_folders) if len(run_ids) > 1 else 0
     return {run_id: short[start:] for run_id, short in sweep_text.short_ids(run_ids).items()}
 
 
 def _rewards_table(study: FittedRuns) -> Table:
     """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
     names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
-    compute, _ = study.finals()
-    tables = {name: study.finals(name, compute=compute)[1].set_index(PLACE) for name in names}
+    compute, _ = study.rewards_at()
+    tables = {name: study.rewards_at(name, compute=compute)[1].set_index(SHAPE_COLUMNS) for name in names}
     rows = []
     for (b, n), values in tables[study.metric].iterrows():
         row = [TableCell.number(b), TableCell.number(n), TableCell.number(values["runs"])]
@@ -325,27 +322,27 @@ def _rewards_table(study: FittedRuns) -> Table:
 def _health_table(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of all runs with their health, failed runs included."""
     ends = study.runs.points.groupby("run_id")[["step", "compute"]].max()
-    reward = study.rows().sort_values("step").groupby("run_id")["value"].last()
-    names = labels([*(h.run_id for h in judged), *(f["run_id"] for f in failed)])
-    failures = {f["run_id"]: f for f in failed}
+    last_rewards = study.metric_rows().sort_values("step").groupby("run_id")["value"].last()
+    names = labels([*(h.run_id for h in judged), *(failure["run_id"] for failure in failed)])
+    failure_of_run = {failure["run_id"]: failure for failure in failed}
     rows = []
     for h in judged:
-        failure = failures.pop(h.run_id, None)
+        failure = failure_of_run.pop(h.run_id, None)
         status = h.status if failure is None else "failed"
-        place = (h.problems_per_batch, h.rollouts_per_problem, h.seed, *(int(v) for v in ends.loc[h.run_id]))
-        why = [] if failure is None else [failure["cause"]]
+        facts = (h.problems_per_batch, h.rollouts_per_problem, h.seed, *(int(v) for v in ends.loc[h.run_id]))
+        causes = [] if failure is None else [failure["cause"]]
         rows.append(
             [
-                TableCell(names[h.run_id]), *map(TableCell.number, place),
-                TableCell.number(reward.get(h.run_id), ".3f"),
+                TableCell(names[h.run_id]), *map(TableCell.number, facts),
+                TableCell.number(last_rewards.get(h.run_id), ".3f"),
                 TableCell(status, kind={"healthy": "good", "unknown": ""}.get(status, "bad")),
-                TableCell("; ".join([*why, *h.reasons])),
+                TableCell("; ".join([*causes, *h.reasons])),
             ]
         )  # fmt: skip
-    for f in failures.values():  # failed before the first checkpoint
-        place = (f["problems_per_batch"], f["rollouts_per_problem"], f["seed"], 0, 0)
-        state = [TableCell("", ""), TableCell("failed", kind="bad"), TableCell(f["cause"])]
-        rows.append([TableCell(names[f["run_id"]]), *map(TableCell.number, place), *state])
+    for failure in failure_of_run.values():  # failed before the first checkpoint
+        facts = (failure["problems_per_batch"], failure["rollouts_per_problem"], failure["seed"], 0, 0)
+        cells = [TableCell("", ""), TableCell("failed", kind="bad"), TableCell(failure["cause"])]
+        rows.append([TableCell(names[failure["run_id"]]), *map(TableCell.number, facts), *cells])
     rows.sort(key=lambda row: _WORST_FIRST.index(row[7].text))
     columns = ["run", "B_p", "n", "seed", "steps", "C", study.metric, "state", "why"]
     if not any(row[-1].text for row in rows):
@@ -359,16 +356,16 @@ def _backtest_table(result: Mapping[str, Any]) -> Table:
     for rule, losses in result["rules"].items():
         difference, error = losses["against_isolaw"].values()
         sign = "-" if difference < 0 else "+"
-        against = sign + in_reward(abs(difference), tolerance)
-        against += "" if error is None else f" (SE {in_reward(error, tolerance)})"
+        difference_text = sign + in_reward(abs(difference), tolerance)
+        difference_text += "" if error is None else f" (SE {in_reward(error, tolerance)})"
         cells = [
-            TableCell(f"{in_reward(lost, tolerance)} ({chosen})".replace("n ", "n\u00a0"), lost)
-            for lost, chosen in zip(losses["loss"], choices(result, rule), strict=True)
+            TableCell(f"{in_reward(loss, tolerance)} ({chosen})".replace("n ", "n\u00a0"), loss)
+            for loss, chosen in zip(losses["loss"], choices(result, rule), strict=True)
         ]
-        last = TableCell("" if rule == "isolaw" else against, difference)
+        last = TableCell("" if rule == "isolaw" else difference_text, difference)
         rows.append([TableCell(rule), *cells, TableCell.lost(losses["mean_loss"], tolerance), last])
-    budgets = [f"C = {number(c)}" for c in result["budgets"]]
-    how = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
-    caption = f"Loss in reward of each rule, and its choices{how}"
-    heads = ["rule", *budgets, "mean", "loses more than isolaw by"]
-    return Table("loss", caption, heads, rows, long=True)
+    budgets = [f"C = {number(budget)}" for budget in result["budgets"]]
+    split_text = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
+    caption = f"Loss in reward of each rule, and its choices{split_text}"
+    columns = ["rule", *budgets, "mean", "loses more than isolaw by"]
+    return Table("loss", caption, columns, rows, long=True)

@@ -28,7 +28,7 @@ _BASES = {
     Basis.CURVES: "the highest fitted curve of a figure, which gives no uncertainty",
     Basis.RUNS: "isolaw's fit to recorded runs of one or two seeds. The range is a 95 % interval",
 }
-_WHERE = (
+_ARTICLES = (
     "IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
 )
 _CAVEATS = {
@@ -48,20 +48,20 @@ def document(advice: Advice, folder: str = "first", again: str = 'advice.write("
     ``folder`` has the files of the sweeps, or ``again`` writes them there; it is empty if they are written.
     """
     case = advice.case
-    first: list[Stanza] = [
+    answer: list[Stanza] = [
         *_answer(advice),
         f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
-        f"rollouts{_known(case)}.",
+        f"rollouts{_case_text(case)}.",
         _agreement(advice),
         " ".join(RECORDED),
         *(Caution(_CAVEATS[code]) for code in advice.caveats),
     ]
     differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
-        Passage("", first),
+        Passage("", answer),
         Passage("What to run first", _commands(advice, folder, again)),
         Passage(
-            "Sources", [_table(advice), Bullets("", [*_WHERE, *(f"{k}: {t}." for k, t in _BASES.items())])]
+            "Sources", [_table(advice), Bullets("", [*_ARTICLES, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
         Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
     ]
@@ -90,28 +90,29 @@ def _data(advice: Advice) -> dict[str, Any]:
 
 
 def _sweep_data(sweep: FirstSweep) -> dict[str, Any]:
-    known = (
+    cost_facts = (
         None
         if sweep.cost is None
         else {**(sweep.spent.to_dict() if sweep.spent else {}), **sweep.cost.to_dict()}
     )
-    return {"rollouts": sweep.rollouts, "cost": known, "file": sweep.sections}
+    return {"rollouts": sweep.rollouts, "cost": cost_facts, "file": sweep.sections}
 
 
 def _answer(advice: Advice) -> list[str]:
     """Return where to start and why, which race to run, and how to find its lr: a line each."""
     if not advice.sweeps:
         return [
-            _where(advice),
+            _start_line(advice),
             "No sweep of three n, each with enough steps to learn, fits into this budget and B_max.",
         ]
     lr, batch, grid = advice.sweeps
     return [
-        _where(advice), _race(grid, advice.case), _lr(lr, batch, advice.case), *_sum(advice),
+        _start_line(advice), _race_line(grid, advice.case), _lr_line(lr, batch, advice.case),
+        *_budget_lines(advice),
     ]  # fmt: skip
 
 
-def _sum(advice: Advice) -> list[str]:
+def _budget_lines(advice: Advice) -> list[str]:
     """Return what the sweeps take of the budget, and what they leave for the final run."""
     final, budget = advice.final, advice.case.budget
     left = amount(budget - advice.rollouts)
@@ -126,33 +127,33 @@ def _sum(advice: Advice) -> list[str]:
     ]
 
 
-def _where(advice: StartingPoint) -> str:
+def _start_line(advice: StartingPoint) -> str:
     """Return the starting point with its ranges, or the reason why there is none."""
     start, case = advice.start, advice.case
     if start is not None:
-        a = start.allocation
+        split = start.allocation
         return (
-            f"From published results alone, start with n = {a.rollouts_per_problem}, "
-            f"B_p = {a.problems_per_batch}, M = {a.steps:,}: the sources have n* = {_span(start.n)} and "
-            f"B_p = {_span(start.batch)}."
+            f"From published results alone, start with n = {split.rollouts_per_problem}, "
+            f"B_p = {split.problems_per_batch}, M = {split.steps:,}: the sources have n* = {_span(start.n)} "
+            f"and B_p = {_span(start.batch)}."
         )
-    near = advice.nearest
+    nearest = advice.nearest
     sizes = sorted(reading.source.size for reading in advice.readings)
     if case.far:
-        ends = f"{_size(sizes[0])}–{_size(sizes[-1])}"
+        size_range = f"{_size_text(sizes[0])}–{_size_text(sizes[-1])}"
         return (
             "From published results alone, no starting point: your model is over 100 times larger or smaller "
-            f"than all models in the sources ({ends})."
+            f"than all models in the sources ({size_range})."
         )
-    kind = f" on {case.difficulty} problems" if case.difficulty else ""
+    where = f" on {case.difficulty} problems" if case.difficulty else ""
     return (
-        f"From published results alone, no starting point: no n* is known{kind} at this C. The nearest "
-        f"result: n* is {_span(near.n, near.covers)} at C = {number(near.compute)} on "
-        f"{near.source.difficulty} problems ({_TITLES[near.source.key]})."
+        f"From published results alone, no starting point: no n* is known{where} at this C. The nearest "
+        f"result: n* is {_span(nearest.n, nearest.covers)} at C = {number(nearest.compute)} on "
+        f"{nearest.source.difficulty} problems ({_TITLES[nearest.source.key]})."
     )
 
 
-def _race(grid: FirstSweep, case: Case) -> str:
+def _race_line(grid: FirstSweep, case: Case) -> str:
     spec = grid.spec
     levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
     price = "Its hours need the cost of a step." if grid.cost is None else costs.spent(grid.spent, grid.cost)
@@ -163,7 +164,7 @@ def _race(grid: FirstSweep, case: Case) -> str:
     )
 
 
-def _lr(lr: FirstSweep, batch: FirstSweep, case: Case) -> str:
+def _lr_line(lr: FirstSweep, batch: FirstSweep, case: Case) -> str:
     (b,), (n,) = lr.spec.grid.problems_per_batch, lr.spec.grid.rollouts_per_problem
     smaller, larger = batch.spec.grid.rollouts_per_problem
     return (
@@ -177,18 +178,18 @@ def _rollouts(sweep: FirstSweep, case: Case) -> str:
     return f"{number(sweep.rollouts)} rollouts, {share(sweep.rollouts / case.budget)} of the budget"
 
 
-def _commands(advice: Advice, folder: str, again: str) -> list[Stanza]:
+def _commands(advice: Advice, folder: str, write_call: str) -> list[Stanza]:
     """Return the commands that write and run the sweeps, in order."""
     if not advice.sweeps:
         return []
-    whats = ["find the lr; omit --dry-run to run it", "test lr ∝ √B", "choose n"]
+    purposes = ["find the lr; omit --dry-run to run it", "test lr ∝ √B", "choose n"]
     lr, batch, grid = (
-        [str(commands.sweep_file(Path(folder, f"{sweep.name}.toml"), sweep.directory)), what]
-        for sweep, what in zip(advice.sweeps, whats, strict=True)
+        [str(commands.sweep_file(Path(folder, f"{sweep.name}.toml"), sweep.directory)), purpose]
+        for sweep, purpose in zip(advice.sweeps, purposes, strict=True)
     )
     fit = commands.fit([commands.unused(sweep.directory) for sweep in advice.sweeps[:2]], ["--retune", "lr"])
     rows = [lr, batch, [str(fit), "fit how the best lr depends on B"], grid]
-    write = f"To write the sweep files: {again}" if again else "The sweep files are written."
+    write = f"To write the sweep files: {write_call}" if write_call else "The sweep files are written."
     return [write, "Each file says what to set in it before you run it:", Snippet(columns(rows), "  ")]
 
 
@@ -196,24 +197,24 @@ def _agreement(advice: StartingPoint) -> str:
     """State whether publications agree on n."""
     if advice.case.far:
         return "Published results for other sizes are no evidence for yours: run the race first."
-    by = {lean: [each.title for each in advice.statements if each.leans is lean] for lean in Leans}
-    parts = [
-        f"{text} ({', '.join(by[lean])})"
+    titles = {lean: [said.title for said in advice.statements if said.leans is lean] for lean in Leans}
+    views = [
+        f"{text} ({', '.join(titles[lean])})"
         for lean, text in (
             (Leans.RISES, "n* rises with C, or a large n still improves the model"),
             (Leans.SMALL, "a small n suffices"),
             (Leans.CONSTANT, "n* does not depend on C, or only B_p · n matters"),
         )
-        if by[lean]
+        if titles[lean]
     ]
-    return f"Publications {'disagree' if len(parts) > 1 else 'say'}: {'; '.join(parts)}."
+    return f"Publications {'disagree' if len(views) > 1 else 'say'}: {'; '.join(views)}."
 
 
 def _table(advice: StartingPoint) -> Table:
     rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "used", "from"]]
     for reading in advice.readings:
         source = reading.source
-        batches = [str(b) for b in source.batches] or ["tuned"]
+        batches = [str(batch) for batch in source.batches] or ["tuned"]
         rows.append([
             _TITLES[source.key], source.model, source.difficulty,
             batches[0] if len(batches) == 1 else f"{batches[0]}–{batches[-1]}",
@@ -223,25 +224,25 @@ def _table(advice: StartingPoint) -> Table:
     return Table.of(rows)
 
 
-def _span(span: Span, known: bool = True) -> str:
-    """Return a number with its range; if the number is not ``known``, return only the range or bound."""
+def _span(span: Span, is_known: bool = True) -> str:
+    """Return a number with its range; if the number is not ``is_known``, return only the range or bound."""
     value, low, high = (None if end is None else f"{end:,.0f}" for end in (span.value, span.low, span.high))
-    ends = (
+    range_text = (
         f"{low}–{high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""
     )
-    if not known:
-        return ends or "unknown"
+    if not is_known:
+        return range_text or "unknown"
     if (low is None and high == value) or (high is None and low == value):
         return f"{value} or {'less' if low is None else 'more'}"
-    return f"{value} ({ends})" if ends else str(value)
+    return f"{value} ({range_text})" if range_text else str(value)
 
 
 def _differences(reading: SourceReading, case: Case) -> str:
     source = reading.source
     texts = {
         Differs.DIFFICULTY: f"its problems are {source.difficulty}, and yours are {case.difficulty}",
-        Differs.MODEL_SIZE: f"its model has {_size(source.size)} parameters, and yours has "
-        f"{_size(case.model_size or 0)}",
+        Differs.MODEL_SIZE: f"its model has {_size_text(source.size)} parameters, and yours has "
+        f"{_size_text(case.model_size or 0)}",
         Differs.PROBLEMS: f"it has {source.problems or 0:,} problems, and you have "
         f"{case.n_train_problems or 0:,}",
         Differs.BATCH: "its B_p differs from the B_p of the starting point",
@@ -250,13 +251,13 @@ def _differences(reading: SourceReading, case: Case) -> str:
     return "; ".join(texts[code] for code in reading.differs) or "no known difference"
 
 
-def _size(billions: float) -> str:
+def _size_text(billions: float) -> str:
     return f"{billions:g}B" if billions >= 0.1 else f"{1000 * billions:g}M"
 
 
-def _known(case: Case) -> str:
-    parts = [f"{case.difficulty} problems"] if case.difficulty else []
-    parts += [f"a model of {_size(case.model_size)}"] if case.model_size else []
-    parts += [f"{case.n_train_problems:,} training problems"] if case.n_train_problems else []
-    parts += [f"B_max = {case.max_batch_rollouts:,}"] if case.max_batch_rollouts else []
-    return "".join(f"; {part}" for part in parts)
+def _case_text(case: Case) -> str:
+    facts = [f"{case.difficulty} problems"] if case.difficulty else []
+    facts += [f"a model of {_size_text(case.model_size)}"] if case.model_size else []
+    facts += [f"{case.n_train_problems:,} training problems"] if case.n_train_problems else []
+    facts += [f"B_max = {case.max_batch_rollouts:,}"] if case.max_batch_rollouts else []
+    return "".join(f"; {fact}" for fact in facts)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isolaw.step_cost import Cost
 
 TwoNames = tuple[str, str]
-_ROWS = {
+_ROW_LABELS = {
     "A": "ceiling A",
     "C_mid": "C_mid (ratio)",
     "B": "exponent B",
@@ -37,11 +37,11 @@ def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
     facts = ", ".join(f"{fact} ({a} and {b})" for fact, (a, b) in comparison.facts.items())
     rows: list[list[str]] = []
     for contrast in comparison.contrasts:
-        rows += _contrast(_places(contrast), comparison.names, contrast)
+        rows += _contrast_rows(_shapes_text(contrast), comparison.names, contrast)
     if len(comparison.contrasts) > 1:
-        rows += _contrast(f"mean of {len(comparison.contrasts)}", comparison.names, comparison.mean)
-    drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
-    units = " and ".join(dict.fromkeys(drawn[unit] for unit in comparison.units))
+        rows += _contrast_rows(f"mean of {len(comparison.contrasts)}", comparison.names, comparison.mean)
+    drawn_unit = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
+    units = " and ".join(dict.fromkeys(drawn_unit[unit] for unit in comparison.units))
     first, second = comparison.names
     lines: list[Stanza] = [
         f"isolaw compares {comparison.metric} on {comparison.eval_set} of {first} and {second}."
@@ -55,85 +55,85 @@ def recipes(comparison: RecipeComparison | AxisComparison) -> Document:
     return Document.of(f"{first} and {second}", lines, data)
 
 
-def _along_axis(along: AxisComparison) -> Document:
+def _along_axis(study: AxisComparison) -> Document:
     """Return the learning curves of the recipes along an axis, and the difference of each from the base."""
-    comparisons = list(along.comparisons.values())
+    comparisons = list(study.comparisons.values())
     base, budget = comparisons[0].mean.rows, comparisons[0].compute
     # Curves may not determine a ceiling, but rewards inside the measured range are known.
     names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
-    heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
-    changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in heads]
-    rows = [[along.by, *heads, *changes]]
-    rows.append([str(along.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
-    for value, comparison in along.comparisons.items():
-        mean = comparison.mean.rows
-        cells = [_cell(mean[name].second, True) for name in names]
-        cells += [_cell(mean[name].difference, True) for name in names]
+    columns = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
+    changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in columns]
+    rows = [[study.by, *columns, *changes]]
+    rows.append([str(study.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
+    for value, comparison in study.comparisons.items():
+        mean_rows = comparison.mean.rows
+        cells = [_cell(mean_rows[name].second, True) for name in names]
+        cells += [_cell(mean_rows[name].difference, True) for name in names]
         rows.append([str(value), *cells])
-    several = "mean over " if len(comparisons[0].mean.configurations) > 1 else ""
+    mean = "mean over " if len(comparisons[0].mean.configurations) > 1 else ""
     lines: list[Stanza] = [
-        f"{comparisons[0].metric} on {comparisons[0].eval_set}, {several}{_places(comparisons[0].mean)}. "
-        f"Differences are from {along.by} = {along.base}.",
+        f"{comparisons[0].metric} on {comparisons[0].eval_set}, {mean}{_shapes_text(comparisons[0].mean)}. "
+        f"Differences are from {study.by} = {study.base}.",
         Table.of(rows),
         "Intervals contain 95 % of draws.",
     ]
-    return Document.of(f"recipes by {along.by}", lines, along.to_dict())
+    return Document.of(f"recipes by {study.by}", lines, study.to_dict())
 
 
-def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:
+def _contrast_rows(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:
     rows = [[title, *names, "difference"]]
-    for name, label in _ROWS.items():
+    for name, label in _ROW_LABELS.items():
         if row := contrast.rows.get(name):
-            alone = name == "error"  # shows the error of each recipe with its interval, and no difference
-            cells = [_cell(row.first, alone), _cell(row.second, alone)]
-            rows.append([f"  {label}", *cells, "" if alone else _cell(row.difference, True)])
+            is_error = name == "error"  # shows the error of each recipe with its interval, and no difference
+            cells = [_cell(row.first, is_error), _cell(row.second, is_error)]
+            rows.append([f"  {label}", *cells, "" if is_error else _cell(row.difference, True)])
     return rows
 
 
-def _places(contrast: Contrast) -> str:
+def _shapes_text(contrast: Contrast) -> str:
     return ", ".join(Cell(*shape).label for shape in contrast.configurations)
 
 
-def _cell(q: Quantity, with_interval: bool = False) -> str:
-    if q.value is None or q.status == "refused":
+def _cell(quantity: Quantity, with_interval: bool = False) -> str:
+    if quantity.value is None or quantity.status == "refused":
         return "not stated"
-    if q.status == "not_identified":
+    if quantity.status == "not_identified":
         return "not determined"
-    if not with_interval or q.interval is None:
-        return number(q.value)
-    low, high = q.interval
-    return f"{number(q.value)} ({number(low)} to {number(high)})"
+    if not with_interval or quantity.interval is None:
+        return number(quantity.value)
+    low, high = quantity.interval
+    return f"{number(quantity.value)} ({number(low)} to {number(high)})"
 
 
 def _verdict(comparison: RecipeComparison) -> dict[str, str]:
     """Return one sentence each on ``ceiling``, ``speed``, ``reward`` (given a budget) and ``first half``."""
     names = comparison.names
     rows = {name: row.difference for name, row in comparison.mean.rows.items()}
-    out = {
+    sentences = {
         "ceiling": _higher(names, rows["A"], "has the higher ceiling"),
-        "speed": _speed(names, rows["C_mid"]),
+        "speed": _faster(names, rows["C_mid"]),
     }
     if comparison.compute is not None:
-        out["reward"] = _higher(names, rows["reward"], f"is better at C = {number(comparison.compute)}")
-    return {**out, "first half": _first_half(names, rows["end"], rows["predicted"])}
+        sentences["reward"] = _higher(names, rows["reward"], f"is better at C = {number(comparison.compute)}")
+    return {**sentences, "first half": _first_half(names, rows["end"], rows["predicted"])}
 
 
-def _higher(names: TwoNames, difference: Quantity, what: str) -> str:
+def _higher(names: TwoNames, difference: Quantity, claim: str) -> str:
     value = difference.value
     if value is None or difference.status != "ok":
-        return f"the curves do not determine which recipe {what}"
+        return f"the curves do not determine which recipe {claim}"
     if value == 0:
-        return f"neither recipe {what}, since both are equal"
-    ahead, size = names[value > 0], f"{abs(value):.3g}"
+        return f"neither recipe {claim}, since both are equal"
+    leader, size = names[value > 0], f"{abs(value):.3g}"
     if difference.interval is None:
-        return f"{ahead} {what}, by {size} (without an interval, so this may be noise)"
-    size = f"{size} ({_interval(difference, value < 0)})"
+        return f"{leader} {claim}, by {size} (without an interval, so this may be noise)"
+    size = f"{size} ({_interval_text(difference, value < 0)})"
     if not sign_of_difference(difference):
-        return f"neither recipe {what} beyond noise; {ahead} leads by {size}"
-    return f"{ahead} {what}, by {size}"
+        return f"neither recipe {claim} beyond noise; {leader} leads by {size}"
+    return f"{leader} {claim}, by {size}"
 
 
-def _speed(names: TwoNames, ratio: Quantity) -> str:
+def _faster(names: TwoNames, ratio: Quantity) -> str:
     if ratio.value is None or ratio.status != "ok":
         return "the curves do not determine which recipe is faster"
     if ratio.value == 1:
@@ -141,39 +141,36 @@ def _speed(names: TwoNames, ratio: Quantity) -> str:
     text = f"the C_mid of {names[1]} is {ratio.value:.3g} times the C_mid of {names[0]}"
     if ratio.interval is None:
         return f"{text} (without an interval, so this may be noise)"
-    text = f"{text} ({_interval(ratio)})"
-    faster = sign_of_difference(ratio, 1.0)
-    if faster:
-        return f"{names[faster < 0]} is faster, since {text}"
+    text = f"{text} ({_interval_text(ratio)})"
+    sign = sign_of_difference(ratio, 1.0)
+    if sign:
+        return f"{names[sign < 0]} is faster, since {text}"
     return f"neither recipe is faster beyond noise; {text}"
 
 
 def _first_half(names: TwoNames, measured: Quantity, predicted: Quantity) -> str:
-    truth, early = sign_of_difference(measured), sign_of_difference(predicted)
+    sign, predicted_sign = sign_of_difference(measured), sign_of_difference(predicted)
     if measured.value is None:
         return "not tested, since no compute was measured for both recipes"
-    if truth is None:
-        equal = (
-            "both end at the same reward"
-            if measured.value == 0
-            else "the rewards at the end have no interval"
-        )
-        return f"not tested, since {equal}"
-    if truth:
-        size = f"{abs(measured.value):.3g} higher ({_interval(measured, truth < 0)})"
-        text = f"{names[truth > 0]} ends {size}; the first half of the compute"
-        outcome = {truth: "predicts this", 0: "does not show this", -truth: "predicts the opposite"}
+    if sign is None:
+        is_equal = measured.value == 0
+        reason = "both end at the same reward" if is_equal else "the rewards at the end have no interval"
+        return f"not tested, since {reason}"
+    if sign:
+        size = f"{abs(measured.value):.3g} higher ({_interval_text(measured, sign < 0)})"
+        text = f"{names[sign > 0]} ends {size}; the first half of the compute"
+        outcome = {sign: "predicts this", 0: "does not show this", -sign: "predicts the opposite"}
     else:
-        text = f"at the end, the recipes differ by no more than noise ({_interval(measured)}); "
+        text = f"at the end, the recipes differ by no more than noise ({_interval_text(measured)}); "
         text += "the first half of the compute"
         outcome = {0: "predicts the same", 1: "predicts a difference", -1: "predicts a difference"}
-    return f"{text} {'cannot be fitted' if early is None else outcome[early]}"
+    return f"{text} {'cannot be fitted' if predicted_sign is None else outcome[predicted_sign]}"
 
 
-def _interval(q: Quantity, negated: bool = False) -> str:
+def _interval_text(interval_of: Quantity, is_negated: bool = False) -> str:
     """Return the interval in words, negated if the sentence names the recipes in reverse order."""
-    low, high = q.interval or (None, None)
-    if negated:
+    low, high = interval_of.interval or (None, None)
+    if is_negated:
         low, high = (None if high is None else -high), (None if low is None else -low)
     if low is None or high is None:
         return f"95 %: {high:.3g} or less" if low is None else f"95 %: {low:.3g} or more"
@@ -187,29 +184,23 @@ _UNSIGNED = {"rollouts": "rollouts", "hours": "hours of run time"}
 def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
     """Return the document; its first sentence says which configuration is better and how probable that is."""
     a, b = (Cell(*shape).label for shape in comparison.shapes)
-    rows = [["", "runs", _what(comparison), *(["C"] if comparison.compute else [])]]
+    rows = [["", "runs", _column_title(comparison), *(["C"] if comparison.compute else [])]]
     for i, (name, quantity) in enumerate(((f"A: {a}", comparison.a), (f"B: {b}", comparison.b))):
-        at = [number(comparison.compute[i])] if comparison.compute else []
-        rows.append([name, str(comparison.runs[i]), _quantity(quantity), *at])
-    rows.append(
-        [
-            "A − B" if comparison.quantity == "reward" else "A / B",
-            "",
-            _quantity(comparison.difference),
-            *([""] if comparison.compute else []),
-        ]
-    )
-    lines: list[Stanza] = [f"{_better(comparison)}.", Table.of(rows)]
+        compute_cell = [number(comparison.compute[i])] if comparison.compute else []
+        rows.append([name, str(comparison.runs[i]), _quantity(quantity), *compute_cell])
+    title = "A − B" if comparison.quantity == "reward" else "A / B"
+    rows.append([title, "", _quantity(comparison.difference), *([""] if comparison.compute else [])])
+    lines: list[Stanza] = [f"{_which_is_better(comparison)}.", Table.of(rows)]
     if 0 in comparison.runs:
-        named = " and ".join(n for n, runs in zip("AB", comparison.runs, strict=True) if not runs)
-        have, their = ("have", "their rewards") if comparison.runs == (0, 0) else ("has", "its reward")
+        lacking = " and ".join(name for name, runs in zip("AB", comparison.runs, strict=True) if not runs)
+        verb, rewards = ("have", "their rewards") if comparison.runs == (0, 0) else ("has", "its reward")
         lines.append(
-            f"{named} {have} no runs, so the surface through "
+            f"{lacking} {verb} no runs, so the surface through "
             f"{count(sum(comparison.runs) + comparison.others, 'run')} "
-            f"predicts {their}."
+            f"predicts {rewards}."
         )
     if comparison.quantity == "reward" and comparison.probability is not None:
-        lines.append(_settles(comparison, cost is not None))
+        lines.append(_runs_to_settle(comparison, cost is not None))
     if comparison.neither:
         lines.append(
             f"In {share(comparison.neither)} of the draws, neither A nor B reaches the target "
@@ -222,39 +213,39 @@ def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
     return Document.of(f"{a} or {b}", [*lines, *cautions(flags)], comparison.to_dict())
 
 
-def _what(comparison: ShapeComparison) -> str:
+def _column_title(comparison: ShapeComparison) -> str:
     if comparison.quantity == "reward":
         return f"{comparison.metric} on {comparison.eval_set}"
     return f"{_UNSIGNED[comparison.quantity]} to {comparison.asked}"
 
 
-def _sure(probability: float) -> str:
+def _probability_text(probability: float) -> str:
     return "above 99 %" if probability > 0.99 else share(probability)
 
 
-def _better(comparison: ShapeComparison) -> str:
+def _which_is_better(comparison: ShapeComparison) -> str:
     """State which configuration is better, at which budget or target, and with which probability."""
-    at = f"after {comparison.asked}" if comparison.asked.endswith("h") else f"at {comparison.asked}"
-    at = at if comparison.quantity == "reward" else f"on the way to {comparison.asked}"
-    p = comparison.probability
-    if p is None:
-        return f"Without draws, isolaw does not state which configuration is better {at}"
+    condition = f"after {comparison.asked}" if comparison.asked.endswith("h") else f"at {comparison.asked}"
+    condition = condition if comparison.quantity == "reward" else f"on the way to {comparison.asked}"
+    p_a = comparison.probability
+    if p_a is None:
+        return f"Without draws, isolaw does not state which configuration is better {condition}"
     if comparison.equal is not None and comparison.equal >= _SURE:
         return (
-            f"A and B are within {comparison.tolerance:g} of each other {at} "
-            f"(probability {_sure(comparison.equal)})"
+            f"A and B are within {comparison.tolerance:g} of each other {condition} "
+            f"(probability {_probability_text(comparison.equal)})"
         )
-    q = 1 - p - (comparison.neither or 0.0)
-    name, most = ("A", p) if p >= q else ("B", q)
-    if most >= _SURE:
-        return f"{name} is better {at} (probability {_sure(most)})"
+    p_b = 1 - p_a - (comparison.neither or 0.0)
+    name, probability = ("A", p_a) if p_a >= p_b else ("B", p_b)
+    if probability >= _SURE:
+        return f"{name} is better {condition} (probability {_probability_text(probability)})"
     return (
-        f"The runs do not show which configuration is better {at}: {name} is better with probability "
-        f"{share(most)}"
+        f"The runs do not show which configuration is better {condition}: {name} is better with probability "
+        f"{share(probability)}"
     )
 
 
-def _settles(comparison: ShapeComparison, in_hours: bool) -> str:
+def _runs_to_settle(comparison: ShapeComparison, in_hours: bool) -> str:
     """Name the runs that would settle the comparison."""
     further = comparison.further
     if further is None:
@@ -263,21 +254,19 @@ def _settles(comparison: ShapeComparison, in_hours: bool) -> str:
     if not further.a and not further.b:
         return "No further run is needed."
     runs = [
-        f"{count(k, 'run')} of {name} to C = {number(c)}"
-        for name, k, c in zip("AB", (further.a, further.b), further.compute, strict=True)
-        if k
+        f"{count(needed, 'run')} of {name} to C = {number(compute)}"
+        for name, needed, compute in zip("AB", (further.a, further.b), further.compute, strict=True)
+        if needed
     ]
-    shows = (
-        "show which configuration is better"
-        if further.shows == "better"
-        else f"show that the rewards are within {comparison.tolerance:g} of each other"
-    )
-    return f"Add {' and '.join(runs)} ({number(further.rollouts)} rollouts), which isolaw expects to {shows}."
+    shown = f"show that the rewards are within {comparison.tolerance:g} of each other"
+    if further.shows == "better":
+        shown = "show which configuration is better"
+    return f"Add {' and '.join(runs)} ({number(further.rollouts)} rollouts), which isolaw expects to {shown}."
 
 
-def _quantity(q: Quantity) -> str:
-    if q.value is None:
+def _quantity(quantity: Quantity) -> str:
+    if quantity.value is None:
         return "not known"
-    if q.status == "lower_bound" and q.interval and q.interval[0] == q.value:
-        return f"at least {number(q.value)}"
-    return number(q.value) + (f" ({interval(q.interval)})" if q.interval else "")
+    if quantity.status == "lower_bound" and quantity.interval and quantity.interval[0] == quantity.value:
+        return f"at least {number(quantity.value)}"
+    return number(quantity.value) + (f" ({interval(quantity.interval)})" if quantity.interval else "")

@@ -29,10 +29,11 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
     own.
     """
-    own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
-    texts = [caution.text for caution in flags if caution.code not in own_line]
-    small = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
-    return [text if kept else text[:1].upper() + text[1:] for text, kept in zip(texts, small, strict=True)]
+    stated_elsewhere = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
+    texts = [caution.text for caution in flags if caution.code not in stated_elsewhere]
+    named = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
+    pairs = zip(texts, named, strict=True)
+    return [text if is_name else text[:1].upper() + text[1:] for text, is_name in pairs]
 
 
 def axis(document: LawDocument) -> str:
@@ -64,11 +65,11 @@ def law_summary(document: LawDocument) -> list[str]:
 
 def data_line(document: LawDocument) -> str:
     """Return one line about the fitted data: metric, runs, n, fixed values and learning curve."""
-    n = sorted({g.level(document.axis) for g in document.grid})
-    fixed = ", ".join(f"{SYMBOL_OF.get(k, k)} = {v}" for k, v in document.fixed.items())
+    levels = sorted({entry.level(document.axis) for entry in document.grid})
+    fixed = ", ".join(f"{SYMBOL_OF.get(name, name)} = {value}" for name, value in document.fixed.items())
     return (
         f"{document.metric} on {document.eval_set}, fitted to {_runs(document)} with "
-        + f"{SYMBOL_OF[document.axis]} = {', '.join(map(str, n))}"
+        + f"{SYMBOL_OF[document.axis]} = {', '.join(map(str, levels))}"
         + f"{' and ' if fixed else ''}{fixed}. isolaw holds {document.hold} fixed"
         + (f"; the learning curve is {document.curve}." if document.curve else ".")
     )
@@ -84,28 +85,28 @@ def ends(document: LawDocument) -> str:
     Only the recommendation gives a value of n, so that each text names a single n for a budget.
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
-    at = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
+    texts = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
     n = SYMBOL_OF[document.axis]
-    return f"{n}*, the {n} with the highest reward, is {' and '.join(at)}."
+    return f"{n}*, the {n} with the highest reward, is {' and '.join(texts)}."
 
 
-def star(q: Quantity) -> str:
+def star(n_star: Quantity) -> str:
     """Return the interval of n* or B_p* as text, or the value if there are no draws.
 
     >>> star(Quantity(887.0, (413.0, None))), star(Quantity(16.0, None, "not_identified"))
     ('at least 413 (95 % bound)', 'not known')
     """
-    if q.interval is None:
-        return number(q.value) if q.status == "ok" and q.value is not None else "not known"
-    kind, _, ends = interval(q.interval).partition(": ")
+    if n_star.interval is None:
+        return number(n_star.value) if n_star.status == "ok" and n_star.value is not None else "not known"
+    kind, _, ends = interval(n_star.interval).partition(": ")
     return f"{ends} ({kind})"
 
 
 def _crossovers(document: LawDocument) -> list[str]:
     """Return the budgets at which one n overtakes another, for consecutive n along the frontier."""
-    path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
-    neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}
-    n, out = SYMBOL_OF[document.axis], []
+    path = [n for n, _ in itertools.groupby(point.n_star_strict for point in document.frontier)]
+    neighbours = {(lower, higher) for lower, higher in itertools.pairwise(path) if lower < higher}
+    n, lines = SYMBOL_OF[document.axis], []
     for c in document.crossovers:
         if (c.from_, c.to) not in neighbours:
             continue
@@ -116,18 +117,18 @@ def _crossovers(document: LawDocument) -> list[str]:
             text += f" ({interval(c.interval)})"
         elif c.status == "not_identified":
             text += " (not identified)"
-        out.append(f"{text}.")
-    return out
+        lines.append(f"{text}.")
+    return lines
 
 
 def saturation(document: LawDocument) -> str:
     """State whether n* levels off; empty if that is not known."""
-    q, n = document.params["saturation"], SYMBOL_OF[document.axis]
-    if q.status == "ok":
-        return f"{n}* levels off at {q}."
-    level = f"; if it does, at {q}" if q.status == "lower_bound" else ""
-    unknown = q.status == "refused" and not having(document.flags, Code.NO_SATURATION)
-    return "" if unknown else f"No sign yet that {n}* levels off{level}."
+    level, n = document.params["saturation"], SYMBOL_OF[document.axis]
+    if level.status == "ok":
+        return f"{n}* levels off at {level}."
+    level_text = f"; if it does, at {level}" if level.status == "lower_bound" else ""
+    is_unknown = level.status == "refused" and not having(document.flags, Code.NO_SATURATION)
+    return "" if is_unknown else f"No sign yet that {n}* levels off{level_text}."
 
 
 def law_name(law: str) -> str:
@@ -147,46 +148,47 @@ def form(law: str, document: LawDocument) -> str:
 
 def verdict(document: LawDocument) -> str:
     """Return the preferred law with its numbers and why it is preferred; empty without a comparison."""
-    c = document.comparison
+    comparison = document.comparison
     if having(document.flags, Code.FLAT):
         return "isolaw prefers no law, since the reward never changed."
-    if c.refused == "few_seeds":
-        return f"Comparing laws needs 3 seeds per configuration; some have {c.seeds}."
-    if not c.laws:
+    if comparison.refused == "few_seeds":
+        return f"Comparing laws needs 3 seeds per configuration; some have {comparison.seeds}."
+    if not comparison.laws:
         return _verdict_on_curves(document)
     if not document.bootstrap.draws:
-        return " ".join(["Without draws, isolaw prefers no law.", *_constant(document)])
-    if c.preferred is None:
-        return " ".join(["The draws prefer no law.", *_constant(document)])
-    n, law, name = SYMBOL_OF[document.axis], equation(document), form(c.preferred, document)
+        return " ".join(["Without draws, isolaw prefers no law.", *_constant_loss(document)])
+    if comparison.preferred is None:
+        return " ".join(["The draws prefer no law.", *_constant_loss(document)])
+    n, law, name = SYMBOL_OF[document.axis], equation(document), form(comparison.preferred, document)
     text = f"isolaw prefers the law {law}, {name}. " if law else f"isolaw prefers this law: {name}. "
-    lost = f"{in_reward(c.laws[c.preferred].mean_loss, document.tolerance)} in {document.metric}"
-    text += f"On average over C, its {n} loses {lost} against the best {n}"
-    if c.preferred == "constant":
+    preferred_law = comparison.laws[comparison.preferred]
+    loss = f"{in_reward(preferred_law.mean_loss, document.tolerance)} in {document.metric}"
+    text += f"On average over C, its {n} loses {loss} against the best {n}"
+    if comparison.preferred == "constant":
         return f"{text}, and no other law loses less in 95 % of draws."
-    constant = in_reward(c.laws["constant"].mean_loss, document.tolerance)
+    constant = in_reward(comparison.laws["constant"].mean_loss, document.tolerance)
     text += f"; the best constant {n} loses {constant}. "
-    return " ".join([f"{text}No other law loses less in 95 % of draws.", *_constant(document)])
+    return " ".join([f"{text}No other law loses less in 95 % of draws.", *_constant_loss(document)])
 
 
-def _constant(document: LawDocument) -> list[str]:
+def _constant_loss(document: LawDocument) -> list[str]:
     """Return the largest loss of the preferred constant n as a sentence; empty without such a law."""
-    c = document.comparison
-    if c.verdict != "constant" or c.constant is None:
+    comparison = document.comparison
+    if comparison.verdict != "constant" or comparison.constant is None:
         return []
-    most = in_reward(c.constant.max_loss, document.tolerance, 3)
+    loss = in_reward(comparison.constant.max_loss, document.tolerance, 3)
     n = SYMBOL_OF[document.axis]
-    return [f"On the fitted surface, {n} = {c.constant.n} loses at most {most} at any budget."]
+    return [f"On the fitted surface, {n} = {comparison.constant.n} loses at most {loss} at any budget."]
 
 
 def _verdict_on_curves(document: LawDocument) -> str:
     """Return the verdict of the paper's method, which compares laws on the fitted curves."""
-    c, tolerance, n = document.comparison, document.tolerance, SYMBOL_OF[document.axis]
-    constant, logistic = c.constant, c.logistic
-    if c.verdict == "constant" and constant is not None:
-        most = in_reward(constant.max_loss, tolerance, 3)
-        return f"On the fitted curves, {n} = {constant.n} loses at most {most} at any budget."
-    if c.verdict == "no law":
+    comparison, tolerance, n = document.comparison, document.tolerance, SYMBOL_OF[document.axis]
+    constant, logistic = comparison.constant, comparison.logistic
+    if comparison.verdict == "constant" and constant is not None:
+        largest_loss = in_reward(constant.max_loss, tolerance, 3)
+        return f"On the fitted curves, {n} = {constant.n} loses at most {largest_loss} at any budget."
+    if comparison.verdict == "no law":
         return (
             f"isolaw prefers no law: on the fitted curves, the logistic does no better than a constant {n}."
         )
@@ -204,10 +206,10 @@ def intervals(document: LawDocument) -> list[str]:
     bootstrap = document.bootstrap
     if not bootstrap.draws:
         return ["The fit made no draws, so there are no intervals."]
-    alone = bootstrap.unit == "lack of fit"
+    has_single_runs = bootstrap.unit == "lack of fit"
     if document.surface is not None:
         drawn = f"the reward over n, B_p and C, given {_runs(document)}. Each draw gives n*, losses and laws"
-        if alone:
+        if has_single_runs:
             drawn += (
                 ". With one run of each n, the scatter of runs about a smooth function of n gives their "
                 "variance"
@@ -215,7 +217,7 @@ def intervals(document: LawDocument) -> list[str]:
     elif bootstrap.unit == "block":
         drawn = "blocks of residuals, since each configuration has one run. Each draw repeats the whole fit"
     else:
-        drawn = _runs(document) + " (their distance from a smooth surface over n)" * alone
+        drawn = _runs(document) + " (their distance from a smooth surface over n)" * has_single_runs
         drawn += ". Each draw repeats the whole fit"
     failed = f", of which {bootstrap.failed} failed," if bootstrap.failed else ""
     lines = [

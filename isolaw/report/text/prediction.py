@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
-_LEFT = 0.05  # of the budget: what is left over is worth a word from here on
+_LEAST_LEFTOVER = 0.05  # of the budget: what is left over is worth a word from here on
 # Flags that other lines already state.
-_STATED = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+_STATED_ELSEWHERE = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
     Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
@@ -42,14 +42,15 @@ def document(prediction: Prediction) -> Document:
 
 def answer(prediction: Prediction) -> str:
     """Return the recommendation in one sentence, or say that there is none."""
-    a = prediction.allocation
-    if a is None:
-        return f"isolaw recommends no allocation for {_named(prediction)}."
-    left = prediction.unspent or 0
-    rest = f" ({amount(left)} {prediction.unit} left over)" * (left > _LEFT * prediction.compute)
+    allocation = prediction.allocation
+    if allocation is None:
+        return f"isolaw recommends no allocation for {_budget_text(prediction)}."
+    leftover = prediction.unspent or 0
+    is_large = leftover > _LEAST_LEFTOVER * prediction.compute
+    rest = f" ({amount(leftover)} {prediction.unit} left over)" if is_large else ""
     return (
-        f"For {_named(prediction)}: n = {a.rollouts_per_problem:,}, B_p = {a.problems_per_batch:,}, "
-        f"M = {a.steps:,} steps{rest}."
+        f"For {_budget_text(prediction)}: n = {allocation.rollouts_per_problem:,}, "
+        f"B_p = {allocation.problems_per_batch:,}, M = {allocation.steps:,} steps{rest}."
     )
 
 
@@ -59,19 +60,19 @@ def loss(prediction: Prediction) -> str:
     if not prediction.options:
         flags = having(prediction.flags, Code.FLAT) or having(prediction.flags, Code.FAR)
         return " ".join(f"{text}." for text in law_text.notes(flags))
-    best, symbol = prediction.options[0], SYMBOL_OF[law.axis]
+    option, symbol = prediction.options[0], SYMBOL_OF[law.axis]
     among = ""
     if prediction.compared is not None:
         among = f" of {symbol} = {_range(prediction.compared)}"
         if prediction.compared_batches is not None:
             among += f" and B_p = {_range(prediction.compared_batches)}"
-    text = f"Expected loss {in_reward(best.expected_loss, law.tolerance)} in {law.metric} "
+    text = f"Expected loss {in_reward(option.expected_loss, law.tolerance)} in {law.metric} "
     text += f"against the best{among}"
-    if best.probability is not None:
-        text += f"; {share(best.probability)} of draws lose at most {law.tolerance:g}"
-    if best.measured:
+    if option.probability is not None:
+        text += f"; {share(option.probability)} of draws lose at most {law.tolerance:g}"
+    if option.measured:
         return f"{text}."
-    side = "outside" if best.beyond else "inside"
+    side = "outside" if option.beyond else "inside"
     return f"{text}. No run has this allocation, which is {side} the measured range."
 
 
@@ -81,10 +82,10 @@ def _verdict(prediction: Prediction) -> list[str]:
     Two more are the command of the next step and the settings for the trainer, where they are known.
     """
     reward = f" Predicted {_law(prediction).metric}: {prediction.reward}." if prediction.options else ""
-    step, overrides = prediction.next, prediction.overrides
-    more = [f"  {step.command}"] if step.command else []
-    more += [f"{_law(prediction).framework}: {overrides}"] if overrides else []
-    return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {step}", *more]
+    next_step, overrides = prediction.next, prediction.overrides
+    others = [f"  {next_step.command}"] if next_step.command else []
+    others += [f"{_law(prediction).framework}: {overrides}"] if overrides else []
+    return [answer(prediction), f"{loss(prediction)}{reward}", f"Next: {next_step}", *others]
 
 
 def prediction_lines(prediction: Prediction, nearest: Prediction | None = None) -> list[str]:
@@ -113,19 +114,20 @@ def _blocks(prediction: Prediction, nearest: Prediction | None = None) -> list[S
     return blocks + [Caution(f"{note}.") for note in law_text.notes(prediction.flags)]
 
 
-def choices(prediction: Prediction, first: int = 0) -> Table:
-    """Return the choices from the ``first`` on as a table."""
+def choices(prediction: Prediction, start: int = 0) -> Table:
+    """Return the choices from the ``start`` on as a table."""
     tolerance, rows = prediction.tolerance, []
-    for other in prediction.options[first:]:
-        a = other.allocation
-        within = None if other.probability is None else share(other.probability)
+    for option in prediction.options[start:]:
+        allocation = option.allocation
+        share_of_draws = None if option.probability is None else share(option.probability)
         rows.append(
             {
-                "n": f"{a.rollouts_per_problem:,}", "B_p": f"{a.problems_per_batch:,}", "M": f"{a.steps:,}",
-                "expected loss": in_reward(other.expected_loss, tolerance),
-                f"within {tolerance:g} of the best": within,
-                "hours": costs.short(prediction.spent(other)).removeprefix(", ") or None,
-                "measured": "yes" if other.measured else "no",
+                "n": f"{allocation.rollouts_per_problem:,}", "B_p": f"{allocation.problems_per_batch:,}",
+                "M": f"{allocation.steps:,}",
+                "expected loss": in_reward(option.expected_loss, tolerance),
+                f"within {tolerance:g} of the best": share_of_draws,
+                "hours": costs.short(prediction.spent(option)).removeprefix(", ") or None,
+                "measured": "yes" if option.measured else "no",
             }
         )  # fmt: skip
     return replace(Table.by_column(rows, ">"), indent="  ")
@@ -135,50 +137,51 @@ def answer_lines(
     prediction: Prediction, backtest: Mapping[str, Any] | str, bought: Gain | None, nearest: Prediction | None
 ) -> list[str]:
     """Return the `_verdict` of an answer and five more lines at most; the arguments are its parts."""
-    first, *rest = _verdict(prediction)
+    answer_line, *others = _verdict(prediction)
     law = _law(prediction)
-    lines = [f"{first}{_failed(backtest)}", *rest]
+    lines = [f"{answer_line}{_failure_warning(backtest)}", *others]
     if prediction.options:
-        lines += [line for line in (cost_line(prediction), _gained(prediction, bought)) if line]
+        lines += [line for line in (cost_line(prediction), _gain_sentence(prediction, bought)) if line]
         lines.append(" ".join(filter(None, (_optimum(prediction), rules(prediction)))))
     elif nearest is not None:
         lines += [largest_answer(nearest), loss(nearest)]
     lines.append(f"Backtest: {backtest_line(backtest, law.metric)}")
-    stated = _STATED if prediction.options else (*_STATED, Code.FLAT)
+    stated = _STATED_ELSEWHERE if prediction.options else (*_STATED_ELSEWHERE, Code.FLAT)
     weak = [flag for flag in prediction.flags if flag.code not in stated]
-    weak.sort(key=lambda flag: _FIRST.index(flag.code) if flag.code in _FIRST else len(_FIRST))
+    rank: dict[str, int] = {code: i for i, code in enumerate(_FIRST)}
+    weak.sort(key=lambda flag: rank.get(flag.code, len(_FIRST)))
     if weak:
         more = f" {len(weak) - _MOST_WEAK} more in the report." if len(weak) > _MOST_WEAK else ""
         lines.append(f"Weak points: {'. '.join(law_text.notes(weak[:_MOST_WEAK]))}.{more}")
     return lines
 
 
-def _gained(prediction: Prediction, bought: Gain | None) -> str:
+def _gain_sentence(prediction: Prediction, bought: Gain | None) -> str:
     """Return a sentence about the gain of the budget over the compute of the existing runs."""
     law = _law(prediction)
     if bought is None:
-        within = not prediction.asked and prediction.compute <= reached(law.grid)
-        return f"The runs cover this budget: they go to {_most(law)}." if within else ""
+        is_covered = not prediction.asked and prediction.compute <= reached(law.grid)
+        return f"The runs cover this budget: they go to {_reach_text(law)}." if is_covered else ""
     today = bought.today
-    ran = "" if not today.options or today.options[0].measured else ", not measured"
-    text = f"Gain over the best at {_most(law)} (n = {today.n}{ran}): {_difference(bought.reward)}."
+    note = "" if not today.options or today.options[0].measured else ", not measured"
+    text = f"Gain over the best at {_reach_text(law)} (n = {today.n}{note}): {_difference(bought.reward)}."
     if bought.kept is None:
         return text
     low, high = bought.kept.interval or (None, None)
-    known = low is not None and low > 0 and high is not None
-    why = "the best n falls between these budgets" if known else "the runs do not show which n is better"
-    kept = f"n = {prediction.n} instead of n = {today.n} is worth {_difference(bought.kept)}"
-    return f"{text} At {_named(prediction)}, {kept}: {why}."
+    is_gain = low is not None and low > 0 and high is not None
+    reason = "the best n falls between these budgets" if is_gain else "the runs do not show which n is better"
+    change = f"n = {prediction.n} instead of n = {today.n} is worth {_difference(bought.kept)}"
+    return f"{text} At {_budget_text(prediction)}, {change}: {reason}."
 
 
-def _most(law: LawDocument) -> str:
+def _reach_text(law: LawDocument) -> str:
     unit = "rollouts" if law.x.name == "steps" else law.x.unit
     return f"{amount(reached(law.grid))} {unit}, the most that three {SYMBOL_OF[law.axis]} were trained to"
 
 
-def _difference(q: Quantity) -> str:
-    ends = "" if q.interval is None else f" ({interval(q.interval)})"
-    return f"{number(round(q.value or 0.0, 4) + 0.0)}{ends}"
+def _difference(difference: Quantity) -> str:
+    interval_text = "" if difference.interval is None else f" ({interval(difference.interval)})"
+    return f"{number(round(difference.value or 0.0, 4) + 0.0)}{interval_text}"
 
 
 def _law(prediction: Prediction) -> LawDocument:
@@ -187,7 +190,7 @@ def _law(prediction: Prediction) -> LawDocument:
 
 
 def _range(ends: tuple[int, int]) -> str:
-    low, high = (f"{end:,}" for end in ends)
+    low, high = (f"{value:,}" for value in ends)
     return low if low == high else f"{low}–{high}"
 
 
@@ -212,7 +215,7 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
         return None
     budget: float | str = _round_down(prediction.comparable)
     if prediction.asked:
-        budget = _hours(prediction)
+        budget = _largest_hours(prediction)
     result = predicted(law, budget, **limits)
     return result if result is not None and result.options else None
 
@@ -257,15 +260,11 @@ def stars(prediction: Prediction) -> dict[str, str]:
     """
     if not prediction.options:
         return {}
-    q = prediction.n_star
-    bound = q.status in ("lower_bound", "upper_bound")
-    far = (
-        ", which is only a bound so far beyond the runs"
-        if bound and having(prediction.flags, Code.CENSORED)
-        else ""
-    )
-    out = {"n*": law_text.star(q) + far, "B_p*": law_text.star(prediction.b_star)}
-    return {f"{name}*": out[f"{name}*"] for name in chosen(_law(prediction))}
+    n_star = prediction.n_star
+    texts = {"n*": law_text.star(n_star), "B_p*": law_text.star(prediction.b_star)}
+    if n_star.status in ("lower_bound", "upper_bound") and having(prediction.flags, Code.CENSORED):
+        texts["n*"] += ", which is only a bound so far beyond the runs"
+    return {f"{name}*": texts[f"{name}*"] for name in chosen(_law(prediction))}
 
 
 def chosen(document: LawDocument) -> tuple[str, ...]:
@@ -284,8 +283,8 @@ def rules(prediction: Prediction) -> str:
 
 def _optimum(prediction: Prediction) -> str:
     """Return the n and B_p of the highest reward in one line; empty without a recommendation."""
-    parts = " and ".join(f"{name} {text}" for name, text in stars(prediction).items())
-    return f"Highest reward at {parts}." if parts else ""
+    optima = " and ".join(f"{name} {text}" for name, text in stars(prediction).items())
+    return f"Highest reward at {optima}." if optima else ""
 
 
 def cost_line(prediction: Prediction) -> str:
@@ -295,12 +294,12 @@ def cost_line(prediction: Prediction) -> str:
     return costs.spent(prediction.spent(prediction.options[0]), prediction.cost)
 
 
-def _named(prediction: Prediction) -> str:
+def _budget_text(prediction: Prediction) -> str:
     """Return the budget as text, such as ``6M rollouts`` or ``384gpuh``."""
     return prediction.asked or f"{amount(prediction.compute)} {prediction.unit}"
 
 
-def _hours(prediction: Prediction) -> str:
+def _largest_hours(prediction: Prediction) -> str:
     """Return the largest budget with a recommendation, in the requested kind of hours, rounded down."""
     hours, of_gpus = parse_hours(prediction.asked)
     digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
@@ -309,8 +308,8 @@ def _hours(prediction: Prediction) -> str:
 
 def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the result of the simple rule with the lowest mean loss."""
-    others = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
-    return min(others.items(), key=lambda other: other[1]["mean_loss"])
+    losses_of_rule = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
+    return min(losses_of_rule.items(), key=lambda item: item[1]["mean_loss"])
 
 
 def backtest_failed(result: Mapping[str, Any] | str) -> bool:
@@ -324,7 +323,7 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
     )
 
 
-def _failed(result: Mapping[str, Any] | str) -> str:
+def _failure_warning(result: Mapping[str, Any] | str) -> str:
     if not backtest_failed(result) or isinstance(result, str):
         return ""
     rule = _best_rule(result)[0]
@@ -336,16 +335,16 @@ def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
     if isinstance(result, str):
         return f"none; {result.rstrip('.')}."
 
-    def lost(rule: str) -> str:
+    def loss_of(rule: str) -> str:
         return in_reward(result["rules"][rule]["mean_loss"], result["tolerance"])
 
     judges = "held-out seeds" if result["held_out"] == "seed" else "the same runs' later checkpoints"
-    others = [f"{lost(rule)} ({rule})" for rule in result["rules"] if rule != "isolaw"]
-    listed = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+    rule_losses = [f"{loss_of(rule)} ({rule})" for rule in result["rules"] if rule != "isolaw"]
+    rules_text = " and ".join(filter(None, (", ".join(rule_losses[:-1]), rule_losses[-1])))
     return (
         f"fitted up to {amount(result['fit_below'])}, isolaw's choices for up to "
-        f"{amount(result['budgets'][-1])} lost {lost('isolaw')} in {metric} on {judges}; simple rules lost "
-        f"{listed}."
+        f"{amount(result['budgets'][-1])} lost {loss_of('isolaw')} in {metric} on {judges}; "
+        f"simple rules lost {rules_text}."
     )
 
 
@@ -355,11 +354,11 @@ def fitted(law: Law) -> Document:
     Each compared law has its parameters with 95 % intervals, its mean loss in reward, and the share of draws
     in which it loses less than a constant n.
     """
-    of_law = law.document
-    notes = [f"Note: {note}." for note in law_text.notes(of_law.flags)]
-    table = laws(of_law)
+    document = law.document
+    notes = [f"Note: {note}." for note in law_text.notes(document.flags)]
+    table = laws(document)
     lines: list[Stanza] = [*law_lines(law), *_residuals(law), *([table] if table else []), *notes]
-    passages = [Passage("", lines), Passage("n* by budget", [_frontier(of_law)])]
+    passages = [Passage("", lines), Passage("n* by budget", [_frontier(document)])]
     return Document("law of n*", passages, law.to_dict())
 
 
@@ -372,7 +371,7 @@ def _residuals(law: Law) -> list[str]:
     cells = table.assign(residual=residual.abs()).groupby(["problems_per_batch", "rollouts_per_problem"])
     mean = cells["residual"].mean()
     b, n = mean.idxmax()
-    rms, worst = (in_reward(float(v), tolerance) for v in ((residual**2).mean() ** 0.5, mean.max()))
+    rms, worst = (in_reward(float(value), tolerance) for value in ((residual**2).mean() ** 0.5, mean.max()))
     return [
         f"Residuals of {len(table):,} mean rewards: {rms} (root mean square), largest for B_p = {b}, n = {n} "
         f"({worst} on average). law.residuals() lists them."
@@ -381,10 +380,10 @@ def _residuals(law: Law) -> list[str]:
 
 def _frontier(document: LawDocument) -> Table:
     """Return a table of n* at about eight points of the frontier, which only pages show."""
-    heads = [law_text.symbol(document), "n*", "reward at n*"]
+    header = [law_text.symbol(document), "n*", "reward at n*"]
     points = document.frontier[:: -max(len(document.frontier) // 8, 1)][::-1]
-    rows = [[number(p.x), str(p.n_star), str(p.reward)] for p in points]
-    return Table.of([heads, *rows], page_only=heads)
+    rows = [[number(point.x), str(point.n_star), str(point.reward)] for point in points]
+    return Table.of([header, *rows], page_only=header)
 
 
 def law_lines(law: Law) -> list[str]:
@@ -400,12 +399,12 @@ def laws(document: LawDocument) -> Table | None:
         return None
     rows = []
     for name, law in comparison.laws.items():
-        chosen, better = name == comparison.preferred, law.better.get("constant")
-        label = TableCell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
+        is_preferred, shares = name == comparison.preferred, law.better.get("constant")
+        label = TableCell(law_text.law_name(name) + " (preferred)" * is_preferred, kind="good" * is_preferred)
         texts = law_text.form_equation(name, document), law_text.parameters(name, law)
-        than_constant = TableCell("", "") if better is None else TableCell(share(better), better)
+        versus = TableCell("", "") if shares is None else TableCell(share(shares), shares)
         rows.append(
-            [label, *map(TableCell, texts), TableCell.lost(law.mean_loss, document.tolerance), than_constant]
+            [label, *map(TableCell, texts), TableCell.lost(law.mean_loss, document.tolerance), versus]
         )
     heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
     return Table(

@@ -31,7 +31,7 @@ _STAGES = {
 def summary(design: Mapping[str, Any], runs: int) -> list[str]:
     """Return the settings and limits of a race, from `isolaw.design.directory.Adaptive.to_dict`."""
     made, spend = len(design["decisions"]), design["spend"]
-    part = _part(spend, design["whole"])
+    part = _percent(spend, design["whole"])
     return [
         f"The race starts every second n at B_p = {design['start']} and ends at C = "
         f"{number(design['target'])}.",
@@ -41,30 +41,30 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
     ]
 
 
-def decision(made: Decision, index: int) -> str:
+def decision(step: Decision, index: int) -> str:
     """Return one decision of a race as a line of text."""
     known = ""
-    if made.best is not None and made.compute is not None:
+    if step.best is not None and step.compute is not None:
         known = (
-            f"{cell(made.best)} is the best at C = {number(made.compute)}, with an expected loss of "
-            f"{made.expected_loss:.4f}"
+            f"{cell(step.best)} is the best at C = {number(step.compute)}, with an expected loss of "
+            f"{step.expected_loss:.4f}"
         )
-        behind = [standing.key for standing in made.standings if standing.verdict is CellVerdict.WORSE]
-        known += f"; left behind: {cells(behind)}" if behind else ""
+        worse = [standing.key for standing in step.standings if standing.verdict is CellVerdict.WORSE]
+        known += f"; left behind: {cells(worse)}" if worse else ""
         known += "; "
-    if made.ending is not None:
-        return f"decision {index}: {known}{ending(made.ending)}"
-    to = max(request.compute for request in made.runs)
-    seeds = sorted({request.seed for request in made.runs})
-    requested = cells([request.key for request in made.runs])
-    which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    what = _STAGES[made.stage] if known else "start"
-    return f"decision {index}: {known}{what} {requested} up to C = {number(to)}, {which}"
+    if step.ending is not None:
+        return f"decision {index}: {known}{ending(step.ending)}"
+    compute = max(request.compute for request in step.runs)
+    seeds = sorted({request.seed for request in step.runs})
+    requested = cells([request.key for request in step.runs])
+    seeds_text = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    action = _STAGES[step.stage] if known else "start"
+    return f"decision {index}: {known}{action} {requested} up to C = {number(compute)}, {seeds_text}"
 
 
-def ending(why: Ending) -> str:
+def ending(reason: Ending) -> str:
     """Return the reason why a race ended."""
-    return f"the race ended: {_ENDINGS[why]}"
+    return f"the race ended: {_ENDINGS[reason]}"
 
 
 def outcome(last: Decision) -> str:
@@ -84,39 +84,37 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
     last = history[-1]
     if last.best is None:
         return [outcome(last)]
-    runs = {request.run for made in history for request in made.runs}
+    runs = {request.run for decision in history for request in decision.runs}
     return [
-        f"The race made {count(len(runs), 'run')} with {_part(last.spent, whole)} of the grid's rollouts. "
+        f"The race made {count(len(runs), 'run')} with {_percent(last.spent, whole)} of the grid's rollouts. "
         f"{outcome(last)}",
-        *_edges(last.best, grid),
+        *_edge_warning(last.best, grid),
     ]
 
 
-def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
+def _edge_warning(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
     """Name the edges of the grid at which the best configuration is."""
     sides = []
-    for i, name in ((1, "n"), (0, "B_p")):
-        line = sorted(key[i] for key in grid if key[1 - i] == best[1 - i])
-        if len(line) > 1 and best[i] in (line[0], line[-1]):
-            sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
-    return (
-        [f"The best is at the edge of the grid, where {' and '.join(sides)}. Values beyond it may be better."]
-        if sides
-        else []
-    )
+    for axis, name in ((1, "n"), (0, "B_p")):
+        values = sorted(key[axis] for key in grid if key[1 - axis] == best[1 - axis])
+        if len(values) > 1 and best[axis] in (values[0], values[-1]):
+            end = "largest" if best[axis] == values[-1] else "smallest"
+            sides.append(f"{name} = {best[axis]} is the {end}")
+    edge = f"The best is at the edge of the grid, where {' and '.join(sides)}"
+    return [f"{edge}. Values beyond it may be better."] if sides else []
 
 
 def state(race: Mapping[str, Any]) -> str:
     """Return the progress of a race, from `isolaw.design.directory.state`."""
-    of = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
-    end = ending(race["ending"]) if race["ending"] else "not ended"
+    spend_text = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
+    ending_text = ending(race["ending"]) if race["ending"] else "not ended"
     best = f"; the best configuration is {cell(race['best'])}" if race["best"] else ""
-    asked = f"{number(race['asked'])}{of} rollouts requested"
-    return f"race: {count(race['decisions'], 'decision')}, {asked}{best}; {end}"
+    requested = f"{number(race['asked'])}{spend_text} rollouts requested"
+    return f"race: {count(race['decisions'], 'decision')}, {requested}{best}; {ending_text}"
 
 
-def _part(rollouts: float, of: float) -> str:
-    return f"{100 * min(rollouts / of, 1.0):.0f} %"
+def _percent(rollouts: float, total: float) -> str:
+    return f"{100 * min(rollouts / total, 1.0):.0f} %"
 
 
 def standings(last: Decision) -> list[str]:
@@ -124,13 +122,13 @@ def standings(last: Decision) -> list[str]:
     ordered = sorted(last.standings, key=lambda standing: standing.expected_loss or 0.0)
     rows = [
         [
-            f"{place.problems_per_batch}",
-            f"{place.rollouts_per_problem}",
-            f"{place.reward:.3f}",
-            f"{place.expected_loss:.4f}",
-            f"{100 * (place.probability or 0.0):.0f} %",
+            f"{standing.problems_per_batch}",
+            f"{standing.rollouts_per_problem}",
+            f"{standing.reward:.3f}",
+            f"{standing.expected_loss:.4f}",
+            f"{100 * (standing.probability or 0.0):.0f} %",
         ]
-        for place in ordered
+        for standing in ordered
     ]
     return columns([["B_p", "n", "reward", "expected loss", "within 0.005"], *rows], ">")
 

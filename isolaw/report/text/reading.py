@@ -18,10 +18,10 @@ from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
 from isolaw.runs import Runs, listed
 
-_MOST_METRICS = 2
-_MOST_NAMED = 4
+_METRICS_SHOWN = 2
+_NAMES_SHOWN = 4
 # For each status: the text in the table, the text after "1", and the text after a larger number.
-_WORDS = {
+_STATUSES = {
     LogStatus.READY: ("ready", "is ready", "are ready"),
     LogStatus.NOT_INSTALLED: ("needs a package", "requires a package", "require a package"),
     LogStatus.OFF_POLICY: ("off-policy", "is off-policy", "are off-policy"),
@@ -40,10 +40,10 @@ def _status(candidate: FoundLog, folder: str = "") -> str:
         return f"needs {', '.join(candidate.needs)}"
     if candidate.duplicate_of:
         return f"duplicate of {candidate.duplicate_of.removeprefix(folder)}"
-    return _WORDS[candidate.status][0]
+    return _STATUSES[candidate.status][0]
 
 
-def _listing(candidates: Sequence[FoundLog]) -> list[str]:
+def _log_lines(candidates: Sequence[FoundLog]) -> list[str]:
     """Return the table of logs, and the values that the other logs need to become ready.
 
     The first line is the folder common to all names, if there is one.
@@ -53,7 +53,7 @@ def _listing(candidates: Sequence[FoundLog]) -> list[str]:
     for logs in groups(candidates):
         names = [log.run.removeprefix(folder) for log in logs]
         if logs[0].status is not LogStatus.DUPLICATE:  # the table already names the logs
-            lines.append(f"{listed(names, _MOST_NAMED)}: " + logs[0].message)
+            lines.append(f"{listed(names, _NAMES_SHOWN)}: " + logs[0].message)
     return lines
 
 
@@ -71,9 +71,10 @@ def _table(candidates: Sequence[FoundLog], folder: str) -> list[str]:
             facts["seed"] = f"({facts['seed']})"
         known = [facts.get(name, "") for name in ("problems_per_batch", "rollouts_per_problem", "seed")]
         steps = f"{candidate.steps[1]:,}" if candidate.steps else ""
-        total = number(candidate.compute[1]) if candidate.compute else ""
+        compute = number(candidate.compute[1]) if candidate.compute else ""
         name, framework = candidate.run.removeprefix(folder), candidate.framework or candidate.container
-        rows.append([name, framework, *known, steps, total, _metrics(candidate), _status(candidate, folder)])
+        measured = steps, compute, _metrics(candidate)
+        rows.append([name, framework, *known, *measured, _status(candidate, folder)])
     lines = columns(rows, "<<>>>>><")
     return [f"{folder}:", *lines] if folder else lines
 
@@ -82,59 +83,59 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     counts = Counter(candidate.status for candidate in candidates)
     ready = counts.pop(LogStatus.READY, 0)
-    parts = []
+    others = []
     if counts.pop(LogStatus.NEEDS, 0):
         needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
-        parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
-    parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in counts.items()]
+        others += [f"{times} need{'s' * (times == 1)} {needed}" for needed, times in needs.most_common()]
+    others += [f"{times} {_STATUSES[status][1 + (times > 1)]}" for status, times in counts.items()]
     logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
-    head = f"{ready} of {logs} {_WORDS[LogStatus.READY][1 + (len(candidates) > 1)]}"
-    head += f": {fit}" if fit else ""
-    return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
+    ready_text = f"{ready} of {logs} {_STATUSES[LogStatus.READY][1 + (len(candidates) > 1)]}"
+    ready_text += f": {fit}" if fit else ""
+    return f"{ready_text}{'; ' if others else ''}{', '.join(others)}"
 
 
-def _to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
+def _how_to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
     If the command has placeholders for the user to fill in, a second line names the file that can contain the
     values.
     """
-    how = proposed(reading.candidates, reading.sources)
-    if how is not None and not how.options():
+    options = proposed(reading.candidates, reading.sources)
+    if options is not None and not options.options():
         return []  # isolaw's own runs need no settings: --only selects among them
-    if how is None:
+    if options is None:
         return [reading.to_fill_in(words)]
-    settled = commands.read_again(words, how.options())
-    lines = [f"To read these logs: {settled}"]
-    if settled.placeholders:
-        values = listed(settled.placeholders, _MOST_NAMED)
+    command = commands.read_again(words, options.options())
+    lines = [f"To read these logs: {command}"]
+    if command.placeholders:
+        values = listed(command.placeholders, _NAMES_SHOWN)
         lines.append(f"  Fill in {values} there. {reading.to_fill_in(words)}".rstrip())
     return lines
 
 
 def _configurations(ready: Sequence[FoundLog]) -> str:
     """Return the B_p and n of the runs that are ready."""
-    b, n = (
+    problems, rollouts = (
         ", ".join(str(value) for value in sorted({run.facts[name].value for run in ready}))
         for name in ("problems_per_batch", "rollouts_per_problem")
     )
-    return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
+    return f"{count(len(ready), 'run')}: B_p = {problems}; n = {rollouts}"
 
 
-def _ordered(candidate: FoundLog) -> list[tuple[str, str]]:
+def _ordered_metrics(candidate: FoundLog) -> list[tuple[str, str]]:
     """Return (evaluation set, metric) pairs: held-out rewards first, then other rewards, then the rest."""
-    every = [(where, metric) for where in sorted(candidate.metrics) for metric in candidate.metrics[where]]
-    return sorted(every, key=lambda one: _rank(*one))
+    pairs = [(name, metric) for name in sorted(candidate.metrics) for metric in candidate.metrics[name]]
+    return sorted(pairs, key=lambda pair: _rank(*pair))
 
 
-def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
-    return not is_reward(metric), where == "train", metric != "reward" and not is_mean_accuracy(metric)
+def _rank(eval_set: str, metric: str) -> tuple[bool, bool, bool]:
+    return not is_reward(metric), eval_set == "train", metric != "reward" and not is_mean_accuracy(metric)
 
 
 def _metrics(candidate: FoundLog) -> str:
-    names = [f"{metric} on {where}" for where, metric in _ordered(candidate)]
-    more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
-    return ", ".join(names[:_MOST_METRICS]) + more
+    names = [f"{metric} on {eval_set}" for eval_set, metric in _ordered_metrics(candidate)]
+    remaining = f", {len(names) - _METRICS_SHOWN} more" if len(names) > _METRICS_SHOWN else ""
+    return ", ".join(names[:_METRICS_SHOWN]) + remaining
 
 
 def _common_folder(names: Sequence[str]) -> str:
@@ -142,20 +143,20 @@ def _common_folder(names: Sequence[str]) -> str:
     folders = {name[: name.rfind("/")] for name in names if "/" in name}
     if len(names) < 2 or not folders or len({folder[:1] == "/" for folder in folders}) > 1:
         return ""
-    shared = os.path.commonpath(folders)
-    return f"{shared.rstrip('/')}/" if shared else ""
+    common = os.path.commonpath(folders)
+    return f"{common.rstrip('/')}/" if common else ""
 
 
-def in_full(run: FoundLog) -> list[tuple[str, str]]:
+def log_rows(run: FoundLog) -> list[tuple[str, str]]:
     """Return a log as rows of a label and a text, with the origin of each value."""
     facts = dict(run.facts)
     policy = facts.pop("on_policy", None)
     unknown = Fact("unknown", run.message)
     shape = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
     b, n, batch = (facts.pop(name, unknown) for name in shape)
-    more = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
+    other_sources = f" and {len(run.sources) - 1} more" if len(run.sources) > 1 else ""
     rows = [
-        ("from", run.sources[0] + more),
+        ("from", run.sources[0] + other_sources),
         ("B_p", f"{b.value:<8} {b.origin}"),
         ("n", f"{n.value:<8} {n.origin}"),
         ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
@@ -166,11 +167,11 @@ def in_full(run: FoundLog) -> list[tuple[str, str]]:
         )
     if run.steps and run.compute:
         rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
-    ordered = _ordered(run)
-    for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
-        sizes = run.metrics[where]
-        texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
-        rows.append((where, ", ".join(texts)))
+    ordered = _ordered_metrics(run)
+    for shown_set in sorted(run.metrics, key=lambda name: (name == "train", name)):
+        sizes = run.metrics[shown_set]
+        texts = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == shown_set)
+        rows.append((shown_set, ", ".join(texts)))
     if policy:
         rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
         if run.container == "configuration" and (updates := updates_a_batch(policy.origin)):
@@ -180,8 +181,8 @@ def in_full(run: FoundLog) -> list[tuple[str, str]]:
     by_origin: dict[str, list[str]] = {}
     for name, fact in facts.items():
         by_origin.setdefault(fact.origin, []).append(f"{name} {fact.value}")
-    rows += [("also", f"{', '.join(known)} ({origin})") for origin, known in by_origin.items()]
-    rows += [("left out", f"{reason}: {times:,}") for reason, times in run.left_out.items()]
+    rows += [("also", f"{', '.join(texts)} ({origin})") for origin, texts in by_origin.items()]
+    rows += [("left out", f"{reason}: {count:,}") for reason, count in run.left_out.items()]
     rows += [("note", text) for text in run.notes]
     return rows
 
@@ -192,9 +193,9 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
     ``words`` are the sources and options of the user's command. ``metric`` is the reward that it names, if
     any.
     """
-    lines = _listing(reading.candidates)
+    lines = _log_lines(reading.candidates)
     if any(candidate.status is LogStatus.NEEDS for candidate in reading.candidates):
-        lines += _to_settle(reading, words)
+        lines += _how_to_settle(reading, words)
     if lines[-1]:
         lines.append("")
     fit = reason = ""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from isolaw.preview import Preview
     from isolaw.resolve import ResolvedSweep
 
-_HASH = 64  # digits of a run id, which is a SHA-256 hash
-_SHORTEST = 8
-_NOTES = 3  # notes of each kind in a text
-_CHOSEN = (
+_HASH_DIGITS = 64  # digits of a run id, which is a SHA-256 hash
+_LEAST_DIGITS = 8
+_NOTES_SHOWN = 3  # notes of each kind in a text
+_MEMORY_SETTINGS = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
     "gpu_memory",
 )  # fmt: skip
@@ -35,12 +35,11 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     >>> short_ids(["0123456789abcdef" * 4, "01234567" * 8, "n8"]).values()
     dict_values(['012345678', '012345670', 'n8'])
     """
-    whole = list(dict.fromkeys(run_ids))
-    hashes = {text for text in whole if len(text) == _HASH and set(text) <= set("0123456789abcdef")}
-    digits = next(
-        k for k in range(_SHORTEST, _HASH + 1) if len({digest[:k] for digest in hashes}) == len(hashes)
-    )
-    return {text: text[:digits] if text in hashes else text for text in whole}
+    ids = list(dict.fromkeys(run_ids))
+    hashes = {name for name in ids if len(name) == _HASH_DIGITS and set(name) <= set("0123456789abcdef")}
+    lengths = range(_LEAST_DIGITS, _HASH_DIGITS + 1)
+    length = next(k for k in lengths if len({digest[:k] for digest in hashes}) == len(hashes))
+    return {name: name[:length] if name in hashes else name for name in ids}
 
 
 def failure_lines(
@@ -51,15 +50,15 @@ def failure_lines(
     The last lines of a trainer follow the first failure of each kind. With ``directory``, each line names the
     file with the details.
     """
-    lines, kinds = [], set()
+    lines, kinds_shown = [], set()
     for failure in failures:
         name, kind = names[failure["run_id"]], kind_of_failure(failure["cause"])
         b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-        cause, *printed = failure["cause"].split("\n")
-        details = f" (details: {directory}/runs/{name}*/FAILED.json)" if directory else ""
-        more = () if kind in kinds else map(_quoted, printed)
-        lines += [f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{details}", *more]
-        kinds.add(kind)
+        cause, *output = failure["cause"].split("\n")
+        file_hint = f" (details: {directory}/runs/{name}*/FAILED.json)" if directory else ""
+        trainer_lines = () if kind in kinds_shown else map(_quoted, output)
+        lines += [f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {cause}{file_hint}", *trainer_lines]
+        kinds_shown.add(kind)
     return lines
 
 
@@ -77,17 +76,17 @@ def diverged(state: Mapping[str, Any]) -> list[str]:
 
 def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the notes about runs, from `isolaw.engine.status`: the first of each kind, and their number."""
-    kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for one in notes:
-        kinds.setdefault(one["code"], []).append(one)
-    names = short_ids(one["run_id"] for of_kind in kinds.values() for one in of_kind)
+    notes_of_code: dict[str, list[Mapping[str, Any]]] = {}
+    for note in notes:
+        notes_of_code.setdefault(note["code"], []).append(note)
+    names = short_ids(note["run_id"] for alike in notes_of_code.values() for note in alike)
     lines = []
-    for of_kind in kinds.values():
-        for one in of_kind[:_NOTES]:
-            b, n, seed = (one[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
-            lines.append(f"note: {names[one['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {one['text']}")
-        if more := max(len(of_kind) - _NOTES, 0):
-            lines.append(f"note: {more:,} more such notes (status --json lists them)")
+    for alike in notes_of_code.values():
+        for note in alike[:_NOTES_SHOWN]:
+            b, n, seed = (note[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+            lines.append(f"note: {names[note['run_id']]} (B_p = {b}, n = {n}, seed {seed}): {note['text']}")
+        if remaining := max(len(alike) - _NOTES_SHOWN, 0):
+            lines.append(f"note: {remaining:,} more such notes (status --json lists them)")
     return lines
 
 
@@ -112,20 +111,21 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
         *failure_lines(state["failures"], names),
         *(f"damaged: {damage['cause']}" for damage in state["damaged"]),
     ]
-    on = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])
-    if (on or state["damaged"]) and not state["running"]:
+    can_continue = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])
+    if (can_continue or state["damaged"]) and not state["running"]:
         when = " when the runs in progress end" if state["at_work"] else ""
         lines.append(f"Continue{when}: {commands.continue_sweep(state['directory'])}")
     return lines
 
 
-def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
+def health(run_healths: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
     """Return how many runs are healthy, in total and for each B_p."""
-    states = Counter(h.status for h in judged)
+    states = Counter(run.status for run in run_healths)
     parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
     parts += [f"{failed:,} failed"] if failed else []
-    by = sorted({name for h in judged for name in h.judged_by})
-    lines = [", ".join(parts) + (f"; judged by {', '.join(by)}." if by else "; no metric to judge by.")]
+    judges = sorted({name for run in run_healths for name in run.judged_by})
+    judged_by = f"judged by {', '.join(judges)}" if judges else "no metric to judge by"
+    lines = [f"{', '.join(parts)}; {judged_by}."]
     batches = [] if document is None else document.health.batches
     if len(batches) > 1:
         shares = ", ".join(
@@ -139,16 +139,16 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     """Return the lines that describe a sweep before its execution."""
     design = sweep.get("design")
     configurations = design["cells"] if design else sweep["configurations"]
-    b, n = (", ".join(map(str, sorted({place[i] for place in configurations}))) for i in (0, 1))
+    b, n = (", ".join(map(str, sorted({shape[index] for shape in configurations}))) for index in (0, 1))
     done = sweep["runs"] - sweep["todo"]
     axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in sweep["axes"].items())
     defaults = ", ".join(
         f"{name} = {' or '.join(map(_value, values))}" for name, values in sweep["defaults"].items()
     )
     started = f" ({sweep['begun']} of them started)" if sweep["begun"] else ""
-    what = "a race" if design else count(sweep["runs"], "run")
+    subject = "a race" if design else count(sweep["runs"], "run")
     return [
-        f"{backend}: {what} ({count(len(configurations), 'configuration')}, "
+        f"{backend}: {subject} ({count(len(configurations), 'configuration')}, "
         f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts each",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
@@ -171,12 +171,12 @@ def _memory_table(table: Mapping[str, Any]) -> list[str]:
     if samplers := table.get("samplers"):  # these GPUs only take part in the phase "sample"
         gpus += f" ({table['processes']} train, {samplers} sample)"
     tokens = number(table["row_tokens"])
-    about = (
+    use = (
         f"{count(table['runs'], 'run')} with {gpus} each and {_gib(table['host_bytes'])} GiB of host memory; "
         f"rows have up to {tokens} tokens. Settings chosen to fit:"
     )
-    chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _CHOSEN)
-    return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), about, f"  {chosen}"))]
+    chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _MEMORY_SETTINGS)
+    return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), use, f"  {chosen}"))]
 
 
 def dry_run(preview: Preview) -> list[str]:
@@ -186,7 +186,7 @@ def dry_run(preview: Preview) -> list[str]:
         lines.append(race.decision(adaptive.history[-1], len(adaptive.history)))
     lines += [line for table in preview.outlook.memory for line in _memory_table(table)]
     lines += costs.estimated(preview.estimates)
-    lines += [line for script in preview.place.get("scripts", ()) for line in script.split("\n")]
+    lines += [line for script in preview.executor.get("scripts", ()) for line in script.split("\n")]
     return lines + [
         line for command in preview.commands for line in ("", f"# {command['run']}", command["line"])
     ]
@@ -223,19 +223,19 @@ def place_summary(place: Mapping[str, Any]) -> str:
     >>> place_summary(place)
     'ray: 2 cores for each run; as many runs as fit at a time'
     """
-    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
-    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
+    gpus_text = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
+    nodes_text = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
     options = "".join(f"; {key} {value}" for key, value in place["options"].items())
-    room = f"at most {count(place['runs'], 'run')}" if place["runs"] else "as many runs as fit"
-    most = "" if place["alike"] else "up to "
-    each = f"{most}{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
-    return f"{place['kind']}: {each}; {room} at a time{options}"
+    limit = f"at most {count(place['runs'], 'run')}" if place["runs"] else "as many runs as fit"
+    bound = "" if place["alike"] else "up to "
+    needs = f"{bound}{count(place['cpus'], 'core')}{gpus_text}{nodes_text} for each run"
+    return f"{place['kind']}: {needs}; {limit} at a time{options}"
 
 
 def result(resolved: ResolvedSweep, state: Mapping[str, Any], seconds: float) -> list[str]:
     """Return the result of a sweep that has just run, and the command that fits its runs."""
 
-    out, made = state["directory"], state["done"] - (len(resolved.runs) - len(resolved.todo))
+    directory, new_count = state["directory"], state["done"] - (len(resolved.runs) - len(resolved.todo))
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         lines = [
@@ -243,21 +243,21 @@ def result(resolved: ResolvedSweep, state: Mapping[str, Any], seconds: float) ->
             f"{state['done']} of {state['runs']} runs are done (in {seconds:.1f} s): {state['points']}",
             *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
         ]
-    elif not made and not state["todo"]:
-        lines = [f"Nothing is left to do: {state['done']} runs are done in {out}."]
+    elif not new_count and not state["todo"]:
+        lines = [f"Nothing is left to do: {state['done']} runs are done in {directory}."]
     else:
         lines = [
-            f"{state['done']} of {state['runs']} runs are done ({made} now, in {seconds:.1f} s), "
+            f"{state['done']} of {state['runs']} runs are done ({new_count} now, in {seconds:.1f} s), "
             f"with {number(state['rollouts'])} rollouts: {state['points']}"
         ]
-    return [*lines, *_fit(out)] if state["done"] else lines
+    return [*lines, *_next_fit(directory)] if state["done"] else lines
 
 
-def _fit(out: str) -> list[str]:
+def _next_fit(directory: str) -> list[str]:
     """Return the command that fits the runs, or the reason why they cannot be fitted."""
 
     try:
-        options = choices.options(SweepStore(out).collect())
+        options = choices.options(SweepStore(directory).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([commands.path(out)], options, f'{out}/law.json')}"]
+    return [f"Next: {commands.fit([commands.path(directory)], options, f'{directory}/law.json')}"]

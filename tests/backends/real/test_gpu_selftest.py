@@ -13,7 +13,7 @@ import pytest
 
 from isolaw import doctor
 from isolaw.backends.real import environment, gpu_selftest
-from isolaw.cli.doctor import _report
+from isolaw.cli.doctor import _report_lines
 
 FACTS = doctor.to_dict(doctor.examine(), [])
 STAGES = gpu_selftest.STAGES
@@ -71,7 +71,7 @@ def test_no_stage_loses_another(
     last = report["stages"][-1]
     assert last["status"] == status, last
     assert (why or "") in (last["why"] or "")
-    text = "\n".join(_report(report))
+    text = "\n".join(_report_lines(report))
     assert ("failed: speed" in text) == (status != "passed")
     # What was measured before the end is kept, NaN is null, and the log's end is there.
     if end == "killed":

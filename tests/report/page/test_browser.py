@@ -164,7 +164,7 @@ def test_responses_stay_text_and_are_searched(
     """A sweep whose runs kept hostile responses, by the command."""
     from isolaw.backend import Response
     from isolaw.store import SweepStore
-    from isolaw.store.sweep import Kept
+    from isolaw.store.sweep import SavedResponses
 
     spec = next(iter(SweepStore(made.sweep).specs()[0].values()))
     said = [
@@ -176,7 +176,7 @@ def test_responses_stay_text_and_are_searched(
     monkeypatch.setattr(
         "isolaw.report.fitted_runs.FittedRuns.backtest", lambda *_, **__: "it takes longest, and is not read"
     )
-    monkeypatch.setattr(SweepStore, "responses", lambda store: iter([Kept(spec, 3, 300, said)]))
+    monkeypatch.setattr(SweepStore, "responses", lambda store: iter([SavedResponses(spec, 3, 300, said)]))
     out = tmp_path / "said.html"
     assert run(["report", str(made.sweep), "-o", str(out), "--draws", "20"]) == 0
     page = visit(out)

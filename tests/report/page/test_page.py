@@ -25,9 +25,9 @@ from isolaw.report.figures import law_figure
 from isolaw.report.fitted_runs import FittedRuns, is_of
 from isolaw.report.fitted_runs import _common_compute as common_compute
 from isolaw.report.page import PageContent, check_replaceable, law_charts, render, write
-from isolaw.report.page import _as_script as as_script
-from isolaw.report.page.budgets import Budgets, budgets, shown
-from isolaw.report.page.budgets import _stops as stops
+from isolaw.report.page import _script_json as as_script
+from isolaw.report.page.budgets import Budgets, budget_texts, budgets
+from isolaw.report.page.budgets import _preferred_numbers as stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
 from isolaw.report.text import law as law_text
@@ -253,11 +253,11 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     row = next(
         row
         for row in law_charts._frontier_table(found.recommended, own.document).rows
-        if row[0].by == asked.compute
+        if row[0].sort_key == asked.compute
     )
-    assert row[1].by == n
+    assert row[1].sort_key == n
     # Rewards at the same compute, which all configurations reached.
-    same = common_compute(own.rows())
+    same = common_compute(own.metric_rows())
     there = law.predict(same)
     assert f"Recommended here: B_p = {there.B_p:,}, n = {there.n:,}, with" in page
     assert any(text.get_text().startswith(f"today: n = {m}") for text in law_figure(law).axes[0].texts)
@@ -364,7 +364,7 @@ def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
     cells = re.findall(r">([^<]*)</td>", rows[2])
     assert cells[:3] == ["32", "8", "2"]
     assert cells[4:] == ["0.900 ± 0.000", "0.100 ± 0.000"]
-    last = own.rows().query("compute > 8e5 and rollouts_per_problem == 8")
+    last = own.metric_rows().query("compute > 8e5 and rollouts_per_problem == 8")
     assert float(cells[3].split()[0]) == pytest.approx(last["value"].mean(), abs=6e-4)
 
 
@@ -390,7 +390,7 @@ def test_the_slider_says_what_the_law_predicts(joint: FittedRuns) -> None:
     for prediction in own.predictions[::3]:
         expected = joint.law.predict(prediction.compute, max_batch_rollouts=4096, n_train_problems=500)
         assert prediction.to_dict() == expected.to_dict()
-        said = shown(prediction, joint.law, own)
+        said = budget_texts(prediction, joint.law, own)
         assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
         assert said["flags"] == law_text.notes(expected.flags)
 
@@ -407,7 +407,7 @@ def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     own = study(synthetic([(1024 // n, n) for n in LEVELS]))
     assert own.document.hold == "B"
     found = few(own.law, None)
-    said = shown(found.answer, own.law, found)
+    said = budget_texts(found.answer, own.law, found)
     assert said["x"] == pytest.approx(found.answer.compute / 1024)
     assert said["n_star"] == law_text.star(found.answer.n_star)
     assert said["b_star"] == ""  # it follows from n
@@ -419,7 +419,7 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     found = few(own.law, 3e7)
     assert found.answer.options == []
     assert found.nearest is not None
-    said = shown(found.answer, own.law, found)
+    said = budget_texts(found.answer, own.law, found)
     assert [said[name] for name in ("n", "b", "m", "spoken")] == [*"–––", "no recommendation"]
     assert all(said[name] == "" for name in ("reward", "n_star", "b_star", "best", "epochs"))
     page = render(own, PageContent(found, "not asked for"))
@@ -563,5 +563,5 @@ def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:
     both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
     law = isolaw.fit(both, where={"lr": 1.0}, draws=0)
     own = FittedRuns(both, "avg@4", "validation", law)
-    assert own.rows()["value"].max() < 0.9
-    assert len(own.runs) == 2 * len(own.held)
+    assert own.metric_rows()["value"].max() < 0.9
+    assert len(own.runs) == 2 * len(own.selected)

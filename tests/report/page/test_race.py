@@ -41,7 +41,7 @@ def test_the_chart_has_a_point_for_each_comparison_and_takes_a_loss_of_zero() ->
 
 
 def test_lines_of_a_race_that_ended_and_of_one_that_did_not() -> None:
-    assert race._lines(HISTORY, "")[0].startswith("The race recommends n = 32 with B_p = 32 at C = 8,000")
+    assert race._summary(HISTORY, "")[0].startswith("The race recommends n = 32 with B_p = 32 at C = 8,000")
     whole = "isolaw sweep --out 'my race' --set design.kind=grid"
-    assert any(whole in line for line in race._lines(HISTORY, "my race"))
-    assert race._lines(HISTORY[:2], "")[0] == "The race has not ended."
+    assert any(whole in line for line in race._summary(HISTORY, "my race"))
+    assert race._summary(HISTORY[:2], "")[0] == "The race has not ended."

@@ -5,34 +5,34 @@ from __future__ import annotations
 from isolaw.backend import Response
 from isolaw.config import RunSpec
 from isolaw.report.page import problems
-from isolaw.store.sweep import Kept
+from isolaw.store.sweep import SavedResponses
 
 
-def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[Kept]:
+def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[SavedResponses]:
     """The responses of some runs, in the order of a sweep."""
     out = []
     for seed in range(runs):
         spec = RunSpec(backend="real", problems_per_batch=4, rollouts_per_problem=8, seed=seed, compute=64)
         for step in range(evaluations):
             own = [Response("validation", f"{i}", "2+2=", text, "4", 1.0, 2, i == 1) for i in range(each)]
-            out.append(Kept(spec, step, 32 * step, own))
+            out.append(SavedResponses(spec, step, 32 * step, own))
     return out
 
 
 def test_it_shows_all_of_few_and_spreads_many() -> None:
     few = kept(2, 3)
-    assert problems._chosen(few) == few
+    assert problems._choose(few) == few
     assert len(problems.responses(few).lines) == 1
-    steps = [one.step for one in problems._chosen(kept(1, 61))]
+    steps = [one.step for one in problems._choose(kept(1, 61))]
     assert steps == [0, 15, 30, 45, 60]
     many = kept(12, 61)  # 96 responses at one evaluation of each
-    shown = problems._chosen(many)
+    shown = problems._choose(many)
     assert [one.step for one in shown] == [0, 30, 60] * 12
     assert problems.responses(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
-    crowd = problems._chosen(kept(60, 4))
-    assert sum(len(one.responses) for one in crowd) <= problems._MOST
+    crowd = problems._choose(kept(60, 4))
+    assert sum(len(one.responses) for one in crowd) <= problems._MOST_RESPONSES
     assert {one.step for one in crowd} == {3}
-    assert problems._chosen([]) == []
+    assert problems._choose([]) == []
 
 
 def test_a_row_has_the_texts_and_their_run() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from isolaw.readers.found_logs import FoundLog
-from isolaw.report.text.reading import _listing as listing
-from isolaw.report.text.reading import _ordered as metrics
+from isolaw.report.text.reading import _log_lines as listing
+from isolaw.report.text.reading import _ordered_metrics as metrics
 
 
 def test_rewards_come_first() -> None:
