@@ -170,8 +170,8 @@ def _build_faults(machine: Machine) -> Iterator[_Check]:
         fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
         yield _Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     if cuda_builds := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
-        found = f"CUDA builds of {', '.join(cuda_builds)} next to a CPU build of torch"
-        what = f"{found} break the import of models, and isolaw does not need them"
+        conflict = f"CUDA builds of {', '.join(cuda_builds)} next to a CPU build of torch"
+        what = f"{conflict} break the import of models, and isolaw does not need them"
         yield _Check("real", what, str(commands.uninstall(*cuda_builds)))
 
 

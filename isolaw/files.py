@@ -251,9 +251,9 @@ runs.parquet
     """
     suffix, expected = Path(path).suffix, Path(example).suffix
     if suffix.lower() != expected:
-        found = f"the suffix {suffix!r}" if suffix else "no suffix"
+        actual = f"the suffix {suffix!r}" if suffix else "no suffix"
         suggestion = Path(path).with_suffix(expected)
-        raise DataError(f"{path}: found {found}; expected {expected} for {what}, e.g. {suggestion}")
+        raise DataError(f"{path}: found {actual}; expected {expected} for {what}, e.g. {suggestion}")
 
 
 @contextmanager

@@ -39,12 +39,12 @@ def descendants(pid: int) -> list[int]:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
                     if state not in b"ZX":
                         parent_of[int(name)] = int(parent)
-    found: set[int] = set()
+    descendants: set[int] = set()
     generation = {pid}
     while generation:
-        generation = {child for child, parent in parent_of.items() if parent in generation} - found
-        found |= generation
-    return sorted(found)
+        generation = {child for child, parent in parent_of.items() if parent in generation} - descendants
+        descendants |= generation
+    return sorted(descendants)
 
 
 def is_stopped(pid: int) -> bool:

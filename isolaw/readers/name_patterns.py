@@ -149,7 +149,7 @@ def suggest(runs: Sequence[str], needs: Sequence[str], roots: Sequence[str] = ()
         best = max(
             best,
             _pattern_for(runs, part_count, needs),
-            key=lambda found: len(found[1]),
+            key=lambda match: len(match[1]),
         )
     return best
 

@@ -192,5 +192,5 @@ class Document:
 def document(result: Shown) -> Document:
     """Return the document of a law, a prediction, or the result of a study."""
     module, _, function = result.TEXT.rpartition(".")
-    found: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
-    return found
+    text: Document = getattr(importlib.import_module(f"isolaw.report.{module}"), function)(result)
+    return text

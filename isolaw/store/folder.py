@@ -218,9 +218,9 @@ class Folder:
     def not_ours(self, name: str, expected: EntryKind) -> NotOurs:
         """Return the error for an entry that does not have the expected kind."""
         actual = self._kind(name)
-        found = f"a {actual}" if actual else "nothing"
+        entry = f"a {actual}" if actual else "nothing"
         target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if actual == "symbolic link" else ""
-        return NotOurs(f"{self.path / name}: found {found}{target}; expected a {expected}", LINKS_HINT)
+        return NotOurs(f"{self.path / name}: found {entry}{target}; expected a {expected}", LINKS_HINT)
 
     def check(self, kinds: Callable[..., tuple[EntryKind, ...]]) -> None:
         """Raise `NotOurs` if entries of isolaw are links or of the wrong kind; the error lists all of them.
