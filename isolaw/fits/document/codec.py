@@ -75,9 +75,9 @@ def decoded(cls: type[T], data: Any) -> T:
     except ValidationError as error:
         fault = error.errors()[0]
         where = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in fault["loc"][1:]).lstrip(".")
-        found = repr(fault["input"])
+        value = repr(fault["input"])
         expected = fault["msg"].removeprefix("Input should be ")
-        reason = f"found {found if len(found) <= 40 else found[:40] + '…'}; expected {expected}"
+        reason = f"found {value if len(value) <= 40 else value[:40] + '…'}; expected {expected}"
         raise Malformed(f"{where}: {'missing' if fault['type'] == 'missing' else reason}") from None
     return instance  # type: ignore[no-any-return]
 
