@@ -409,7 +409,7 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     value = table["n_train_problems"].iloc[0]
     problem_count = pd.to_numeric(value, errors="coerce")
     if not problem_count >= 1:
-        actual = repr(value) if isinstance(value, str) else value  # show the value, not the type, of numbers
-        raise DataError(f"n_train_problems: found {actual}; expected a positive number of problems")
+        text = repr(value) if isinstance(value, str) else value  # show the value, not the type, of numbers
+        raise DataError(f"n_train_problems: found {text}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / int(problem_count), int(problem_count)

@@ -146,8 +146,8 @@ def compare_shapes(
     ((0, 3), True, (400000.0, 400000.0))
     """
     if (compute is None) == (target is None):
-        given = "none" if compute is None else "both"
-        raise InputError(f"compare: found {given}; expected either compute or target")
+        argument_count = "none" if compute is None else "both"
+        raise InputError(f"compare: found {argument_count}; expected either compute or target")
     if target is not None and not math.isfinite(target):
         raise InputError(f"target: found {shown(target)}; expected a reward")
     a, b = shape_of(a), shape_of(b)
