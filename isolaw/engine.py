@@ -218,7 +218,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "rollouts": rollouts,
         "rollouts_planned": planned_rollouts,
         "running": store.in_use,
-        "race": directory.state(store) if spec.design.kind == "race" else None,
+        "race": directory.race_state(store) if spec.design.kind == "race" else None,
         "failures": failures,
         "run_notes": notes,
         "spent": _spent_so_far(first_and_last) if traits(spec.sweep.backend).plans_gpus else None,

@@ -14,7 +14,7 @@ import isolaw
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.errors import DataError, SpecError
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.table_files import load
@@ -134,7 +134,7 @@ def test_the_best_n_is_not_left_out_for_starting_high(synthetic) -> None:
     runs = synthetic([(32, n) for n in (8, 16, 32, 64)], reward, noise=0.001)
     law = isolaw.fit(runs, method="paper", draws=10)
     assert {p.n_star_strict for p in law.document.frontier} == {8}
-    assert having(law.document.flags, Code.HARDLY_RISES)
+    assert flags_with(law.document.flags, Code.HARDLY_RISES)
 
 
 def test_rewards_on_another_scale_are_noticed(synthetic) -> None:
@@ -142,7 +142,7 @@ def test_rewards_on_another_scale_are_noticed(synthetic) -> None:
         [(32, n) for n in (8, 32, 128)], lambda b, n, c: 1e-4 * (1 - np.exp(-c / 1e5)), noise=1e-6
     )
     law = isolaw.fit(runs, records=None, draws=0)
-    assert having(law.document.flags, Code.NARROW_REWARDS)
+    assert flags_with(law.document.flags, Code.NARROW_REWARDS)
 
 
 @pytest.mark.parametrize("column", [pd.Timestamp("2026-01-01"), pd.Timedelta(1, "s"), True])

@@ -15,7 +15,7 @@ from benchmarks.calibration.space import Beforehand, Space
 from isolaw import metrics
 from isolaw.commands import option
 from isolaw.errors import DataError, InputError, Refused, shown
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import Configuration, configurations_of, differing, measured_points, rows_with
 from isolaw.runs import Runs, full_names
@@ -106,7 +106,7 @@ def observe(
         raise Refused(
             f"a calibration needs runs of at least {LEAST_CELLS} configurations; found {len(configurations)}"
             + ("" if until is None else f" up to C = {until:,.0f} (until)")
-            + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
+            + "".join(f" ({flag.text})" for flag in flags_with(flags, Code.LEFT_OUT))
         )
     assumed = [flag.text for flag in (*chosen, *flags)]
     sizes = recorded.sizes(points, table, metric, n_train, assumed)

@@ -84,7 +84,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     command continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
     from isolaw import engine
-    from isolaw.documents.validation import located
+    from isolaw.documents.validation import with_lines
     from isolaw.errors import SpecError
     from isolaw.evidence import Simulated
     from isolaw.preview import Preview
@@ -100,7 +100,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
         preview = Preview(resolved, Path(out), cost_of(options))
         notes, executor = preview.outlook.notes, preview.executor if dry_run else {}
     except SpecError as error:
-        raise (located(error, file, settings) if file else error) from None
+        raise (with_lines(error, file, settings) if file else error) from None
     data = resolved.to_dict()
     simulated = Simulated.of_json(data)
     note(*simulated.lines([*text.sweep_summary(data, resolved.spec.sweep.backend), *notes]))

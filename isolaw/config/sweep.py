@@ -23,7 +23,7 @@ from isolaw.config.sections import (
     TrackingSection,
 )
 from isolaw.documents.reading import parse_toml, read_toml
-from isolaw.documents.validation import located, parse_section
+from isolaw.documents.validation import parse_section, with_lines
 from isolaw.errors import InputError, Issue, SpecError, Spelled
 from isolaw.registry import BACKENDS
 
@@ -118,7 +118,7 @@ class SweepSpec(_AllSections):
         try:
             return cls.parse(data, check)
         except SpecError as error:
-            raise (error if path is None else located(error, path, settings)) from None
+            raise (error if path is None else with_lines(error, path, settings)) from None
 
 
 def _with_modules(data: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def read(store: SweepStore) -> list[Decision]:
     return decisions
 
 
-def state(store: SweepStore) -> dict[str, Any] | None:
+def race_state(store: SweepStore) -> dict[str, Any] | None:
     """Return a race's decisions, requested rollouts, ending and best cell, or None without a race."""
     history = read(store)
     if not history:

@@ -62,7 +62,7 @@ def _expectation(fault: Any) -> str:
     return re.sub(r"^a valid (\w+).*", r"a \1", message)
 
 
-def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
+def with_lines(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
     """Return ``error`` with the file's name, and with a line number for each wrong key found in the file.
 
     Keys in ``settings`` (``section.key=value``) override the file, so their issues have no line number.

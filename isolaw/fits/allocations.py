@@ -13,7 +13,7 @@ import numpy as np
 from isolaw.allocation import AxisName, Cell, axis_of
 from isolaw.errors import InputError
 from isolaw.fits.document.schema import GridEntry, LawDocument
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Hold, law_axis
 from isolaw.runs import SYMBOL_OF
 from isolaw.step_cost import Cost
@@ -28,7 +28,7 @@ _REACH_B = 2  # the same factor for B_p
 LEAST_STEPS = 20  # fewest steps that the budget must buy for a configuration without runs
 
 
-def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
+def comparable_compute(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the compute up to which isolaw compares n: at least three n ran this far.
 
     An n reaches the compute one step after its last checkpoint, and can be compared slightly beyond.
@@ -37,10 +37,10 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     return _third_largest([(entry.level(axis), entry.end) for entry in grid])
 
 
-def reached(grid: Sequence[GridEntry | Configuration]) -> float:
+def reached_compute(grid: Sequence[GridEntry | Configuration]) -> float:
     """Return the largest compute at which at least three n have a checkpoint.
 
-    Messages and charts call it today's compute. `comparable` is one step larger.
+    Messages and charts call it today's compute. `comparable_compute` is one step larger.
     """
     axis = axis_of(grid)
     return _third_largest([(entry.level(axis), entry.measured[1]) for entry in grid])
@@ -55,12 +55,12 @@ def _third_largest(ends: Iterable[tuple[int, float]]) -> float:
 
 
 def times_beyond(budget: float, grid: Sequence[GridEntry]) -> float:
-    """Return the ratio of a budget to `comparable`, or infinity if fewer than three n were measured.
+    """Return the ratio of a budget to `comparable_compute`, or infinity if fewer than three n were measured.
 
     A run that was planned for compute C can end up to one step before C. If only this shortfall (a share of
     at most `_ROUNDING`) takes the ratio past the limit `INTERVALS` or `FAR`, the result is exactly the limit.
     """
-    reach = comparable(grid)
+    reach = comparable_compute(grid)
     if not reach:
         return math.inf
     step = max(entry.step_cost for entry in grid if entry.end == reach)
@@ -140,7 +140,7 @@ def affordable_candidates(
         text = "some measured batches are too large for this budget or for B_max"
         flags.append(Flag(Code.LIMITED, text))
     kept = [e for e in entries if e.key not in {configuration.key for configuration in document.diverged}]
-    divergences = having(document.flags, Code.DIVERGED)
+    divergences = flags_with(document.flags, Code.DIVERGED)
     flags += [Flag(flag.code, _divergence_text(flag, document, kept)) for flag in divergences]
     entries = kept or entries
     stable = [e for e in entries if e.problems_per_batch not in unstable]

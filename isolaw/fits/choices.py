@@ -13,7 +13,7 @@ from isolaw.metrics import is_accuracy
 from isolaw.runs import Runs
 
 
-def options(runs: Runs, given: str | None = None) -> list[str]:
+def fit_options(runs: Runs, given: str | None = None) -> list[str]:
     """Return the options with which ``isolaw fit`` accepts these runs.
 
     The list is empty if the defaults work. Where ``isolaw fit`` requires a choice, this function chooses the

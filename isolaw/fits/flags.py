@@ -151,7 +151,7 @@ class Flagged(Encoded):
         return simulated_by(self.flags)
 
 
-def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:
+def flags_with(flags: Iterable[Flag], *codes: Code) -> list[Flag]:
     """Return the flags with one of these codes.
 
     >>> having([Flag(Code.FAR, "a"), Flag(Code.FLAT, "b")], Code.FLAT)[0].text

@@ -18,7 +18,7 @@ import numpy as np
 
 from isolaw.errors import InputError
 from isolaw.evidence import Quantity, estimated
-from isolaw.fits.allocations import reached, times_beyond
+from isolaw.fits.allocations import reached_compute, times_beyond
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction
@@ -56,7 +56,7 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     if prediction.asked and document.x.name not in ("compute", "steps"):
         return None
     budget = float(best.compute if prediction.asked else prediction.compute)
-    reach = reached(document.grid)
+    reach = reached_compute(document.grid)
     if times_beyond(budget, document.grid) < _LARGER:
         return None
     try:

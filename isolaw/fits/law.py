@@ -22,7 +22,7 @@ from isolaw.arguments import checked
 from isolaw.errors import DataError, InputError, shown
 from isolaw.evidence import COLUMN, Interval, Quantity, number
 from isolaw.files import replacing
-from isolaw.fits.allocations import reached
+from isolaw.fits.allocations import reached_compute
 from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.draws import Draws, LawPosterior
@@ -125,7 +125,7 @@ class Law(Shown, LawPosterior):
         >>> both.shape[1], bool((both[1:, 1] > both[1:, 0]).mean() > 0.5)
         (2, True)
         """
-        fixed, reach = self.document.fixed, reached(self.document.grid)
+        fixed, reach = self.document.fixed, reached_compute(self.document.grid)
         budget_list = [compute] if isinstance(compute, str | float | int) else list(compute)
         budgets = [parse_budget(multiplied(parse_budget(budget), reach)) for budget in budget_list]
         if hours := [budget for budget in budgets if isinstance(budget, str)]:

@@ -28,7 +28,7 @@ from isolaw import commands
 from isolaw.allocation import Allocation, BatchShape, Cell
 from isolaw.errors import StoreError
 from isolaw.evidence import amount, number
-from isolaw.fits.allocations import FAR, CandidateAllocation, reached
+from isolaw.fits.allocations import FAR, CandidateAllocation, reached_compute
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.selection import LEAST_CURVES, Floats
@@ -161,7 +161,7 @@ def worth_running(
     values[best_index] = values[runner_up] * (not candidates[best_index].measured)
     best: tuple[float, int, list[RunsToTrain]] | None = None
     grid, step_costs = {entry.key: entry for entry in document.grid}, {c.key: c.step_cost for c in candidates}
-    reach = reached(document.grid)
+    reach = reached_compute(document.grid)
     for k in np.flatnonzero(values > 0).tolist():
         runs = _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget)
         price = sum((run.steps - run.start) * step_costs[run.key] for run in runs)

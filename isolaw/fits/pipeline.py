@@ -19,7 +19,7 @@ from isolaw.errors import InputError, Refused, shown
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
-from isolaw.fits.allocations import INTERVALS, comparable
+from isolaw.fits.allocations import INTERVALS, comparable_compute
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import (
     FAMILIES,
@@ -185,7 +185,7 @@ def fit_selection(
         else:
             cut = slices(surface, compute, unit=reward_unit)
             falls = doc.late_falls(cut, configurations)
-            interval_end = INTERVALS * comparable(configurations)
+            interval_end = INTERVALS * comparable_compute(configurations)
             frontier = frontiers.cut_frontier(cut, configurations, interval_end, reward_unit)
             path = frontiers.ridge_path(cut, configurations, interval_end)
             curve_rewards = frontier.compute, frontier.reward

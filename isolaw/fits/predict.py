@@ -42,19 +42,19 @@ from isolaw.fits.allocations import (
     LEAST_STEPS,
     CandidateAllocation,
     affordable_candidates,
-    comparable,
+    comparable_compute,
     cost_flags,
     drop_far,
     inner_candidates,
     near_runs,
     outer_candidates,
     price_in_seconds,
-    reached,
+    reached_compute,
     times_beyond,
 )
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.draws import LawPosterior
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer_runs, worth_running
 from isolaw.fits.optimum import law_n, may_be_outside, optimum
@@ -82,7 +82,7 @@ def predict(
     cost: Cost | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
-    compute = parse_budget(multiplied(parse_budget(compute), reached(law.document.grid)))
+    compute = parse_budget(multiplied(parse_budget(compute), reached_compute(law.document.grid)))
     hours = compute if isinstance(compute, str) else ""
     seconds = seconds_of(hours, cost) if hours else None
     budget = int(LARGEST_BUDGET if isinstance(compute, str) else compute)
@@ -113,7 +113,7 @@ def predict(
         cut = _cut(law, surface, budget, candidates + outer)
     candidates += outer if goes_outside else []
     flags += _extrapolation_flags(document, farthest, times)
-    flat_flags = having(document.flags, Code.FLAT)  # the reward never changed, so no allocation is the best
+    flat_flags = flags_with(document.flags, Code.FLAT)  # the reward never changed, so none is best
     n_star_flags: list[Flag] = []
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, times, n_star_flags)
     flags += flat_flags or n_star_flags
@@ -125,7 +125,7 @@ def predict(
     if options and surface is not None and not hours:
         flags += _fall_flags(surface, document, budget, candidates, options[0])
     rules = {} if hours or not options else document.rules.choices(budget)
-    max_compute = min(FAR * comparable(document.grid), LARGEST_BUDGET)
+    max_compute = min(FAR * comparable_compute(document.grid), LARGEST_BUDGET)
     n_values = [c.level(document.axis) for c in candidates]
     batches = [c.problems_per_batch for c in candidates]
     unit = "seconds" if hours else "rollouts" if document.hold == "B" else document.x.unit
@@ -146,7 +146,7 @@ def predict(
         )
         step = worth_running(cut, document, purse, candidates, allocation, options[0].expected_loss, fall)
     elif times > FAR and not flat_flags:
-        todays = np.full(len(measured), reached(document.grid))
+        todays = np.full(len(measured), reached_compute(document.grid))
         step = three_longer_runs(document, purse, measured, _rewards(law, measured, todays)[0])
     return Prediction(
         budget,
@@ -193,7 +193,7 @@ def _extrapolation_flags(document: LawDocument, budget: int, times: float) -> li
         text = f"this budget is {number(float(f'{budget / longest:.2g}'))}× the longest run"
         flags.append(Flag(Code.EXTRAPOLATION, text))
     if times > INTERVALS:
-        reach = reached(document.grid)
+        reach = reached_compute(document.grid)
         unit = "rollouts" if document.x.name == "steps" else document.x.unit
         text = (
             f"long extrapolation: fewer than three values of {symbol} ran past {amount(reach)} {unit}; this "
@@ -284,7 +284,7 @@ def _options_of(
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
     """Return the flags of a prediction that do not depend on n*."""
     document = law.document
-    flags = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
+    flags = flags_with(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
     batches = sorted({candidate.problems_per_batch for candidate in candidates if candidate.measured})
     if options and document.hold == "nothing":  # with fixed B, B_p follows from n
         best_batch = options[0].allocation.problems_per_batch
@@ -297,7 +297,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
         loss_text = in_reward(options[0].expected_loss, document.tolerance, 3)
         text = f"even the best choice is expected to lose {loss_text}"
         flags.append(Flag(Code.UNCERTAIN, text))
-    flags += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
+    flags += flags_with(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if len(law.draws) <= 1:
         reason = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
         text = f"{reason}, so there are no intervals, no expected loss, and no next run"
@@ -313,7 +313,7 @@ def _fall_flags(
     best: Option,
 ) -> list[Flag]:
     """Return a flag if a smaller budget, from the compute that three n reached on, has a higher reward."""
-    reach, predicted = reached(document.grid), best.reward.value
+    reach, predicted = reached_compute(document.grid), best.reward.value
     if budget <= reach or predicted is None:
         return []
     places = np.array([c.place for c in candidates])
@@ -326,7 +326,7 @@ def _fall_flags(
     gain_text = in_reward(float(rewards[index]) - predicted, document.tolerance)
     cause = (
         "rewards of these runs fall late"
-        if having(document.flags, Code.LATE_FALL)
+        if flags_with(document.flags, Code.LATE_FALL)
         else "the curves, extended past the runs, bend down"
     )
     text = (

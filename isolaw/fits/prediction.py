@@ -12,7 +12,7 @@ from isolaw.allocation import Allocation
 from isolaw.evidence import REFUSED, Quantity, Simulated, number
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.flags import Code, Flag, having, simulated_by
+from isolaw.fits.flags import Code, Flag, flags_with, simulated_by
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import NextStep, failed_runs, sweep_of, with_command
 from isolaw.registry import Shown, public
@@ -148,9 +148,9 @@ class Prediction(Shown):
             n = ", ".join(map(str, sorted({cell.rollouts_per_problem for cell in failed})))
             why = f"{len(failed)} runs of the sweep failed (n = {n})."
             return NextStep("Repeat the failed runs.", why, str(commands.continue_sweep(sweep)))
-        if having(self.flags, Code.FLAT):
+        if flags_with(self.flags, Code.FLAT):
             return NextStep("Check the metric, or train until it rises.", "The reward never changed.")
-        if having(self.flags, Code.NO_DRAWS):
+        if flags_with(self.flags, Code.NO_DRAWS):
             return NextStep("Fit with draws: without them, isolaw cannot tell which run is worth its price.")
         if self.step is not None:
             return with_command(self.step, self.document)

@@ -26,7 +26,7 @@ from isolaw.allocation import AxisName, Cell
 from isolaw.commands import argument, option
 from isolaw.errors import DataError, InputError, Refused, shown, unknown
 from isolaw.evidence import number
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
@@ -376,7 +376,7 @@ def _refuse_too_few(
             f"{symbol}*(C) needs at least three values of {symbol}{where}; found {len(levels)} ({symbol} = "
             f"{level_text}). Add runs with other {symbol}"
             + _hold_hint(table, hold)
-            + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
+            + "".join(f" ({flag.text})" for flag in flags_with(flags, Code.LEFT_OUT))
         )
     edges = np.unique([end for c in configurations for end in c.measured])
     is_covered = np.array([c.covers(edges) for c in configurations])

@@ -59,7 +59,7 @@ from pydantic import (
 
 from isolaw.commands import Placeholder, Word, word
 from isolaw.documents.reading import read_toml, toml_key, toml_value
-from isolaw.documents.validation import located, parse_section
+from isolaw.documents.validation import parse_section, with_lines
 from isolaw.errors import InputError, Issue, SpecError, Spelled, nearest, shown
 from isolaw.files import leads_out
 from isolaw.metrics import is_accuracy
@@ -515,5 +515,5 @@ def _read_reading_file(path: Path) -> HowToRead | None:
     except SpecError as error:
         issues += error.issues
     if issues:
-        raise located(SpecError(issues), path)
+        raise with_lines(SpecError(issues), path)
     return options

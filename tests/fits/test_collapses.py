@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.fits import collapses
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.selection import Configuration, select
 from isolaw.runs import Runs
 
@@ -96,8 +96,8 @@ def test_a_law_is_that_of_runs_that_do_not_collapse(synthetic: Make) -> None:
     runs = synthetic(GRID, noise=0.003, between=0.002)
     steady = isolaw.fit(runs, draws=40)
     broken = isolaw.fit(collapsing(runs, rollouts_per_problem=[64], seed=[2]), draws=40)
-    assert not having(steady.document.flags, Code.COLLAPSED)
-    (flag,) = having(broken.document.flags, Code.COLLAPSED)
+    assert not flags_with(steady.document.flags, Code.COLLAPSED)
+    (flag,) = flags_with(broken.document.flags, Code.COLLAPSED)
     assert flag.text.startswith("1 of 12 runs collapsed (B_p = 32, n = 64, seed 2, after C = ")
     before, after = (law.predict(1e6).options[0] for law in (steady, broken))
     assert after.allocation == before.allocation

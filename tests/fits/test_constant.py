@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -21,9 +21,9 @@ GRID = [(32, n) for n in (4, 8, 16, 32)]
 def test_a_constant_reward_has_no_best_n(synthetic: Make, method: Any, level: float) -> None:
     runs = synthetic(GRID, lambda _b, _n, c: np.full(c.shape, level), noise=0, seeds=2)
     law = isolaw.fit(runs, draws=10, method=method, records="off")
-    (flag,) = having(law.document.flags, Code.FLAT)
+    (flag,) = flags_with(law.document.flags, Code.FLAT)
     assert flag.text == f"the reward never changed: avg@4 is {level:g} at all checkpoints"
-    assert not having(law.document.flags, Code.ONE_SEED, Code.COPIES)
+    assert not flags_with(law.document.flags, Code.ONE_SEED, Code.COPIES)
     prediction = law.predict(2e6)
     assert prediction.n is None
     assert prediction.next.runs == ()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.predict import _RISK, _UNMEASURED_RISK
 from isolaw.runs import Runs
@@ -171,7 +171,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         data = prediction.to_dict()
         strict(data)
         check_quantities(data)
-        far = having(prediction.flags, Code.FAR) or having(document.flags, Code.FLAT)
+        far = flags_with(prediction.flags, Code.FAR) or flags_with(document.flags, Code.FLAT)
         assert (prediction.allocation is None) == bool(far)
         if far:
             nothing = [data[key] for key in ("rollouts_per_problem", "steps", "expected_loss", "unspent")]
@@ -286,8 +286,8 @@ def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
     percent, share = ODD["percent"], (rising, {"noise": 0.005})
     laws = [isolaw.fit(synthetic(SETTINGS["B_p"], r, **o), method=method, records="off", draws=20)
             for r, o in (percent, share)]  # fmt: skip
-    assert having(laws[0].document.flags, Code.REWARD_SCALE)
-    assert not having(laws[1].document.flags, Code.REWARD_SCALE)
+    assert flags_with(laws[0].document.flags, Code.REWARD_SCALE)
+    assert not flags_with(laws[1].document.flags, Code.REWARD_SCALE)
     # The unit of reward does not move n*.
     n = [[p.n_star.value for p in law.document.frontier] for law in laws]
     np.testing.assert_allclose(n[0], n[1], rtol=1e-3)
@@ -320,7 +320,7 @@ def test_falling_rewards_are_not_called_rising(synthetic: Make) -> None:
         law = isolaw.fit(
             synthetic(SETTINGS["B_p"], reward, **options), method=method, records="off", draws=10
         )
-        assert not having(law.document.flags, Code.STILL_RISING)
+        assert not flags_with(law.document.flags, Code.STILL_RISING)
 
 
 # Too little
@@ -367,7 +367,7 @@ def test_some_curves_too_short_are_left_out(synthetic: Make, method: Any) -> Non
     law = outcome(Runs(table[~short]), method=method, draws=15)
     assert law is not None
     assert [g.rollouts_per_problem for g in law.document.grid] == [8, 16, 32, 128, 256, 512]
-    assert any("B_p = 32, n = 64" in flag.text for flag in having(law.document.flags, Code.LEFT_OUT))
+    assert any("B_p = 32, n = 64" in flag.text for flag in flags_with(law.document.flags, Code.LEFT_OUT))
 
 
 # Damage
@@ -396,7 +396,7 @@ def test_copies_of_one_run_are_not_several_seeds(synthetic: Make, method: Any) -
     assert laws[0] is not None
     assert laws[1] is not None
     assert laws[0].document.frontier == laws[1].document.frontier
-    assert having(laws[0].document.flags, Code.COPIES)
+    assert flags_with(laws[0].document.flags, Code.COPIES)
 
 
 @pytest.mark.parametrize(("jump", "records"), [(0.1, 0.005), (-0.3, "off"), (100.0, "off")])

@@ -13,7 +13,7 @@ import pytest
 import isolaw
 from isolaw.allocation import Cell
 from isolaw.fits.allocations import past_divergence
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.health import health
 from isolaw.runs import Runs
 
@@ -38,12 +38,12 @@ def rising(synthetic: Make, **options: Any) -> Runs:
 
 
 def texts(law: isolaw.Law, code: Code) -> list[str]:
-    return [flag.text for flag in having(law.predict(2e6).flags, code)]
+    return [flag.text for flag in flags_with(law.predict(2e6).flags, code)]
 
 
 def test_nothing_beyond_an_end_that_diverged(synthetic: Make) -> None:
     law = isolaw.fit(diverging(rising(synthetic), rollouts_per_problem=[512]), draws=20)
-    (flag,) = having(law.document.flags, Code.DIVERGED)
+    (flag,) = flags_with(law.document.flags, Code.DIVERGED)
     assert "3 of 3 runs of B_p = 32, n = 512, after step 6" in flag.text
     prediction = law.predict(2e6)
     assert prediction.n == 128  # at 1e6, n = 512 was the best before it diverged

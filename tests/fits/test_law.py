@@ -15,7 +15,7 @@ import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.fits.document.files import check_writable, save
 from isolaw.fits.draws import Draws
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -110,7 +110,7 @@ def test_without_its_draws_a_law_predicts_without_intervals(law: Law, tmp_path: 
     bare = Law.load(path)
     for budget in (3e4, 5e5, 1e7):
         full, lone = law.predict(budget), bare.predict(budget)
-        (missing,) = having(lone.flags, Code.NO_DRAWS)
+        (missing,) = flags_with(lone.flags, Code.NO_DRAWS)
         assert missing.text.startswith("the file of draws is missing, so there are no intervals")
         # By the estimate alone: that of the most likely hyperparameters, of which draws have others too.
         mine = {o.allocation: o for o in full.options}

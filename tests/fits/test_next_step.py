@@ -16,8 +16,8 @@ from shared_laws import REACH, SharedLaws
 import isolaw
 from isolaw.cli import run
 from isolaw.errors import InputError
-from isolaw.fits.allocations import reached
-from isolaw.fits.flags import Code, having
+from isolaw.fits.allocations import reached_compute
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.report.text.prediction import _verdict as verdict
 from isolaw.report.text.prediction import at_the_end
@@ -138,7 +138,7 @@ def test_more_compute_loses_no_reward_without_a_word(shared: SharedLaws, name: s
     law, highest = shared.law(name), 0.0
     for budget in REACH * np.geomspace(1.0, 9.0, 6):
         prediction = law.predict(float(budget))
-        said = having(prediction.flags, Code.NO_GAIN)
+        said = flags_with(prediction.flags, Code.NO_GAIN)
         assert prediction.reward.value >= highest - prediction.tolerance / 2 or said
         highest = max(highest, prediction.reward.value)
 
@@ -153,7 +153,7 @@ def test_a_measured_configuration_wins_a_tie(shared: SharedLaws) -> None:
 
 def test_python_as_people_use_it(shared: SharedLaws) -> None:
     law = shared.law("surface nothing")
-    reach = reached(law.document.grid)
+    reach = reached_compute(law.document.grid)
     both = law.rewards(n=[32, 128], problems_per_batch=16, compute="2x")
     assert both.shape[1] == 2
     one = law.rewards(n=32, problems_per_batch=16, compute=2 * reach)

@@ -14,7 +14,7 @@ from scipy.optimize import brentq, curve_fit
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -153,7 +153,7 @@ def test_saturation_is_stated_where_it_lies_inside_the_grid(known: tuple[str, La
     saturation = law.params["saturation"]
     assert saturation.status == "ok"
     assert saturation.value == pytest.approx(128, rel=0.1)
-    assert not having(law.document.flags, Code.NO_SATURATION)
+    assert not flags_with(law.document.flags, Code.NO_SATURATION)
     assert law.document.comparison.verdict == "logistic"
 
 
@@ -313,7 +313,7 @@ def test_at_the_grids_edge_saturation_is_a_lower_bound(synthetic: Make, method: 
     assert (q.value, q.status) == (512.0, "lower_bound")
     assert q.interval is not None
     assert q.interval[1] is None
-    (edge,) = having(law.document.flags, Code.GRID_EDGE)
+    (edge,) = flags_with(law.document.flags, Code.GRID_EDGE)
     assert "the largest measured n, 512, is the best" in edge.text
     assert law.document.frontier[-1].n_star.status == "lower_bound"
     assert "grid_edge" in law.document.frontier[-1].censored_by
@@ -356,7 +356,7 @@ def test_a_falling_n_star_has_no_saturation(synthetic: Make, method: Any) -> Non
     assert not law.document.comparison.monotone
     if method == "paper":
         assert law.document.comparison.verdict == "no law"
-    assert having(law.document.flags, Code.NOT_MONOTONE)
+    assert flags_with(law.document.flags, Code.NOT_MONOTONE)
     assert law.params["L"].status != "ok"
     assert law.params["saturation"].status == "refused"
     if method == "paper":
@@ -375,7 +375,7 @@ def test_runs_of_equal_length_censor_what_only_large_n_reach(synthetic: Make) ->
         neighbours = [m for m in (n // 2, n * 2) if m in LEVELS[:5]]
         missing = [m for m in neighbours if at >= 301 * 32 * m]
         assert flag == (bool(missing) or n in (8, 128))
-    assert having(law.document.flags, Code.CENSORED)
+    assert flags_with(law.document.flags, Code.CENSORED)
     assert law.params["saturation"].status == "refused"
 
 
@@ -391,7 +391,7 @@ def test_beyond_three_times_where_three_n_ran_n_star_is_not_known(synthetic: Mak
         assert known or (point.n_star.status, point.n_star.interval) == ("not_identified", None)
         assert known or point.band == (None, None)
     assert sum(p.x > 3 * reach for p in law.document.frontier) >= 2
-    (flag,) = having(law.document.flags, Code.CENSORED)
+    (flag,) = flags_with(law.document.flags, Code.CENSORED)
     assert flag.text.startswith("fewer than three n were measured from C = ")
     assert law.params["saturation"].status != "ok"
 

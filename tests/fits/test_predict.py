@@ -15,8 +15,8 @@ from shared_laws import LEVELS, METHODS, NAMES, NOISE, REACH, SharedLaws, reward
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.allocations import comparable
-from isolaw.fits.flags import Code, having
+from isolaw.fits.allocations import comparable_compute
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import _RISK, _UNMEASURED_RISK, Prediction
@@ -84,7 +84,7 @@ def ranges_beyond(p: Prediction) -> bool:
 
 def check_reach(law: Law, p: Prediction, budget: float) -> None:
     """Intervals up to ten times the compute to which three n ran, then nothing; paper: bounds from three."""
-    reach = comparable(law.document.grid)
+    reach = comparable_compute(law.document.grid)
     assert reach == pytest.approx(REACH, rel=0.05)
     data = p.to_dict()
     assert p.comparable == pytest.approx(10 * reach, rel=1e-6)
@@ -113,7 +113,7 @@ def check_reach(law: Law, p: Prediction, budget: float) -> None:
 def check_bounds(law: Law, p: Prediction, budget: float) -> None:
     """n* at an end of what competes is a bound on that side; beyond the measured n, a flag says so."""
     q = p.n_star
-    edge = [flag.text for flag in having(p.flags, Code.GRID_EDGE)]
+    edge = [flag.text for flag in flags_with(p.flags, Code.GRID_EDGE)]
     fits = [g.rollouts_per_problem for g in law.document.grid if g.step_cost <= budget]
     if q.value is not None and p.compared is not None:
         assert p.compared[0] - 1e-9 <= q.value <= p.compared[1] + 1e-9
@@ -296,7 +296,7 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
     p = isolaw.fit(runs, hold="nothing", method=method, draws=16).predict(9e5)
     beyond = {16: 8, 64: 128}.get(best) if method == "surface" else None  # what rises to the edge may go on
     assert p.allocation.problems_per_batch in (best, beyond)
-    assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
+    assert [flag.text for flag in flags_with(p.flags, Code.BATCH_EDGE)] == told
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -371,12 +371,12 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in levels], rewards, compute=lambda b, n: 300 * b * n, **NOISE)
     law = isolaw.fit(runs, draws=50)
     reach = 301 * 32 * 128  # to which three n ran
-    assert comparable(law.document.grid) == reach
+    assert comparable_compute(law.document.grid) == reach
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
-    assert not having(at_reach.flags, Code.CENSORED, Code.FAR)
-    (flag,) = having(bound.flags, Code.CENSORED)
+    assert not flags_with(at_reach.flags, Code.CENSORED, Code.FAR)
+    (flag,) = flags_with(bound.flags, Code.CENSORED)
     assert flag.text.endswith("ran past 1.23M rollouts; this budget is 4× that")
-    assert having(far.flags, Code.FAR)
+    assert flags_with(far.flags, Code.FAR)
     assert far.allocation is None
     assert [run.rollouts_per_problem for run in far.step.runs] == [128]  # 256 and 512 ran far enough
     assert far.step.spent < far.compute
@@ -502,14 +502,14 @@ def test_an_n_that_ends_early_still_competes(synthetic: Make, truth: Any, end: f
 def test_ten_times_within_a_step_is_ten_times(synthetic: Make) -> None:
     """A grid to a nominal C ends up to a step before it."""
     law = isolaw.fit(synthetic([(32, n) for n in (64, 256, 1024)], compute=4e5), draws=10)
-    reach = comparable(law.document.grid)
+    reach = comparable_compute(law.document.grid)
     step = max(entry.step_cost for entry in law.document.grid if entry.end == reach)
     assert law.predict(10 * (reach + 0.9 * min(step, 0.1 * reach))).options
     assert not law.predict(10 * (reach + 1.1 * min(step, 0.1 * reach))).options
 
 
 def told(law: Law, budget: float, code: Code) -> str:
-    return "; ".join(flag.text for flag in having(law.predict(budget).flags, code))
+    return "; ".join(flag.text for flag in flags_with(law.predict(budget).flags, code))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -534,8 +534,8 @@ def test_the_cap_is_flagged_where_it_binds(shared: SharedLaws, method: str) -> N
     law = shared.law(f"{method} B_p")
     free, capped = law.predict(8e6), law.predict(8e6, max_batch_rollouts=4096)
     assert free.allocation.rollouts_per_problem > 128 >= capped.allocation.rollouts_per_problem
-    assert having(capped.flags, Code.LIMITED)
-    at_cap = having(law.predict(8e6, max_batch_rollouts=16384).flags, Code.LIMITED)
+    assert flags_with(capped.flags, Code.LIMITED)
+    at_cap = flags_with(law.predict(8e6, max_batch_rollouts=16384).flags, Code.LIMITED)
     assert bool(at_cap) == (method == "surface")  # where n = 1,024 would compete
     further = {flag.code for flag in law.predict(5e6, max_batch_rollouts=1024).flags}
     assert {Code.LIMITED, Code.EXTRAPOLATION, Code.CENSORED} <= further
@@ -550,15 +550,15 @@ def test_epochs(shared: SharedLaws, method: str) -> None:
     assert law.document.epochs_seen == pytest.approx(32 * (1_000_000 // 256) / 2000)
     p = law.predict(5e5)
     assert p.epochs == pytest.approx(p.allocation.problems_per_batch * p.allocation.steps / 2000)
-    assert not having(p.flags, Code.EPOCHS)
+    assert not flags_with(p.flags, Code.EPOCHS)
     few = law.predict(5e5, n_train_problems=10)
     assert few.epochs == pytest.approx(p.epochs * 200)
-    assert having(few.flags, Code.EPOCHS)
-    assert having(few.flags, Code.FEWER_PROBLEMS)
+    assert flags_with(few.flags, Code.EPOCHS)
+    assert flags_with(few.flags, Code.FEWER_PROBLEMS)
     unknown = shared.law(f"{method} nothing").predict(5e5)
     assert unknown.epochs is None
     assert unknown.to_dict()["epochs"] is None
-    assert having(shared.law(f"{method} nothing").predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
+    assert flags_with(shared.law(f"{method} nothing").predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
 
 
 @pytest.mark.parametrize("budget", [math.nan, math.inf, 0, 0.5, -1e6])
@@ -584,7 +584,7 @@ def test_of_equals_none_is_taken(shared: SharedLaws, method: str) -> None:
     p = shared.law(f"{method} equal").predict(5e5)
     assert p.options == []
     assert {q.status for q in (p.n_star, p.b_star, p.m_star)} == {"refused"}
-    assert having(p.flags, Code.FLAT)
+    assert flags_with(p.flags, Code.FLAT)
     assert p.law_n.status == "refused"
 
 
@@ -686,5 +686,5 @@ def test_runs_that_ended_before_a_tenth_of_the_budget_do_not_compete(synthetic: 
     law = isolaw.fit(runs, draws=16)
     p = law.predict(60.0 * 32 * 512)
     assert {o.allocation.rollouts_per_problem for o in p.options} <= {64, 96, *range(128, 2049)}
-    assert ["the runs of n = 8, 32 ended" in flag.text for flag in having(p.flags, Code.LIMITED)] == [True]
-    assert not having(law.predict(60.0 * 32 * 64).flags, Code.LIMITED)
+    assert ["the runs of n = 8, 32 ended" in f.text for f in flags_with(p.flags, Code.LIMITED)] == [True]
+    assert not flags_with(law.predict(60.0 * 32 * 64).flags, Code.LIMITED)

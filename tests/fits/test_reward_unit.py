@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.prediction import Prediction
@@ -127,7 +127,7 @@ def test_the_text_names_the_tolerance_in_the_metrics_own_unit() -> None:
     assert "of draws lose at most 0.5" in text
     assert "0.005" not in text
     assert found.to_dict()["tolerance"] == 0.5
-    (flag,) = having(law(100.0, 0.0).document.flags, Code.REWARD_SCALE)
+    (flag,) = flags_with(law(100.0, 0.0).document.flags, Code.REWARD_SCALE)
     assert "within 0.5 of each other" in flag.text
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.selection import Configuration, Selection, select, usual_hold
 from isolaw.runs import Runs
 
@@ -147,7 +147,7 @@ def test_a_curve_of_four_checkpoints_is_left_out(synthetic: Make) -> None:
     short = Runs(table[(table["rollouts_per_problem"] != 16) | (first < 4)])
     selection = chosen(short)
     assert pairs(selection) == [(32, 8), (32, 32), (32, 64)]
-    (flag,) = having(selection.flags, Code.LEFT_OUT)
+    (flag,) = flags_with(selection.flags, Code.LEFT_OUT)
     assert "n = 16: it has 4 checkpoints, and a curve needs 5" in flag.text
     with pytest.raises(Refused, match="a curve needs 5"):
         chosen(Runs(table[first < 4]))

@@ -38,7 +38,7 @@ from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
-from isolaw.fits.allocations import FAR, reached
+from isolaw.fits.allocations import FAR, reached_compute
 from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
@@ -171,7 +171,7 @@ def compare_shapes(
         asked = f"{metric} = {target:g}"
         return ShapeComparison(**common, asked=asked, **_target_fields(pair, target, cost, flags))
     assert compute is not None
-    budget = parse_budget(multiplied(parse_budget(compute), reached(configurations)))
+    budget = parse_budget(multiplied(parse_budget(compute), reached_compute(configurations)))
     if isinstance(budget, str):
         asked, seconds = budget, seconds_of(budget, cost)
         assert cost is not None  # `seconds_of` raises otherwise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.evidence import amount, in_reward, number, share
-from isolaw.fits.allocations import FAR, comparable
+from isolaw.fits.allocations import FAR, comparable_compute
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Option, Prediction
@@ -52,7 +52,7 @@ def budgets(law: Law, compute: float | str | None, **limits: Any) -> Budgets:
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * law_text.steps_scale(law.document)
     predictions: dict[int, Prediction] = {}
-    for stop in _preferred_numbers(start, max(FAR * comparable(grid), largest)):
+    for stop in _preferred_numbers(start, max(FAR * comparable_compute(grid), largest)):
         if (p := text.predicted(law, stop, **limits)) is not None:
             predictions[stop] = p
     today = text.at_the_end(law, **limits)

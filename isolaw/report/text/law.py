@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from isolaw.evidence import Quantity, count, in_reward, interval, number
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
 from isolaw.runs import SYMBOL_OF
 
@@ -127,7 +127,7 @@ def saturation(document: LawDocument) -> str:
     if level.status == "ok":
         return f"{n}* levels off at {level}."
     level_text = f"; if it does, at {level}" if level.status == "lower_bound" else ""
-    is_unknown = level.status == "refused" and not having(document.flags, Code.NO_SATURATION)
+    is_unknown = level.status == "refused" and not flags_with(document.flags, Code.NO_SATURATION)
     return "" if is_unknown else f"No sign yet that {n}* levels off{level_text}."
 
 
@@ -149,7 +149,7 @@ def form(law: str, document: LawDocument) -> str:
 def verdict(document: LawDocument) -> str:
     """Return the preferred law with its numbers and why it is preferred; empty without a comparison."""
     comparison = document.comparison
-    if having(document.flags, Code.FLAT):
+    if flags_with(document.flags, Code.FLAT):
         return "isolaw prefers no law, since the reward never changed."
     if comparison.refused == "few_seeds":
         return f"Comparing laws needs 3 seeds per configuration; some have {comparison.seeds}."

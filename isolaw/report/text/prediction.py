@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.errors import InputError
 from isolaw.evidence import amount, in_reward, interval, number, share
-from isolaw.fits.allocations import INTERVALS, comparable, reached
-from isolaw.fits.flags import Code, having
+from isolaw.fits.allocations import INTERVALS, comparable_compute, reached_compute
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.report.document import Caution, Document, Passage, Stanza, Table, TableCell
 from isolaw.report.text import costs
@@ -58,7 +58,7 @@ def loss(prediction: Prediction) -> str:
     """Return the expected loss of the recommendation, or the reason why there is none."""
     law = _law(prediction)
     if not prediction.options:
-        flags = having(prediction.flags, Code.FLAT) or having(prediction.flags, Code.FAR)
+        flags = flags_with(prediction.flags, Code.FLAT) or flags_with(prediction.flags, Code.FAR)
         return " ".join(f"{text}." for text in law_text.notes(flags))
     option, symbol = prediction.options[0], SYMBOL_OF[law.axis]
     among = ""
@@ -160,7 +160,7 @@ def _gain_sentence(prediction: Prediction, bought: Gain | None) -> str:
     """Return a sentence about the gain of the budget over the compute of the existing runs."""
     law = _law(prediction)
     if bought is None:
-        is_covered = not prediction.asked and prediction.compute <= reached(law.grid)
+        is_covered = not prediction.asked and prediction.compute <= reached_compute(law.grid)
         return f"The runs cover this budget: they go to {_reach_text(law)}." if is_covered else ""
     today = bought.today
     note = "" if not today.options or today.options[0].measured else ", not measured"
@@ -176,7 +176,8 @@ def _gain_sentence(prediction: Prediction, bought: Gain | None) -> str:
 
 def _reach_text(law: LawDocument) -> str:
     unit = "rollouts" if law.x.name == "steps" else law.x.unit
-    return f"{amount(reached(law.grid))} {unit}, the most that three {SYMBOL_OF[law.axis]} were trained to"
+    compute = amount(reached_compute(law.grid))
+    return f"{compute} {unit}, the most that three {SYMBOL_OF[law.axis]} were trained to"
 
 
 def _difference(difference: Quantity) -> str:
@@ -225,7 +226,7 @@ def budget_beyond(law: Law) -> int | None:
 
     The budget is at most three times the compute that three n reached, because intervals end there.
     """
-    budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
+    budget = _round_down(int(INTERVALS * comparable_compute(law.document.grid)))
     prediction = predicted(law, budget)
     if prediction is not None and not prediction.options:
         prediction = largest_with_recommendation(law, prediction)
@@ -237,7 +238,7 @@ def at_the_end(law: Law, **limits: Any) -> Prediction | None:
 
     ``limits`` are arguments of `Law.predict`.
     """
-    budget = reached(law.document.grid)
+    budget = reached_compute(law.document.grid)
     return predicted(law, budget, **limits) if budget else None
 
 
@@ -262,7 +263,7 @@ def stars(prediction: Prediction) -> dict[str, str]:
         return {}
     n_star = prediction.n_star
     texts = {"n*": law_text.star(n_star), "B_p*": law_text.star(prediction.b_star)}
-    if n_star.status in ("lower_bound", "upper_bound") and having(prediction.flags, Code.CENSORED):
+    if n_star.status in ("lower_bound", "upper_bound") and flags_with(prediction.flags, Code.CENSORED):
         texts["n*"] += ", which is only a bound so far beyond the runs"
     return {f"{name}*": texts[f"{name}*"] for name in chosen(_law(prediction))}
 

@@ -105,7 +105,7 @@ def _edge_warning(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> l
 
 
 def state(race: Mapping[str, Any]) -> str:
-    """Return the progress of a race, from `isolaw.design.directory.state`."""
+    """Return the progress of a race, from `isolaw.design.directory.race_state`."""
     spend_text = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
     ending_text = ending(race["ending"]) if race["ending"] else "not ended"
     best = f"; the best configuration is {cell(race['best'])}" if race["best"] else ""

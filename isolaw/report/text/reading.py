@@ -209,6 +209,6 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
 def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
     """Return the command that fits these runs and an empty reason, or no command and the reason."""
     try:
-        return str(commands.fit(words, choices.options(runs, metric), out)), ""
+        return str(commands.fit(words, choices.fit_options(runs, metric), out)), ""
     except Refused as error:
         return "", str(error)

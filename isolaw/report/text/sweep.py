@@ -257,7 +257,7 @@ def _next_fit(directory: str) -> list[str]:
     """Return the command that fits the runs, or the reason why they cannot be fitted."""
 
     try:
-        options = choices.options(SweepStore(directory).collect())
+        options = choices.fit_options(SweepStore(directory).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
     return [f"Next: {commands.fit([commands.path(directory)], options, f'{directory}/law.json')}"]

@@ -12,7 +12,7 @@ from scipy import stats
 
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.studies.recipes import compare
 from isolaw.report.text.comparisons import _verdict as verdict
 from isolaw.runs import Runs
@@ -95,7 +95,7 @@ def test_pairing_takes_out_what_the_seeds_share(synthetic: Make) -> None:
         assert high is not None
         widths.append(high - low)
         assert found.paired == (other is second)
-        assert not having(found.flags, Code.UNPAIRED)
+        assert not flags_with(found.flags, Code.UNPAIRED)
     assert widths[0] < 0.2 * widths[1]
 
 
@@ -155,7 +155,7 @@ def test_the_mean_is_over_configurations_that_are_determined(synthetic: Make) ->
     assert found.mean.rows["C_mid"].difference.value == pytest.approx(2.0, rel=0.02)
     each = [c.rows["end"].difference.value for c in found.contrasts]
     assert found.mean.rows["end"].difference.value == pytest.approx(np.mean(each))
-    (flag,) = having(found.flags, Code.STILL_RISING)
+    (flag,) = flags_with(found.flags, Code.STILL_RISING)
     assert flag.text == "the ceiling is not determined at (B_p = 32, n = 64)"
 
 
@@ -230,13 +230,13 @@ def test_in_what_they_differ(synthetic: Make) -> None:
     second = Runs(second.to_pandas().assign(problem_set="q"), second.attributes)
     found = compare(first, second, draws=0)
     assert found.facts == {"problem_set": ("p", "q"), "lr": (0.1, 0.2), "kl": (None, 0.5)}
-    assert having(found.flags, Code.OTHER_PROBLEMS)
+    assert flags_with(found.flags, Code.OTHER_PROBLEMS)
 
 
 def test_what_only_one_has_is_named(synthetic: Make) -> None:
     found = compare(synthetic([(32, 8), (32, 16)]), synthetic([(32, 8), (64, 8)], rng=1), draws=0)
     assert [c.configurations for c in found.contrasts] == [[(32, 8)]]
-    assert len(having(found.flags, Code.NOT_COMPARED)) == 2
+    assert len(flags_with(found.flags, Code.NOT_COMPARED)) == 2
     assert "not compared: only first has (B_p = 32, n = 16)" in found.notes
     assert "not compared: only second has (B_p = 64, n = 8)" in found.notes
 

@@ -14,7 +14,7 @@ from scipy import stats
 import isolaw
 from isolaw.fits import pipeline
 from isolaw.fits.curves.learning_curves import fit_curves
-from isolaw.fits.flags import Code, having
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.bootstrap import effects, hat, resample
 from isolaw.runs import Runs
@@ -347,7 +347,7 @@ def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
     """A surface is there whatever the number of n, and tells lone runs by how they scatter about it."""
     several = isolaw.fit(synthetic([(32, n) for n in N]), method=method, draws=5).document
     assert several.bootstrap.unit == "run"
-    assert not having(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
+    assert not flags_with(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
     few, smooth = (
         isolaw.fit(synthetic([(32, n) for n in value], seeds=1), method=method, draws=5).document
         for value in (N, LEVELS)
@@ -366,7 +366,7 @@ def test_which_configurations_have_one_seed(synthetic: Make) -> None:
     table = synthetic([(32, n) for n in N]).to_pandas()
     some = Runs(table[(table["rollouts_per_problem"] != 16) | (table["seed"] == 0)])
     document = isolaw.fit(some, draws=5).document
-    (flag,) = having(document.flags, Code.ONE_SEED, Code.LONE_RUNS)
+    (flag,) = flags_with(document.flags, Code.ONE_SEED, Code.LONE_RUNS)
     assert flag.code == Code.LONE_RUNS
     assert "n = 16" in flag.text
     assert "n = 8" not in flag.text
@@ -395,7 +395,7 @@ def test_failed_draws_are_counted_with_their_reason(
     assert record.failed == some
     assert record.reasons == {"a curve with fewer than 3 points": some}
     assert record.draws == 60
-    (failed,) = having(law.document.flags, Code.FAILED_DRAWS)
+    (failed,) = flags_with(law.document.flags, Code.FAILED_DRAWS)
     assert failed.text.startswith(f"{some} bootstrap draws failed")
     json.dumps(law.to_dict(), allow_nan=False)
     json.dumps(law.predict(5e5).to_dict(), allow_nan=False)
@@ -411,7 +411,7 @@ def test_failed_draws_are_counted_with_their_reason(
     assert all(p.reward.interval is None and p.band is None for p in law.document.frontier)
     assert all(c.interval is None for c in law.document.crossovers)
     assert law.predict(5e5).reward.interval is None
-    assert having(law.document.flags, Code.NO_INTERVALS)
+    assert flags_with(law.document.flags, Code.NO_INTERVALS)
 
 
 def test_none_fails_where_all_is_well(synthetic: Make) -> None:
@@ -432,7 +432,7 @@ def test_no_draws_no_intervals(synthetic: Make, method: Any) -> None:
     prediction = law.predict(5e5)
     assert prediction.reward.interval is None
     assert all(o.probability is None for o in prediction.options)
-    assert having(prediction.flags, Code.NO_DRAWS)
+    assert flags_with(prediction.flags, Code.NO_DRAWS)
 
 
 def test_which_row_belongs_to_which_checkpoint(synthetic: Make) -> None:

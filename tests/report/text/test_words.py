@@ -13,7 +13,7 @@ import isolaw
 from isolaw import evidence as numbers
 from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument, LawEntry
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report.page import law_charts
@@ -332,7 +332,7 @@ def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
     law = fit(synthetic, seeds=seeds, noise=0.003)
     lines = prediction_text.prediction_lines(law.predict(1e6))
     assert ("Caution: With two seeds per n, the error bars are rough." in lines) == few
-    assert bool(having(law.document.flags, Code.TWO_SEEDS)) == few
+    assert bool(flags_with(law.document.flags, Code.TWO_SEEDS)) == few
 
 
 @pytest.mark.parametrize(
