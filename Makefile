@@ -94,7 +94,7 @@ real-cpu: $(STAMPS)/base
 trainers: real-cpu
 	@$(MAKE) --no-print-directory $(TRAINERS)
 
-ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().on_gpu)'
+ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().has_usable_gpu)'
 
 on-gpu: $(STAMPS)/base
 	@$(ON_GPU) || { echo "make: no GPU: nvidia-smi lists none that CUDA_VISIBLE_DEVICES leaves; try make real-cpu"; exit 1; }

@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 
 import isolaw
 from isolaw.cli import run
-from isolaw.report.figures import drawn, save
+from isolaw.report.figures import draw, save
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import law_charts
 from isolaw.report.page.budgets import budgets
@@ -45,7 +45,7 @@ def main(directory: Path) -> None:
     hard = isolaw.fit(runs, where={"problem_set": "hard"})
     study = FittedRuns.of(hard, runs)
     frontier = law_charts.reward(study, sorted(runs.points["run_id"].unique()), budgets(hard, None))
-    real = drawn(frontier, len(study.levels), runs.simulated)
+    real = draw(frontier, len(study.levels), runs.simulated)
     figures: dict[str, Figure] = {"law": law.plot(), "real-hard": real}
     save(figures, IMAGES, ("png",), replace=True)
     page = directory / "page.html"

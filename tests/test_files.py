@@ -92,7 +92,7 @@ def test_no_command_writes_into_a_run(isolaw: Call, tree: Tree, made: Path, comm
 
 
 def test_what_a_sweep_owns_is_what_the_store_makes() -> None:
-    assert {*sweep._OWN, locks.CLOCK} == files.SWEEP_ENTRIES
+    assert {*sweep._OWN_ENTRIES, locks.CLOCK} == files.SWEEP_ENTRIES
 
 
 @pytest.mark.slow
