@@ -122,7 +122,9 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     if stopped or run_error:
         note(f"{state['done']} of {state['runs']} runs are done")
     else:
-        print_result(result, text.result(resolved, result, time.monotonic() - started_at))
+        unfinished = engine.resolve_sweep(resolved.spec, out).todo
+        new_count = len(resolved.todo) - len(unfinished)
+        print_result(result, text.result(resolved, result, new_count, time.monotonic() - started_at))
     names = text.short_ids(
         [run.run_id for run in resolved.runs] + [cause_by_run["run_id"] for cause_by_run in state["failures"]]
     )
@@ -136,7 +138,6 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
         raise run_error
     if stopped:
         raise KeyboardInterrupt
-    unfinished = engine.resolve_sweep(resolved.spec, out).todo
     if resolved.spec.executor.kind == "scripts" and not state["failed"]:
         return 0
     return 0 if not unfinished else 3 if state["done"] else 1
@@ -203,7 +204,7 @@ def _execute(
         history = resolved.adaptive.history
         total += max(resolved.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
-    ended_count = 0
+    ended: set[str] = set()
     run = next(iter(resolved.runs if resolved.adaptive is None else resolved.adaptive.grid.values()))
     when_stopped = backends.get(resolved.spec.sweep.backend).when_stopped(run)
     with _graceful(when_stopped) as stop, progress_bar("starting", max(total, 1)) as update, repeated(update):
@@ -218,15 +219,16 @@ def _execute(
                     for run in resolved.adaptive.todo:
                         reached.setdefault(run.run_id, store.run(run.run_id).recorded().reached)
                     continue
-                ended_count += event.kind not in ("checkpoint", "stopped")
+                if event.kind not in ("checkpoint", "stopped"):
+                    ended.add(event.run_id)
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
-                    if ended_count < len(reached):  # the last failure is reported below, with its file
+                    if len(ended) < len(reached):  # the last failure is reported below, with its file
                         cause = event.cause.partition("\n")[0]
                         note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
-                update(advance=advance, description=f"{ended_count}/{len(reached)} runs")
+                update(advance=advance, description=f"{len(ended)}/{len(reached)} runs")
         except RunError as error:  # raised after the notes about the runs
             return failed, stop.is_set(), error
         return failed, stop.is_set(), None

@@ -115,7 +115,7 @@ class Purse:
         if cost is not None:
             hours = cost.gpu_hours or cost.hours
             price.append(f"{number(hours.value)} {'GPU ' * bool(cost.gpu_hours)}hours")
-            price += [] if cost.money is None else [f"{number(cost.money.value)} of money"]
+            price += [] if cost.money is None else [f"a price of {number(cost.money.value)}"]
         sentence = f"Train {seed_text}n = {n_text}{batch_text} {extent} ({', '.join(price)})."
         final = None
         if final_run is not None:
@@ -180,6 +180,8 @@ def worth_running(
         if candidates[k].rollouts_per_problem == recommended.rollouts_per_problem:
             why = f"B_p = {candidates[k].problems_per_batch:,} is better in {fraction:.0f} % of draws."
     remaining = amount(purse.budget - step.spent) + f" {purse.unit}"
+    if purse.unit == "seconds":
+        remaining = f"{number((purse.budget - step.spent) / 3600)} hours"
     return replace(step, why=f"{why} The remaining {remaining} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
 
 

@@ -100,7 +100,7 @@ def predict(
         with contextlib.suppress(InputError):  # none of the candidates has a known cost
             outer = price_in_seconds(outer, cost, seconds / LEAST_STEPS, []) if outer else []
     measured = candidates
-    # In hours, what is fast gets the most compute: where it is too far away, what is left is no answer either.
+    # In hours, fast steps give the most compute: where that is too far away, the rest is no answer either.
     too_far = [c for c in measured if hours and times_beyond(budget * c.rate, document.grid) > FAR]
     if law.surface is not None and not too_far:
         candidates = drop_far(document, candidates, budget, flags)

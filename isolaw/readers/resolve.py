@@ -173,7 +173,7 @@ def _doubt_single_rollout(result: Resolved) -> None:
         del result.facts["rollouts_per_problem"]
         result.hints["rollouts_per_problem"] = (
             f"n is 1 ({n.origin}), but {algorithm.value} ({algorithm.origin}) compares the rollouts of a "
-            f"problem, so the group size may be under another key; if it is 1: " + set_option("", "n", 1)
+            "problem, so the group size may be under another key; if n really is 1, set it"
         )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw import metrics
 from isolaw.errors import IsolawError, Refused
+from isolaw.fits.allocations import reached_compute
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
@@ -74,7 +75,8 @@ class FittedRuns:
         if document.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {document.x.unit}"
         metrics_needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
-        largest = max(entry.measured[1] for entry in document.grid)
+        largest, reached = max(entry.measured[1] for entry in document.grid), reached_compute(document.grid)
+        largest = reached if 0 < reached < largest / 2 else largest
         keywords: dict[str, Any] = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": document.hold, "where": document.fixed,
             "method": document.method, "draws": min(_BACKTEST_DRAWS, document.bootstrap.draws), "seed": seed,

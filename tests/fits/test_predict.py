@@ -664,7 +664,9 @@ def test_a_step_of_any_size_that_takes_time_favours_large_batches(shared: Shared
 def test_more_hours_never_bring_back_a_recommendation(shared: SharedLaws) -> None:
     """An n whose steps are fast is the first to be too far away; the slow ones that remain are no answer."""
     law, cost = shared.law("surface B_p"), cost_of(60.0, 0.0005)
-    answered = [bool(law.predict(f"{hours}h", cost=cost).options) for hours in np.geomspace(1, 3000, 20).round()]
+    answered = [
+        bool(law.predict(f"{hours}h", cost=cost).options) for hours in np.geomspace(1, 3000, 20).round()
+    ]
     assert answered[0]
     assert not answered[-1]
     assert answered == sorted(answered, reverse=True)

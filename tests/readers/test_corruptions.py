@@ -277,7 +277,7 @@ CORRUPTIONS = [
     Corruption(
         "n = 1 of groups",
         "verl",
-        r'n is 1 .*the group size may be under another key; if it is 1: set=\{"n": 1\}',
+        r"n is 1 .*the group size may be under another key; if n really is 1, set it",
         rewrite(
             "*.yaml", lambda t: re.sub(r"(\n +n: )\d+", r"\g<1>1", t) + "algorithm:\n  adv_estimator: grpo\n"
         ),

@@ -68,6 +68,15 @@ def test_a_failed_backtest_changes_the_headline(found: Answer) -> None:
         assert told(difference, error) == found.lines()[0]
 
 
+@pytest.mark.parametrize("longest", [1.6e6, 8e6])
+def test_one_n_that_ran_longer_does_not_prevent_a_backtest(synthetic: Callable, longest: float) -> None:
+    ends = dict.fromkeys(LEVELS, 1e6) | {8: longest}
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.003, compute=lambda _, n: ends[n])
+    backtest = isolaw.answer(runs, "2M", draws=20).backtest
+    assert not isinstance(backtest, str)
+    assert 0.9e6 < backtest["budgets"][-1] <= 1e6
+
+
 def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> None:
     gain, law = found.gain, found.law
     today = gain.today

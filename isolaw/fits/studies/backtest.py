@@ -23,7 +23,7 @@ from isolaw.allocation import BatchShape, axis_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
-from isolaw.fits.allocations import FAR, times_beyond
+from isolaw.fits.allocations import FAR, reached_compute, times_beyond
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
@@ -110,6 +110,8 @@ def backtest(
     hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where)
     low, high = supported_range(selection.configurations)
+    if not _is_judged(selection.configurations, np.array([high])):  # an n ran longer than the others
+        high = reached_compute(selection.configurations) or high
     if not low < fit_below < high:
         expected = f"a measured compute, {number(low)} to {number(high)}"
         raise InputError(f"fit_below: found {number(fit_below)}; expected {expected}")
@@ -121,7 +123,11 @@ def backtest(
     for training, judging in _splits(runs, seeds):
         progress(len(judgements) / splits)
         judges = select(judging, metric, eval_set, hold, where).configurations
-        _check_judges(judges, budgets)
+        if not _is_judged(judges, budgets):
+            raise Refused(
+                "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
+                "choices; run them for longer"
+            )
         small_runs = training.part(lambda table: table["compute"] <= fit_below)
         small_selection = select(small_runs, metric, eval_set, hold, where)
         small = small_selection.configurations
@@ -146,15 +152,11 @@ def backtest(
     }
 
 
-def _check_judges(configurations: list[Configuration], budgets: Floats) -> None:
-    """Raise `Refused` unless the judging runs measured enough n at every budget."""
+def _is_judged(configurations: list[Configuration], budgets: Floats) -> bool:
+    """Return whether runs measured enough n at every budget to judge a choice."""
     n_values = np.array([c.rollouts_per_problem for c in configurations])
     is_covered = np.array([c.covers(budgets) for c in configurations])
-    if min(np.unique(n_values[mask]).size for mask in is_covered.T) < LEAST_CURVES:
-        raise Refused(
-            "fewer than 3 different n were measured at the larger budgets, so isolaw cannot judge the "
-            "choices; run the smaller n for longer, or choose a smaller fit_below"
-        )
+    return min(np.unique(n_values[mask]).size for mask in is_covered.T) >= LEAST_CURVES
 
 
 def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:

@@ -22,7 +22,7 @@ _CONTINUES = {
 }
 _STAGES = {
     DecisionStage.RUNG: "continue",
-    DecisionStage.NEIGHBOURS: "start the neighbors",
+    DecisionStage.NEIGHBOURS: "start the neighbours",
     DecisionStage.SEEDS: "start another seed of",
     DecisionStage.STOP: "end",
 }

@@ -232,10 +232,10 @@ def place_summary(place: Mapping[str, Any]) -> str:
     return f"{place['kind']}: {needs}; {limit} at a time{options}"
 
 
-def result(resolved: ResolvedSweep, state: Mapping[str, Any], seconds: float) -> list[str]:
-    """Return the result of a sweep that has just run, and the command that fits its runs."""
+def result(resolved: ResolvedSweep, state: Mapping[str, Any], new_count: int, seconds: float) -> list[str]:
+    """Return the result of a sweep of which ``new_count`` runs have just ended, and the next command."""
 
-    directory, new_count = state["directory"], state["done"] - (len(resolved.runs) - len(resolved.todo))
+    directory = state["directory"]
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         lines = [
