@@ -108,7 +108,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
         note(costs.spent(preview.spent, preview.cost))
     if dry_run:
         lines = text.dry_run(preview)
-        if not as_json():
+        if executor["cpus"] and not as_json():
             note(text.place_summary(executor))
         print_result(preview.to_dict(), ["", *lines])
         return 0

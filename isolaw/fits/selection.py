@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -269,7 +270,10 @@ def rows_with(table: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
             raise DataError(option("where", name, value) + f": {missing}")
         matching = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if matching.empty:
-            existing = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
+            present = sorted(
+                table[name].unique(), key=lambda v: (0, v) if isinstance(v, Real) else (1, str(v))
+            )
+            existing = ", ".join(map(str, present))
             raise DataError(option("where", name, value) + f": no run has it; existing values: {existing}")
         table = matching
         values[name] = plain(table[name].iloc[0])
