@@ -41,7 +41,9 @@ _NEAR = 20  # characters before a counter that can name what it counts
 _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
 _COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
 _STEP = re.compile(
-    r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
+    r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?: ?/ ?(\d{1,9}))?"
+    r"(?=[\s\])|:,;]|$)",
+    re.I,
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
@@ -181,7 +183,10 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
             if (match := _UNIT.search(text, max(ratio.start(1) - _NEAR, 0), ratio.start(1)))
         }
         steps = [ratio for ratio in counters if ratio not in epochs and ratio not in unit_of]
-        counter = next(iter(steps), None) or _STEP.search(text)
+        counter, fraction = _STEP.search(text), next(iter(steps), None)
+        # A fraction is a counter if no word for steps goes before it and before the first pair.
+        if counter is None or (fraction and _KEY_VALUE.search(text, fraction.end(), counter.start())):
+            counter = fraction or counter
         counter = counter or next(iter(unit_of or epochs), None)
         if counter is None:
             for phrase, value in _STATED_SIZE.findall(text):
@@ -191,7 +196,7 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
                     stated_sizes[name] = float(value)
                     (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
             continue
-        total = int(counter[2]) if counter.re is _COUNTER else 0
+        total = int(counter[2] or 0)
         values: dict[str, float] = {}
         pairs = list(_KEY_VALUE.finditer(text, counter.end()))
         phases = _phases_of_pairs(text, counter, pairs)
