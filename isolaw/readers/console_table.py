@@ -39,10 +39,11 @@ _MIN_STEPS = 3  # lines required to recognise a console
 _LONGEST_LINE = 5_000  # bytes of a line
 _NEAR = 20  # characters before a counter that can name what it counts
 _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
-_COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
+_COUNT = r"(\d{1,3}(?:[,_]\d{3}){1,2}|\d{1,9})"
+_COUNTER = re.compile(rf"(?:^|[\s\[(#]){_COUNT} ?/ ?{_COUNT}(?=[\s\])|:]|,(?!\d)|$)")
 _STEP = re.compile(
-    r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?: ?/ ?(\d{1,9}))?"
-    r"(?=[\s\])|:,;]|$)",
+    rf"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{{1,3}}{_COUNT}(?: ?/ ?{_COUNT})?"
+    r"(?=[\s\])|:;]|,(?!\d)|$)",
     re.I,
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
@@ -57,8 +58,8 @@ _LIST_OF_NUMBERS = re.compile(rf"(?<![\w.@/-])({_KEY_PATTERN}) ?[=:] ?\[([^\[\]]
 # A key of several words must follow a separator.
 _KEY_VALUE = re.compile(
     rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN})) ?[=:] ?"
-    rf"({_NUMBER_PATTERN})(?:(%)|/(\d{{1,9}}))?"
-    r"(?=[\s,;|\])}]|$)"
+    rf"({_NUMBER_PATTERN})([,_]\d[\d.,_]{{0,40}})?(?:(%)|/(\d{{1,9}}))?"
+    r"(?=[\s;|\])}]|,(?!\d)|$)"
 )
 
 
@@ -110,9 +111,19 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [row.values for row in rows], pd.Index([row.line_number for row in rows], name="line")
     )
+    unread = {name: (text, row.line_number) for row in reversed(rows) for name, text in row.unread.items()}
+    for name, (text, line_number) in unread.items():
+        if is_reward(name):
+            raise DataError(
+                f"{path}: line {line_number}: {name} is {text!r}; expected a number such as 0.025 or 1234"
+            )
+    frame.attrs["notes"] = [
+        f"{path.name}: isolaw left out values of {name} such as {text!r} in line {line_number}"
+        for name, (text, line_number) in unread.items()
+    ]
     if line_of_size:
         frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
-        frame.attrs["notes"] = [
+        frame.attrs["notes"] += [
             f"{path.name} states {name} in line {line}, which isolaw reads as a column"
             for name, line in line_of_size.items()
         ]
@@ -146,8 +157,13 @@ class _StepLine:
     total: int  # the total that the counter counts to; 0 if not given
     epoch: int  # -1 if not given
     values: dict[str, float]
+    unread: dict[str, str]  # the texts of numbers with a comma or an underscore
     is_progress_bar: bool  # whether it is a progress bar
     is_evaluation: bool  # whether a word for evaluation is next to the counter
+
+
+def _count(text: str) -> int:
+    return int(text.replace(",", "_"))
 
 
 def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
@@ -174,7 +190,7 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
         if len(line) > _LONGEST_LINE or not (may_count or b"er" in line or b"roup" in line or b"um_" in line):
             continue
         text = clean(line).replace("/prompt", " per prompt")
-        counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
+        counters = [ratio for ratio in _COUNTER.finditer(text) if _count(ratio[1]) <= _count(ratio[2])]
         epoch_match = _EPOCH.search(text)
         epochs = [ratio for ratio in counters if epoch_match and ratio.start(1) == epoch_match.start(1)]
         unit_of = {
@@ -196,28 +212,31 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
                     stated_sizes[name] = float(value)
                     (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
             continue
-        total = int(counter[2] or 0)
         values: dict[str, float] = {}
+        unread: dict[str, str] = {}
         pairs = list(_KEY_VALUE.finditer(text, counter.end()))
         phases = _phases_of_pairs(text, counter, pairs)
         mixed = "validation" in phases and len(set(phases)) > 1
         for pair, phase in zip(pairs, phases, strict=True):
-            phrase, word, value, percent, denominator = pair.groups()
+            phrase, word, value, separated, percent, denominator = pair.groups()
             key, scale = phrase or word, 100.0 if percent else float(denominator or 1)
-            if scale and key.lower() not in ("step", "eta"):
+            if separated:  # 0,025 and 1,234 can be decimals or thousands
+                unread[key] = value + separated
+            elif scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
                 repeats = sum(other_key.split("#")[0] == key for other_key in values) if key in values else 0
                 values[f"{key}#{repeats + 1}" if repeats else key] = float(value) / scale
         for name, items in _LIST_OF_NUMBERS.findall(text, counter.end()):
             if is_reward(name):
                 values |= summary_of_list(name, [item.strip(" '\"") for item in items.split(",")])
-        if values:
+        if values or unread:
             yield _StepLine(
                 line_number,
                 unit_of.get(counter, "step"),
-                total,
+                _count(counter[2] or "0"),
                 int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
-                {"step": float(counter[1]), **stated_sizes, **values},
+                {"step": float(_count(counter[1])), **stated_sizes, **values},
+                unread,
                 "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,
             )

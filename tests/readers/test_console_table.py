@@ -49,6 +49,23 @@ def test_a_share_is_one(tmp_path: Path) -> None:
     assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
+@pytest.mark.parametrize("step", ["Step {:,}/30,000", "step={:_}", "[{:,}/5,000]"])
+def test_separators_in_numbers(tmp_path: Path, step: str) -> None:
+    (tmp_path / "a.log").write_text(
+        "".join(f"{step.format(i)} | reward={i} | tokens: {1500 * i:,} | lr=0.1\n" for i in (500, 1000, 1500))
+    )
+    frame = load(tmp_path / "a.log")
+    assert (frame["step"].tolist(), [*frame]) == ([500, 1000, 1500], ["step", "reward", "lr"])
+    assert frame.attrs["notes"] == ["a.log: isolaw left out values of tokens such as '750,000' in line 1"]
+
+
+@pytest.mark.parametrize("text", ["0,025", "1,234.5", "1_000"])
+def test_a_reward_with_a_separator_is_refused_rather_than_cut(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.log").write_text("".join(f"step {i}/9 loss: 0.1 reward: {text}\n" for i in (1, 2, 3)))
+    with pytest.raises(DataError, match=rf"line 1: reward is '{text}'; expected a number such as 0\.025"):
+        load(tmp_path / "a.log")
+
+
 @pytest.mark.parametrize(
     "form",
     [
