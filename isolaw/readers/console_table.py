@@ -17,6 +17,7 @@ user provides missing B_p and n, and the name of the reward.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from isolaw.metrics import is_reward
 from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import summary_of_list
+from isolaw.readers.records import mark_written_nan, summary_of_list
 from isolaw.readers.trainings import mixing_problem, name_trainings
 
 _MIN_STEPS = 3  # lines required to recognise a console
@@ -48,7 +49,7 @@ _STEP = re.compile(
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
-_NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
+_NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?|[-+]?(?i:nan|inf)"
 # At least two words, because model output often contains "n = 4".
 _SIZE_NAMES = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
 _STATED_SIZE = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
@@ -144,7 +145,10 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
                 raise DataError(f"{path}: {problem}")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     table = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
+    is_nan = table == math.inf
+    table = table.mask(is_nan)
     table.attrs = frame.attrs
+    mark_written_nan(table, {name: set(table.index[is_nan[name]]) for name in table if is_nan[name].any()})
     return table.rename(columns={"step": unit})
 
 
@@ -156,7 +160,7 @@ class _StepLine:
     unit: str  # what the counter counts: ``step``, or one of `UNITS`
     total: int  # the total that the counter counts to; 0 if not given
     epoch: int  # -1 if not given
-    values: dict[str, float]
+    values: dict[str, float]  # infinite if NaN or infinity is written
     unread: dict[str, str]  # the texts of numbers with a comma or an underscore
     is_progress_bar: bool  # whether it is a progress bar
     is_evaluation: bool  # whether a word for evaluation is next to the counter
@@ -235,7 +239,8 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
                 unit_of.get(counter, "step"),
                 _count(counter[2] or "0"),
                 int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
-                {"step": float(_count(counter[1])), **stated_sizes, **values},
+                {"step": float(_count(counter[1])), **stated_sizes}
+                | {name: value if math.isfinite(value) else math.inf for name, value in values.items()},
                 unread,
                 "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,

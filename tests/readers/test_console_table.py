@@ -44,6 +44,15 @@ def test_lines_are_rows(tmp_path: Path, form: str, column: str, scale: float) ->
     assert runs.points["compute"].tolist() == [32, 64, 96, 128, 160]
 
 
+def test_infinity_is_nan_and_the_rows_of_a_diverged_run_are_kept(tmp_path: Path) -> None:
+    content = b"".join(
+        b"step %d | loss: %s | kl: inf\n" % (i, b"0.5" if i < 3 else b"-inf") for i in range(6)
+    )
+    frame = read_console(tmp_path / "a.log", content)
+    assert (frame["step"].tolist(), frame["loss"].notna().sum()) == (list(range(6)), 3)
+    assert frame.attrs["written_nan"] == {"loss": {4, 5, 6}, "kl": {1, 2, 3, 4, 5, 6}}
+
+
 def test_a_share_is_one(tmp_path: Path) -> None:
     content = b"".join(b"[step %d/4] correct=%d/4 lr=1e-5\n" % (i, i) for i in (1, 2, 3, 4))
     assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
