@@ -81,6 +81,7 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 
 _PARQUET_MAGIC = b"PAR1"
 _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
+_TORN = re.compile(rb"(?:\d\.|[\s,:=][-+]|\d[eE][-+])$")  # a number that cannot be whole
 _LARGEST_SEARCHED = 2 * MB  # bytes of a document that a search for tables reads
 _LARGEST_TEXT = 100 * MB  # bytes of text; Parquet has its own limits
 _MOST_COLUMNS = 10_000
@@ -116,6 +117,16 @@ def load(path: str | Path) -> pd.DataFrame:
         return _check_rows(
             path, _read_grid(path, notebook.html_tables(content.decode("utf-8-sig", "replace")))
         )
+    last_line = content.rfind(b"\n") + 1
+    is_torn = last_line > 0 and _TORN.search(content, last_line) is not None
+    is_torn &= not wandb_csv.is_of_own_metrics(content[:HEAD])  # whose reader opens the file
+    frame = _read_lines(path, content[:last_line] if is_torn else content)
+    if is_torn:
+        frame.attrs["notes"] = [*frame.attrs.get("notes", ()), "isolaw left out 1 torn last line"]
+    return frame
+
+
+def _read_lines(path: Path, content: bytes) -> pd.DataFrame:
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
     tables = notebook.pipe_tables(content.decode("utf-8-sig", "replace")) if _PIPES.search(content) else []

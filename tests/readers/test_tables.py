@@ -300,3 +300,14 @@ def test_a_curve_that_ends_in_nan_diverges_but_nan_can_stand_for_missing(
     runs = isolaw.read(tmp_path / "a.txt", set={"B_p": 8, "n": 4}, metric="acc")
     assert runs.points["value"].tolist() == ([0.1, 0.2] if diverges else [0.1, 0.2, 0.3])
     assert runs.to_pandas()["value"].isna().sum() == diverges
+
+
+@pytest.mark.parametrize("form", ["{i},{r}", "step {i}: acc={r}"])
+@pytest.mark.parametrize("end", ["0.", "-", "1e-", "0.4", "0.4\n", "4"])
+def test_a_last_line_whose_number_cannot_be_whole_is_left_out(tmp_path: Path, form: str, end: str) -> None:
+    lines = ["step,acc"] * form.startswith("{i},")
+    lines += [form.format(i=i, r=r) for i, r in enumerate(["0.1", "0.2", "0.3", end], 1)]
+    frame = load(write(tmp_path, "\n".join(lines)))
+    is_torn = end[-1] in ".-"
+    assert frame["acc"].tolist() == [0.1, 0.2, 0.3, *([] if is_torn else [float(end)])]
+    assert ("isolaw left out 1 torn last line" in frame.attrs.get("notes", ())) == is_torn
