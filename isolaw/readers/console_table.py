@@ -7,8 +7,8 @@
     Epoch:[1/2](3/9751), Reward: -2.3041, KL_ref: -0.0010, Actor Loss: 0.0000
     step 12: reward=0.25
 
-Each line that counts to the same total becomes a row, with ``step`` and a column for each key. Values with %
-are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
+Each line that counts to the same total becomes a row, with ``step`` and a column for each key. So does the
+line of an evaluation with a step but no total. Values with % are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
 lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A
 key that follows such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a
 prefix. B_p and n that other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the
@@ -30,7 +30,7 @@ import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.metrics import is_reward
-from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
+from isolaw.readers.measures import HELD_OUT, eval_set_of, is_measured_by_trainer, words_of
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
 from isolaw.readers.records import mark_written_nan, summary_of_list
@@ -38,6 +38,7 @@ from isolaw.readers.trainings import mixing_problem, name_trainings
 
 _MIN_STEPS = 3  # lines required to recognise a console
 _LONGEST_LINE = 5_000  # bytes of a line
+_RELEVANT = re.compile(rb"/|tep|er|pdate|roup|um_|[Vv]al|est")  # in every line that is read
 _NEAR = 20  # characters before a counter that can name what it counts
 _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
 _COUNT = r"(\d{1,3}(?:[,_]\d{3}){1,2}|\d{1,9})"
@@ -90,7 +91,8 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     Raises `DataError` if the lines are from several processes.
     """
     line_of_size: dict[str, int] = {}  # B_p and n that lines state: name → line number
-    lines = list(_step_lines(content, line_of_size))
+    left_out: list[int] = []  # numbers of the lines of evaluations that are not rows
+    lines = list(_step_lines(content, line_of_size, left_out))
     distinct_steps = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     step_counts = Counter(key[:2] for key in distinct_steps)
     keys_of_counter: dict[tuple[str, int], set[str]] = {}
@@ -98,7 +100,13 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         keys_of_counter.setdefault((row.unit, row.total), set()).update(row.values)
     training = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
     counter = max(step_counts, key=lambda key: (key in training, step_counts[key]))
-    (unit, total), rows = counter, [line for line in lines if (line.unit, line.total) == counter]
+    (unit, total), rows = counter, list[_StepLine]()
+    for line in lines:
+        is_evaluation = line.is_evaluation and any(map(is_reward, line.values))
+        if (line.unit, line.total) == counter or (is_evaluation and (line.unit, line.total) == (unit, 0)):
+            rows.append(line)
+        elif is_evaluation:
+            left_out.append(line.line_number)
     for previous, row in pairwise(rows):
         if row.is_evaluation and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = previous.epoch
@@ -122,6 +130,11 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         f"{path.name}: isolaw left out values of {name} such as {text!r} in line {line_number}"
         for name, (text, line_number) in unread.items()
     ]
+    if left_out:
+        lines_left_out = f"{len(left_out):,} lines of evaluations that have no {unit} or count otherwise"
+        frame.attrs["notes"] += [
+            f"{path.name}: isolaw left out {lines_left_out}, such as line {min(left_out)}"
+        ]
     if line_of_size:
         frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
         frame.attrs["notes"] += [
@@ -186,12 +199,17 @@ def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
     return sizes.pop()
 
 
-def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> Iterator[_StepLine]:
-    """Yield the steps. ``line_of_size`` receives the facts that other lines state."""
+def _step_lines(
+    content: bytes, line_of_size: dict[str, int] | None = None, without_step: list[int] | None = None
+) -> Iterator[_StepLine]:
+    """Yield the steps.
+
+    ``line_of_size`` receives the facts that other lines state, and ``without_step`` the numbers of lines of
+    evaluations without a step.
+    """
     stated_sizes: dict[str, float] = {}
     for line_number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
-        may_count = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
-        if len(line) > _LONGEST_LINE or not (may_count or b"er" in line or b"roup" in line or b"um_" in line):
+        if len(line) > _LONGEST_LINE or not _RELEVANT.search(line):
             continue
         text = clean(line).replace("/prompt", " per prompt")
         counters = [ratio for ratio in _COUNTER.finditer(text) if _count(ratio[1]) <= _count(ratio[2])]
@@ -215,6 +233,8 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
                 if name := next((candidate for candidate in names if candidate in _SIZE_NAMES), ""):
                     stated_sizes[name] = float(value)
                     (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
+                elif without_step is not None and is_reward(phrase) and words_of(phrase) & HELD_OUT:
+                    without_step.append(line_number)
             continue
         values: dict[str, float] = {}
         unread: dict[str, str] = {}

@@ -99,6 +99,30 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
     assert "phase" not in frame
 
 
+@pytest.mark.parametrize(
+    ("training", "evaluation", "is_read"),
+    [
+        ("[train] step {i}/5 | loss: 0.1 | reward: {r}", "[eval] step {i} | reward: {r}", True),
+        ("step {i}/5 loss=0.1 reward={r}", "Eval @ step {i}: reward={r}", True),
+        ("step {i} | loss: 0.1 | reward: {r}", "[eval {i}/16] reward: {r}", False),  # of steps or of batches
+        ("Step {i}, loss: 0.1, reward: {r}", "Eval success rate: 0.14", False),
+        ("Step {i}, loss: 0.1, reward: {r}", "  >> test accuracy: 0.14", False),
+    ],
+)
+def test_evaluations_whose_lines_count_otherwise(
+    tmp_path: Path, training: str, evaluation: str, is_read: bool
+) -> None:
+    forms = [form for _ in REWARDS for form in (training, evaluation)]
+    (tmp_path / "a.log").write_text("".join(f.format(i=1 + k // 2, r=k) + "\n" for k, f in enumerate(forms)))
+    frame = load(tmp_path / "a.log")
+    assert frame["reward"].tolist() == (list(range(10)) if is_read else [0, 2, 4, 6, 8])
+    assert ("phase" in frame) == is_read
+    note = (
+        "a.log: isolaw left out 5 lines of evaluations that have no step or count otherwise, such as line 2"
+    )
+    assert frame.attrs["notes"] == ([] if is_read else [note])
+
+
 def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"episode {32 * i}/500 reward={r}\n" for i, r in enumerate(REWARDS, 1)))
