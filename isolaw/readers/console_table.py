@@ -8,11 +8,12 @@
     step 12: reward=0.25
 
 Each line that counts to the same total becomes a row, with ``step`` and a column for each key. So does the
-line of an evaluation with a step but no total. Values with % are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
-lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A
-key that follows such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a
-prefix. B_p and n that other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the
-user provides missing B_p and n, and the name of the reward.
+line of an evaluation with a step but no total. Values with % are divided by 100, and ``2/4`` is a share. A
+list of rewards becomes its mean and its length. If only some lines have a word for evaluation next to the
+counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a word in the middle of a
+line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that other lines state
+(``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p and n, and the
+name of the reward.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
 _COUNT = r"(\d{1,3}(?:[,_]\d{3}){1,2}|\d{1,9})"
 _COUNTER = re.compile(rf"(?:^|[\s\[(#]){_COUNT} ?/ ?{_COUNT}(?=[\s\])|:]|,(?!\d)|$)")
 _STEP = re.compile(
-    rf"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{{1,3}}{_COUNT}(?: ?/ ?{_COUNT})?"
-    r"(?=[\s\])|:;]|,(?!\d)|$)",
+    rf"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{{1,12}}{_COUNT}"
+    rf"(?: ?/ {{0,8}}{_COUNT})?(?=[\s\])|:;]|,(?!\d)|$)",
     re.I,
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
@@ -59,8 +60,8 @@ _SINGLE_WORD = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is n
 _LIST_OF_NUMBERS = re.compile(rf"(?<![\w.@/-])({_KEY_PATTERN}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
 # A key of several words must follow a separator.
 _KEY_VALUE = re.compile(
-    rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN})) ?[=:] ?"
-    rf"({_NUMBER_PATTERN})([,_]\d[\d.,_]{{0,40}})?(?:(%)|/(\d{{1,9}}))?"
+    rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN}))"
+    rf" ?[=:] {{0,12}}({_NUMBER_PATTERN})([,_]\d[\d.,_]{{0,40}})?(?:(%)|/(\d{{1,9}}))?"
     r"(?=[\s;|\])}]|,(?!\d)|$)"
 )
 

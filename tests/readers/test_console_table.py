@@ -28,6 +28,7 @@ REWARDS = [0.1, 0.25, -0.5, 0.75, 1.0]
         ("iteration: {i}, reward={r} loss=0.1", "reward", 1),
         ("step: {i}, loss: 0.1, correct: 7/32, reward: {r}", "reward", 1),
         ("[rank 0/8] 03/15 12:01:01 step={i} mem 31/80 GB reward={r}", "reward", 1),
+        (" [2026-01-02] iteration        {i}/    5 | loss: 1E-06 | reward:    {r} |", "reward", 1),
         ("{i}/5 | reward={r} | step 1 of the rest", "reward", 1),
         ("train  {i}/5 [00:12<01:00, 2.1it/s, reward={r}]", "reward", 1),
     ],
