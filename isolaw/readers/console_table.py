@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,13 +102,18 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         keys_of_counter.setdefault((row.unit, row.total), set()).update(row.values)
     training = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
     counter = max(step_counts, key=lambda key: (key in training, step_counts[key]))
-    (unit, total), rows = counter, list[_StepLine]()
-    for line in lines:
-        is_evaluation = line.is_evaluation and any(map(is_reward, line.values))
-        if (line.unit, line.total) == counter or (is_evaluation and (line.unit, line.total) == (unit, 0)):
+    (unit, total), rows = counter, [line for line in lines if (line.unit, line.total) == counter]
+    line_numbers = [row.line_number for row in rows]
+    steps = [0.0, *(row.values["step"] for row in rows), math.inf]
+    others = [line for line in lines if line.is_evaluation and (line.unit, line.total) != counter]
+    for line in [line for line in others if any(map(is_reward, line.values))]:
+        i = bisect(line_numbers, line.line_number)
+        is_in_order = steps[i] <= line.values["step"] <= max(steps[i : i + 2])  # model output is not
+        if (line.unit, line.total) == (unit, 0) and is_in_order:
             rows.append(line)
-        elif is_evaluation:
+        else:
             left_out.append(line.line_number)
+    rows.sort(key=lambda row: row.line_number)
     for previous, row in pairwise(rows):
         if row.is_evaluation and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = previous.epoch

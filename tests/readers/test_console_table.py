@@ -106,6 +106,7 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
         ("[train] step {i}/5 | loss: 0.1 | reward: {r}", "[eval] step {i} | reward: {r}", True),
         ("step {i}/5 loss=0.1 reward={r}", "Eval @ step {i}: reward={r}", True),
         ("step {i} | loss: 0.1 | reward: {r}", "[eval {i}/16] reward: {r}", False),  # of steps or of batches
+        ("step 3{i}/500 loss=0.1 reward={r}", "Step {i}: test the score: 2", False),  # of model output
         ("Step {i}, loss: 0.1, reward: {r}", "Eval success rate: 0.14", False),
         ("Step {i}, loss: 0.1, reward: {r}", "  >> test accuracy: 0.14", False),
     ],
