@@ -7,17 +7,20 @@
     Epoch:[1/2](3/9751), Reward: -2.3041, KL_ref: -0.0010, Actor Loss: 0.0000
     step 12: reward=0.25
 
-Each line that counts to the same total becomes a row, with ``step`` and a column for each key. Values with %
-are divided by 100, and ``2/4`` is a share. A list of rewards becomes its mean and its length. If only some
-lines have a word for evaluation next to the counter (``[eval] step 12``), a column ``phase`` marks them. A
-key that follows such a word in the middle of a line (``reward=0.3 | eval: reward=0.5``) gets the word as a
-prefix. B_p and n that other lines state (``Rollouts per prompt: 4``) become columns. As for any table, the
-user provides missing B_p and n, and the name of the reward.
+Each line that counts to the same total becomes a row, with ``step`` and a column for each key. So does the
+line of an evaluation with a step but no total. Values with % are divided by 100, and ``2/4`` is a share. A
+list of rewards becomes its mean and its length. If only some lines have a word for evaluation next to the
+counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a word in the middle of a
+line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that other lines state
+(``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p and n, and the
+name of the reward.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,23 +32,27 @@ import pandas as pd
 
 from isolaw.errors import DataError
 from isolaw.metrics import is_reward
-from isolaw.readers.measures import eval_set_of, is_measured_by_trainer
+from isolaw.readers.measures import HELD_OUT, eval_set_of, is_measured_by_trainer, words_of
 from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
 from isolaw.readers.raw_log import clean
-from isolaw.readers.records import summary_of_list
+from isolaw.readers.records import mark_written_nan, summary_of_list
 from isolaw.readers.trainings import mixing_problem, name_trainings
 
 _MIN_STEPS = 3  # lines required to recognise a console
 _LONGEST_LINE = 5_000  # bytes of a line
+_RELEVANT = re.compile(rb"/|tep|er|pdate|roup|um_|[Vv]al|est")  # in every line that is read
 _NEAR = 20  # characters before a counter that can name what it counts
 _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
-_COUNTER = re.compile(r"(?:^|[\s\[(#])(\d{1,9}) ?/ ?(\d{1,9})(?=[\s\])|:,]|$)")
+_COUNT = r"(\d{1,3}(?:[,_]\d{3}){1,2}|\d{1,9})"
+_COUNTER = re.compile(rf"(?:^|[\s\[(#]){_COUNT} ?/ ?{_COUNT}(?=[\s\])|:]|,(?!\d)|$)")
 _STEP = re.compile(
-    r"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{1,3}(\d{1,9})(?=[\s\])|:,;]|$)", re.I
+    rf"(?:^|[\s\[(|])(?:global[_ ])?(?:step|iter|iteration|update)[ =:#]{{1,12}}{_COUNT}"
+    rf"(?: ?/ {{0,8}}{_COUNT})?(?=[\s\])|:;]|,(?!\d)|$)",
+    re.I,
 )
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
-_NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
+_NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?|[-+]?(?i:nan|inf)"
 # At least two words, because model output often contains "n = 4".
 _SIZE_NAMES = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
 _STATED_SIZE = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
@@ -54,9 +61,9 @@ _SINGLE_WORD = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is n
 _LIST_OF_NUMBERS = re.compile(rf"(?<![\w.@/-])({_KEY_PATTERN}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
 # A key of several words must follow a separator.
 _KEY_VALUE = re.compile(
-    rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN})) ?[=:] ?"
-    rf"({_NUMBER_PATTERN})(?:(%)|/(\d{{1,9}}))?"
-    r"(?=[\s,;|\])}]|$)"
+    rf"(?:(?<=[,|;)\]>] )({_KEY_PATTERN}(?: {_KEY_PATTERN}){{1,3}})|(?<![\w.@/-])({_KEY_PATTERN}))"
+    rf" ?[=:] {{0,12}}({_NUMBER_PATTERN})([,_]\d[\d.,_]{{0,40}})?(?:(%)|/(\d{{1,9}}))?"
+    r"(?=[\s;|\])}]|,(?!\d)|$)"
 )
 
 
@@ -86,7 +93,8 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     Raises `DataError` if the lines are from several processes.
     """
     line_of_size: dict[str, int] = {}  # B_p and n that lines state: name → line number
-    lines = list(_step_lines(content, line_of_size))
+    left_out: list[int] = []  # numbers of the lines of evaluations that are not rows
+    lines = list(_step_lines(content, line_of_size, left_out))
     distinct_steps = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     step_counts = Counter(key[:2] for key in distinct_steps)
     keys_of_counter: dict[tuple[str, int], set[str]] = {}
@@ -95,6 +103,17 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     training = {key for key, names in keys_of_counter.items() if any(map(is_measured_by_trainer, names))}
     counter = max(step_counts, key=lambda key: (key in training, step_counts[key]))
     (unit, total), rows = counter, [line for line in lines if (line.unit, line.total) == counter]
+    line_numbers = [row.line_number for row in rows]
+    steps = [0.0, *(row.values["step"] for row in rows), math.inf]
+    others = [line for line in lines if line.is_evaluation and (line.unit, line.total) != counter]
+    for line in [line for line in others if any(map(is_reward, line.values))]:
+        i = bisect(line_numbers, line.line_number)
+        is_in_order = steps[i] <= line.values["step"] <= max(steps[i : i + 2])  # model output is not
+        if (line.unit, line.total) == (unit, 0) and is_in_order:
+            rows.append(line)
+        else:
+            left_out.append(line.line_number)
+    rows.sort(key=lambda row: row.line_number)
     for previous, row in pairwise(rows):
         if row.is_evaluation and row.epoch < 0:  # an evaluation in the middle of an epoch
             row.epoch = previous.epoch
@@ -108,9 +127,24 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame(
         [row.values for row in rows], pd.Index([row.line_number for row in rows], name="line")
     )
+    unread = {name: (text, row.line_number) for row in reversed(rows) for name, text in row.unread.items()}
+    for name, (text, line_number) in unread.items():
+        if is_reward(name):
+            raise DataError(
+                f"{path}: line {line_number}: {name} is {text!r}; expected a number such as 0.025 or 1234"
+            )
+    frame.attrs["notes"] = [
+        f"{path.name}: isolaw left out values of {name} such as {text!r} in line {line_number}"
+        for name, (text, line_number) in unread.items()
+    ]
+    if left_out:
+        lines_left_out = f"{len(left_out):,} lines of evaluations that have no {unit} or count otherwise"
+        frame.attrs["notes"] += [
+            f"{path.name}: isolaw left out {lines_left_out}, such as line {min(left_out)}"
+        ]
     if line_of_size:
         frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
-        frame.attrs["notes"] = [
+        frame.attrs["notes"] += [
             f"{path.name} states {name} in line {line}, which isolaw reads as a column"
             for name, line in line_of_size.items()
         ]
@@ -131,7 +165,10 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
                 raise DataError(f"{path}: {problem}")
     # Several lines can belong to one step, and progress bars are redrawn repeatedly.
     table = frame.reset_index().groupby(keys, sort=False, as_index=False).last().set_index("line")
+    is_nan = table == math.inf
+    table = table.mask(is_nan)
     table.attrs = frame.attrs
+    mark_written_nan(table, {name: set(table.index[is_nan[name]]) for name in table if is_nan[name].any()})
     return table.rename(columns={"step": unit})
 
 
@@ -143,9 +180,14 @@ class _StepLine:
     unit: str  # what the counter counts: ``step``, or one of `UNITS`
     total: int  # the total that the counter counts to; 0 if not given
     epoch: int  # -1 if not given
-    values: dict[str, float]
+    values: dict[str, float]  # infinite if NaN or infinity is written
+    unread: dict[str, str]  # the texts of numbers with a comma or an underscore
     is_progress_bar: bool  # whether it is a progress bar
     is_evaluation: bool  # whether a word for evaluation is next to the counter
+
+
+def _count(text: str) -> int:
+    return int(text.replace(",", "_"))
 
 
 def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
@@ -164,15 +206,20 @@ def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
     return sizes.pop()
 
 
-def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> Iterator[_StepLine]:
-    """Yield the steps. ``line_of_size`` receives the facts that other lines state."""
+def _step_lines(
+    content: bytes, line_of_size: dict[str, int] | None = None, without_step: list[int] | None = None
+) -> Iterator[_StepLine]:
+    """Yield the steps.
+
+    ``line_of_size`` receives the facts that other lines state, and ``without_step`` the numbers of lines of
+    evaluations without a step.
+    """
     stated_sizes: dict[str, float] = {}
     for line_number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
-        may_count = b"/" in line or b"tep" in line or b"ter" in line or b"pdate" in line
-        if len(line) > _LONGEST_LINE or not (may_count or b"er" in line or b"roup" in line or b"um_" in line):
+        if len(line) > _LONGEST_LINE or not _RELEVANT.search(line):
             continue
         text = clean(line).replace("/prompt", " per prompt")
-        counters = [ratio for ratio in _COUNTER.finditer(text) if int(ratio[1]) <= int(ratio[2])]
+        counters = [ratio for ratio in _COUNTER.finditer(text) if _count(ratio[1]) <= _count(ratio[2])]
         epoch_match = _EPOCH.search(text)
         epochs = [ratio for ratio in counters if epoch_match and ratio.start(1) == epoch_match.start(1)]
         unit_of = {
@@ -181,7 +228,10 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
             if (match := _UNIT.search(text, max(ratio.start(1) - _NEAR, 0), ratio.start(1)))
         }
         steps = [ratio for ratio in counters if ratio not in epochs and ratio not in unit_of]
-        counter = next(iter(steps), None) or _STEP.search(text)
+        counter, fraction = _STEP.search(text), next(iter(steps), None)
+        # A fraction is a counter if no word for steps goes before it and before the first pair.
+        if counter is None or (fraction and _KEY_VALUE.search(text, fraction.end(), counter.start())):
+            counter = fraction or counter
         counter = counter or next(iter(unit_of or epochs), None)
         if counter is None:
             for phrase, value in _STATED_SIZE.findall(text):
@@ -190,29 +240,35 @@ def _step_lines(content: bytes, line_of_size: dict[str, int] | None = None) -> I
                 if name := next((candidate for candidate in names if candidate in _SIZE_NAMES), ""):
                     stated_sizes[name] = float(value)
                     (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
+                elif without_step is not None and is_reward(phrase) and words_of(phrase) & HELD_OUT:
+                    without_step.append(line_number)
             continue
-        total = int(counter[2]) if counter.re is _COUNTER else 0
         values: dict[str, float] = {}
+        unread: dict[str, str] = {}
         pairs = list(_KEY_VALUE.finditer(text, counter.end()))
         phases = _phases_of_pairs(text, counter, pairs)
         mixed = "validation" in phases and len(set(phases)) > 1
         for pair, phase in zip(pairs, phases, strict=True):
-            phrase, word, value, percent, denominator = pair.groups()
+            phrase, word, value, separated, percent, denominator = pair.groups()
             key, scale = phrase or word, 100.0 if percent else float(denominator or 1)
-            if scale and key.lower() not in ("step", "eta"):
+            if separated:  # 0,025 and 1,234 can be decimals or thousands
+                unread[key] = value + separated
+            elif scale and key.lower() not in ("step", "eta"):
                 key = f"val_{key}" if mixed and phase == "validation" else key
                 repeats = sum(other_key.split("#")[0] == key for other_key in values) if key in values else 0
                 values[f"{key}#{repeats + 1}" if repeats else key] = float(value) / scale
         for name, items in _LIST_OF_NUMBERS.findall(text, counter.end()):
             if is_reward(name):
                 values |= summary_of_list(name, [item.strip(" '\"") for item in items.split(",")])
-        if values:
+        if values or unread:
             yield _StepLine(
                 line_number,
                 unit_of.get(counter, "step"),
-                total,
+                _count(counter[2] or "0"),
                 int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
-                {"step": float(counter[1]), **stated_sizes, **values},
+                {"step": float(_count(counter[1])), **stated_sizes}
+                | {name: value if math.isfinite(value) else math.inf for name, value in values.items()},
+                unread,
                 "it/s" in text or "s/it" in text,
                 "validation" in phases and not mixed,
             )

@@ -160,13 +160,14 @@ def whole(value: Any, minimum: int) -> int | None:
 
 
 def progress(values: Mapping[str, Any]) -> float:
-    """Return the step of a record in ms-swift's form, or NaN if it has none.
+    """Return the step of a record in ms-swift's forms, or NaN if it has none.
 
-    >>> progress({"global_step/max_steps": "20/1875"})
-    20.0
+    >>> progress({"global_step/max_steps": "20/1875"}), progress({"iteration": "5/500"})
+    (20.0, 5.0)
     """
-    progress_text = values.get("global_step/max_steps")
-    return finite(progress_text.partition("/")[0]) if isinstance(progress_text, str) else math.nan
+    progress_text = values.get("global_step/max_steps", values.get("iteration"))
+    is_fraction = isinstance(progress_text, str) and "/" in progress_text
+    return finite(progress_text.partition("/")[0]) if is_fraction else math.nan
 
 
 def number(value: Any) -> float | None:

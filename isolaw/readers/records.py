@@ -8,7 +8,7 @@ agree; if they do not, the user decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +140,21 @@ def _count_of(name: str, record_steps: Floats, record_values: Floats) -> _StepCo
 
 # Whether B_p, n, B and C agree, and where a curve ends
 
+WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows in which NaN is written out
 _MIN_GAP_RATIO = 2  # rows without a value at the end, as a multiple of the longest gap between values
 _COMPLETE_SHARE = 0.9  # share of the largest measured compute at which a run has come to its end
+
+
+def mark_written_nan(frame: pd.DataFrame, rows_of_column: Mapping[str, set[int]]) -> None:
+    """Record in ``attrs`` the rows in which NaN is written out at the end of a column.
+
+    NaN before a later value stands for a missing value.
+    """
+    frame.attrs[WRITTEN_NAN] = {
+        name: rows
+        for name, rows in rows_of_column.items()
+        if min(rows) > (frame[name].last_valid_index() or 0)
+    }
 
 
 def ends_in_nan(table: pd.DataFrame, written_nan: pd.Series) -> tuple[pd.Series, list[str]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 import pyarrow as pa
 
@@ -25,10 +24,10 @@ from isolaw.readers.containers import notebook, wandb_csv
 from isolaw.readers.containers.json_document import record_lists
 from isolaw.readers.containers.jsonlines import iterate_objects, parse_record
 from isolaw.readers.limits import MB, errors_in, os_errors
-from isolaw.readers.literals import loads, parse_dictionary, scalar
+from isolaw.readers.literals import loads, parse_dictionary, parse_json, scalar
 from isolaw.readers.names import is_step
 from isolaw.readers.raw_log import HEAD, RawLog, number
-from isolaw.readers.records import summary_of_list, with_settings
+from isolaw.readers.records import WRITTEN_NAN, mark_written_nan, summary_of_list, with_settings
 from isolaw.runs import attributes_in, with_plain_columns
 
 SOURCE = "DataFrame"  # name of an in-memory table in messages
@@ -82,8 +81,8 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 
 _PARQUET_MAGIC = b"PAR1"
 _PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
+_TORN = re.compile(rb"(?:\d\.|[\s,:=][-+]|\d[eE][-+])$")  # a number that cannot be whole
 _LARGEST_SEARCHED = 2 * MB  # bytes of a document that a search for tables reads
-WRITTEN_NAN = "written_nan"  # key in a table's attrs: column → rows with the text "nan"
 _LARGEST_TEXT = 100 * MB  # bytes of text; Parquet has its own limits
 _MOST_COLUMNS = 10_000
 _MOST_ROWS = 1_000_000
@@ -118,6 +117,16 @@ def load(path: str | Path) -> pd.DataFrame:
         return _check_rows(
             path, _read_grid(path, notebook.html_tables(content.decode("utf-8-sig", "replace")))
         )
+    last_line = content.rfind(b"\n") + 1
+    is_torn = last_line > 0 and _TORN.search(content, last_line) is not None
+    is_torn &= not wandb_csv.is_of_own_metrics(content[:HEAD])  # whose reader opens the file
+    frame = _read_lines(path, content[:last_line] if is_torn else content)
+    if is_torn:
+        frame.attrs["notes"] = [*frame.attrs.get("notes", ()), "isolaw left out 1 torn last line"]
+    return frame
+
+
+def _read_lines(path: Path, content: bytes) -> pd.DataFrame:
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
     tables = notebook.pipe_tables(content.decode("utf-8-sig", "replace")) if _PIPES.search(content) else []
@@ -227,6 +236,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(f"{path}: found no JSON object; expected one object on each line")
     rows, line_numbers, setting_notes = with_settings(rows, line_numbers, "line")
     frame = pd.DataFrame(rows, index=pd.Index(line_numbers, name="line"))
+    mark_written_nan(frame, _rows_of_nan(rows, line_numbers))
     drops = [f"{number:,} {reason}" for reason, number in log.dropped.items()]
     drop_notes = [f"isolaw left out {text}" for text in drops if text.partition(" ")[2] not in str(log.notes)]
     frame.attrs["notes"] = [*log.notes, *drop_notes, *setting_notes]
@@ -248,10 +258,7 @@ def _is_document(text: bytes) -> bool:
     record = _parse_line(line)
     if record is not None:
         return not later_lines.strip() and (notebook.is_notebook(record) or any(record_lists(record)))
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except ValueError:
-        return False  # JSON lines whose first line is broken
+    return isinstance(parse_json(text), dict)  # else JSON lines whose first line is broken
 
 
 def _read_document(path: Path, content: bytes) -> pd.DataFrame:
@@ -284,8 +291,18 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     frame = pd.DataFrame([row | constants for row in rows], index=pd.Index(positions, name="record"))
     if constants:
         notes = [*notes, f"these columns are from outside the list: {', '.join(constants)}"[:500]]
+    mark_written_nan(frame, _rows_of_nan(rows, positions))
     frame.attrs |= {"notes": notes} | ({"trainings": True} if "run" in outside_keys else {})
     return frame
+
+
+def _rows_of_nan(rows: list[dict[str, Any]], positions: list[int]) -> dict[str, set[int]]:
+    rows_of_column: dict[str, set[int]] = {}
+    for row, position in zip(rows, positions, strict=True):
+        for name, value in row.items():
+            if value != value:  # NaN, rather than missing
+                rows_of_column.setdefault(name, set()).add(position)
+    return rows_of_column
 
 
 def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:

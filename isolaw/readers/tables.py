@@ -24,7 +24,7 @@ from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
 from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
-from isolaw.readers.table_files import SOURCE, WRITTEN_NAN, as_pandas, load
+from isolaw.readers.table_files import SOURCE, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
 
 
@@ -177,7 +177,7 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     if columns:
         written_nan = pd.Series(False, index=table.index)
         for metric_name, column in columns.items():
-            is_nan = table.index.isin(list(frame.attrs.get(WRITTEN_NAN, {}).get(column, ())))
+            is_nan = table.index.isin(list(frame.attrs.get(records.WRITTEN_NAN, {}).get(column, ())))
             written_nan |= (table["metric"] == metric_name) & is_nan
         is_end, end_notes = records.ends_in_nan(table, written_nan)
         notes += end_notes

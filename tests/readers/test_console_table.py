@@ -26,6 +26,10 @@ REWARDS = [0.1, 0.25, -0.5, 0.75, 1.0]
         ("Epoch ({i}/5) - acc = {r}%", "acc", 100),
         ("Epoch:[1/1]({i}/5), Reward: {r}, Actor Loss: 0.5, Critic Loss: 0.1", "Reward", 1),
         ("iteration: {i}, reward={r} loss=0.1", "reward", 1),
+        ("step: {i}, loss: 0.1, correct: 7/32, reward: {r}", "reward", 1),
+        ("[rank 0/8] 03/15 12:01:01 step={i} mem 31/80 GB reward={r}", "reward", 1),
+        (" [2026-01-02] iteration        {i}/    5 | loss: 1E-06 | reward:    {r} |", "reward", 1),
+        ("{i}/5 | reward={r} | step 1 of the rest", "reward", 1),
         ("train  {i}/5 [00:12<01:00, 2.1it/s, reward={r}]", "reward", 1),
     ],
 )
@@ -41,9 +45,35 @@ def test_lines_are_rows(tmp_path: Path, form: str, column: str, scale: float) ->
     assert runs.points["compute"].tolist() == [32, 64, 96, 128, 160]
 
 
+def test_infinity_is_nan_and_the_rows_of_a_diverged_run_are_kept(tmp_path: Path) -> None:
+    content = b"".join(
+        b"step %d | loss: %s | kl: inf\n" % (i, b"0.5" if i < 3 else b"-inf") for i in range(6)
+    )
+    frame = read_console(tmp_path / "a.log", content)
+    assert (frame["step"].tolist(), frame["loss"].notna().sum()) == (list(range(6)), 3)
+    assert frame.attrs["written_nan"] == {"loss": {4, 5, 6}, "kl": {1, 2, 3, 4, 5, 6}}
+
+
 def test_a_share_is_one(tmp_path: Path) -> None:
     content = b"".join(b"[step %d/4] correct=%d/4 lr=1e-5\n" % (i, i) for i in (1, 2, 3, 4))
     assert read_console(tmp_path / "a.log", content)["correct"].tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize("step", ["Step {:,}/30,000", "step={:_}", "[{:,}/5,000]"])
+def test_separators_in_numbers(tmp_path: Path, step: str) -> None:
+    (tmp_path / "a.log").write_text(
+        "".join(f"{step.format(i)} | reward={i} | tokens: {1500 * i:,} | lr=0.1\n" for i in (500, 1000, 1500))
+    )
+    frame = load(tmp_path / "a.log")
+    assert (frame["step"].tolist(), [*frame]) == ([500, 1000, 1500], ["step", "reward", "lr"])
+    assert frame.attrs["notes"] == ["a.log: isolaw left out values of tokens such as '750,000' in line 1"]
+
+
+@pytest.mark.parametrize("text", ["0,025", "1,234.5", "1_000"])
+def test_a_reward_with_a_separator_is_refused_rather_than_cut(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.log").write_text("".join(f"step {i}/9 loss: 0.1 reward: {text}\n" for i in (1, 2, 3)))
+    with pytest.raises(DataError, match=rf"line 1: reward is '{text}'; expected a number such as 0\.025"):
+        load(tmp_path / "a.log")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +98,31 @@ def test_lines_with_a_word_of_evaluation_are_of_validation(tmp_path: Path, form:
     (tmp_path / "b.log").write_text("\n".join(line for line in lines if "loss" not in line))
     frame = load(tmp_path / "b.log")  # a word that all lines have may be the logger's
     assert "phase" not in frame
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluation", "is_read"),
+    [
+        ("[train] step {i}/5 | loss: 0.1 | reward: {r}", "[eval] step {i} | reward: {r}", True),
+        ("step {i}/5 loss=0.1 reward={r}", "Eval @ step {i}: reward={r}", True),
+        ("step {i} | loss: 0.1 | reward: {r}", "[eval {i}/16] reward: {r}", False),  # of steps or of batches
+        ("step 3{i}/500 loss=0.1 reward={r}", "Step {i}: test the score: 2", False),  # of model output
+        ("Step {i}, loss: 0.1, reward: {r}", "Eval success rate: 0.14", False),
+        ("Step {i}, loss: 0.1, reward: {r}", "  >> test accuracy: 0.14", False),
+    ],
+)
+def test_evaluations_whose_lines_count_otherwise(
+    tmp_path: Path, training: str, evaluation: str, is_read: bool
+) -> None:
+    forms = [form for _ in REWARDS for form in (training, evaluation)]
+    (tmp_path / "a.log").write_text("".join(f.format(i=1 + k // 2, r=k) + "\n" for k, f in enumerate(forms)))
+    frame = load(tmp_path / "a.log")
+    assert frame["reward"].tolist() == (list(range(10)) if is_read else [0, 2, 4, 6, 8])
+    assert ("phase" in frame) == is_read
+    note = (
+        "a.log: isolaw left out 5 lines of evaluations that have no step or count otherwise, such as line 2"
+    )
+    assert frame.attrs["notes"] == ([] if is_read else [note])
 
 
 def test_a_counter_of_episodes_asks_what_they_are(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ Toy = Callable[..., Path]
 
 
 def names(found: Search, top: Path) -> list[str]:
-    return [str(place.path.relative_to(top)) for place in found.places]
+    return [str(place.path.relative_to(top)) for place in found.sources]
 
 
 def test_a_file(toy: Toy, tmp_path: Path) -> None:
-    (found,) = search([toy(tmp_path / "a.txt")]).places
+    (found,) = search([toy(tmp_path / "a.txt")]).sources
     assert found.container is not None
-    assert (found.container.name, found.sweep) == ("toy", False)
+    assert (found.container.name, found.is_sweep) == ("toy", False)
 
 
 def test_a_directory_in_natural_order(toy: Toy, tmp_path: Path) -> None:
@@ -51,15 +51,15 @@ def test_globs(toy: Toy, tmp_path: Path) -> None:
         toy(tmp_path / "runs" / name / "log")
         toy(tmp_path / "runs" / name / "deep" / "log")
     assert names(search([tmp_path / "runs/s*/log"]), tmp_path / "runs") == ["s1/log", "s2/log", "s10/log"]
-    assert len(search([f"{tmp_path}/**/log"]).places) == 6
-    assert len(search([f"{tmp_path}/runs/s[12]"]).places) == 4
+    assert len(search([f"{tmp_path}/**/log"]).sources) == 6
+    assert len(search([f"{tmp_path}/runs/s[12]"]).sources) == 4
     with pytest.raises(DataError, match="no file matches"):
         search([tmp_path / "runs" / "t*"])
 
 
 def test_a_file_whose_name_looks_like_a_glob(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "run[1]" / "log*")
-    assert [place.path for place in search([path]).places] == [path]
+    assert [place.path for place in search([path]).sources] == [path]
 
 
 def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> 
     toy(tmp_path / "__pycache__" / "log")
     found = search([tmp_path])
     assert names(found, tmp_path) == ["log"]
-    assert found.passed.total() == 5
-    assert found.notes_next_to([])[-1] == (
+    assert found.skipped.total() == 5
+    assert found.notes_for([])[-1] == (
         "5 of the files found are not logs (1 .md, 1 empty, 1 .safetensors, 1 .parquet, 1 .csv); "
         "isolaw reads a configuration with its log"
     )
@@ -93,9 +93,9 @@ def test_links_are_followed_once_and_last(toy: Toy, tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.endswith(f"links that lead out of the folder: {tmp_path / 'c-link'}; name them to read them")
     found = search([tmp_path / "a-latest"])  # the folder that the user names can be a link
-    assert [place.path.name for place in found.places] == ["log"]
+    assert [place.path.name for place in found.sources] == ["log"]
     assert "up; name them" in found.notes[0]
-    assert len(search([tmp_path / "c-link"]).places) == 1
+    assert len(search([tmp_path / "c-link"]).sources) == 1
 
 
 OUT = ("tree", "file", "up", "root", "chain", "absolute")
@@ -117,7 +117,7 @@ def test_links_do_not_lead_out_of_a_folder(toy: Toy, tmp_path: Path, kind: str, 
     (top / "next").symlink_to("../mine") if kind == "chain" else None
     (run / "odd").symlink_to(target)
     found = search([f"{top}{glob}"])
-    paths = {os.path.realpath(place.path) for place in found.places}
+    paths = {os.path.realpath(place.path) for place in found.sources}
     assert paths == {str(run / "log")}
     assert any("run/odd" in text for text in found.notes)
 
@@ -198,10 +198,10 @@ def test_a_sweep_below_a_directory(toy: Toy, tmp_path: Path, tiny: Any) -> None:
     made = isolaw.sweep(tiny(), tmp_path / "all" / "ours")
     toy(tmp_path / "all" / "theirs" / "log")
     found = search([tmp_path / "all"])
-    assert [(place.path.name, place.sweep) for place in found.places] == [("ours", True), ("log", False)]
+    assert [(place.path.name, place.is_sweep) for place in found.sources] == [("ours", True), ("log", False)]
     made.to_parquet(tmp_path / "points.parquet")
     made.points.to_csv(tmp_path / "points.csv", index=False)
-    ours = [place.path.name for place in search([tmp_path]).places if place.ours]
+    ours = [place.path.name for place in search([tmp_path]).sources if place.is_ours]
     assert sorted(ours) == ["points.csv", "points.parquet"]
 
 
@@ -225,8 +225,8 @@ def test_nothing_is_said_with_what_is_accepted(tmp_path: Path) -> None:
 def test_a_form_can_be_forced(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "log")
     (tmp_path / "other").write_text("text")
-    assert search([path], [HowToRead.of(format="toy")]).places[0].container is not None
-    assert search([tmp_path / "other"], [HowToRead.of(format="toy")]).places[0].container is not None
+    assert search([path], [HowToRead.of(format="toy")]).sources[0].container is not None
+    assert search([tmp_path / "other"], [HowToRead.of(format="toy")]).sources[0].container is not None
     assert names(search([tmp_path], [HowToRead.of(format="toy")]), tmp_path) == ["log"]
     with pytest.raises(DataError, match="found no log"):
         search([tmp_path], [HowToRead.of(format="tensorboard")])
@@ -244,7 +244,7 @@ def test_tables_are_chosen_by_their_columns(tmp_path: Path) -> None:
     frame.drop(columns="acc").to_csv(tmp_path / "d.csv", index=False)
     found = search([tmp_path], [HowToRead.of(columns={"step": "it", "avg@1": "acc"})])
     assert names(found, tmp_path) == ["a.csv", "b.parquet", "c.jsonl"]
-    assert found.passed == {".csv": 1}
+    assert found.skipped == {".csv": 1}
 
 
 def test_natural_order_of_any_name() -> None:

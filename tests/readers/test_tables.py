@@ -279,3 +279,35 @@ def test_a_metric_of_training_is_not_called_validation(tmp_path: Path, name: str
     (tmp_path / "t.csv").write_text(f"step,{name}\n1,0.1\n2,0.2\n")
     runs = read_table(tmp_path / "t.csv", HowToRead.of(set=FIXED, metric=name))
     assert set(runs.points["eval_set"]) == {eval_set}
+
+
+@pytest.mark.parametrize(
+    "form", ["step {i}: lr=0.1 acc={r}", '{{"step": {i}, "acc": {r}}}', "document", "csv"]
+)
+@pytest.mark.parametrize("diverges", [True, False])
+def test_a_curve_that_ends_in_nan_diverges_but_nan_can_stand_for_missing(
+    tmp_path: Path, form: str, diverges: bool
+) -> None:
+    """In JSON and a console; in a CSV, an empty cell stands for a missing value."""
+    values = ["0.1", "0.2", *(["NaN"] * 3 if diverges else ["NaN", "0.3", "NaN"])]
+    lines = [form.format(i=i, r=r) for i, r in enumerate(values, 1)]
+    if form == "document":
+        lines = [f'{{"step": [1, 2, 3, 4, 5],\n "acc": [{", ".join(values)}]}}']
+    elif form == "csv":
+        cells = values if diverges else ["" if value == "NaN" else value for value in values]
+        lines = ["step,acc", *(f"{i},{cell}" for i, cell in enumerate(cells, 1))]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    runs = isolaw.read(tmp_path / "a.txt", set={"B_p": 8, "n": 4}, metric="acc")
+    assert runs.points["value"].tolist() == ([0.1, 0.2] if diverges else [0.1, 0.2, 0.3])
+    assert runs.to_pandas()["value"].isna().sum() == diverges
+
+
+@pytest.mark.parametrize("form", ["{i},{r}", "step {i}: acc={r}"])
+@pytest.mark.parametrize("end", ["0.", "-", "1e-", "0.4", "0.4\n", "4"])
+def test_a_last_line_whose_number_cannot_be_whole_is_left_out(tmp_path: Path, form: str, end: str) -> None:
+    lines = ["step,acc"] * form.startswith("{i},")
+    lines += [form.format(i=i, r=r) for i, r in enumerate(["0.1", "0.2", "0.3", end], 1)]
+    frame = load(write(tmp_path, "\n".join(lines)))
+    is_torn = end[-1] in ".-"
+    assert frame["acc"].tolist() == [0.1, 0.2, 0.3, *([] if is_torn else [float(end)])]
+    assert ("isolaw left out 1 torn last line" in frame.attrs.get("notes", ())) == is_torn

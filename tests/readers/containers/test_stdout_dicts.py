@@ -213,10 +213,11 @@ SWIFT = (
 )
 
 
-def test_ms_swift(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step_key", ["global_step/max_steps", "iteration"])  # the second of Megatron
+def test_ms_swift(tmp_path: Path, step_key: str) -> None:
     bars = "Train:  12%|#         | 11/94 [16:51<2:07:13, 91.5s/it]"
     text = "".join(bars + "\r" + SWIFT.format(step=step, reward=record) for step, record in REWARD.items())
-    log = read(tmp_path, text + SUMMARY)
+    log = read(tmp_path, text.replace("global_step/max_steps", step_key) + SUMMARY)
     assert curve(log, "reward") == REWARD
     assert log.notes == []
 
