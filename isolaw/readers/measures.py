@@ -226,8 +226,9 @@ def runs_in_percent(
     """Return the runs in which a metric is in percent, and the problems of runs whose unit is unclear.
 
     ``curves`` has each run's values, and ``is_percent`` the units that are known. An accuracy above 1 and at
-    most 100 is in percent. A run whose accuracies stay below 1 could also be in percent; if only some runs
-    are, the smaller group has the problem. Other rewards are never in percent unless their name says so.
+    most 100 is in percent, unless it is called a reward. A run whose accuracies stay below 1 could also be in
+    percent; if only some runs are, the smaller group has the problem. Other rewards are never in percent
+    unless their name says so.
 
     >>> runs_in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([20.0, 50.0])}, {})
     (['a', 'b'], {})
@@ -238,7 +239,8 @@ def runs_in_percent(
     detected_runs, problems = list[str](), dict[str, str]()
     for run, values in curves.items():
         lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
-        can_be_percent = (names_percent(metric) or is_accuracy(metric)) and lowest >= 0 and highest <= 100
+        is_share = is_accuracy(metric) and not words_of(metric) & {"reward", "rewards"}
+        can_be_percent = (names_percent(metric) or is_share) and lowest >= 0 and highest <= 100
         if run in is_percent or not can_be_percent:
             continue
         if names_percent(metric):
