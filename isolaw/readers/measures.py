@@ -66,6 +66,7 @@ _PERCENT_WORDS = {"pct", "percent", "percentage", "perc"}
 _SHORT_REWARD = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARY_WORDS = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _FORM_WORDS = {"format", "token"}  # shares of well-formed answers, or of the labels of supervised training
+_WHOLE_REWARD = {"reward", "rewards", "mean", "avg", "average", "total"}
 _COUNT_NAME = re.compile(r"(?:n|num|number|count)[_ /]|.*[_ /]counts?$", re.I)
 _MIN_FRACTION, _MIN_JUMP = 0.05, 50  # between consecutive evaluations
 _MAX_FRACTION = 1 + 1e-6
@@ -94,6 +95,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
             not words_of(column) & HELD_OUT,
             not is_accuracy(column),
             "reward" not in words_of(column),
+            not words_of(column) <= HELD_OUT | _WHOLE_REWARD,  # else it can be one part of it
         ),
         default="",
     )

@@ -95,6 +95,8 @@ def test_a_reward_alone_is_called_an_evaluation_with_a_note(tmp_path: Path) -> N
         ("score,reward,format_accuracy,kl", "reward"),
         ("loss,reward,mean_token_accuracy", "reward"),
         ("loss,frac_correct,val_reward", "val_reward"),
+        ("loss,policy_reward,reward_mean", "reward_mean"),
+        ("loss,reward.correctness,reward.total", "reward.total"),
     ],
 )
 def test_an_accuracy_of_form_or_of_training_replaces_no_reward(
