@@ -17,7 +17,7 @@ from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
 from isolaw.readers import frameworks, limits
 from isolaw.readers.assemble import MIN_RANGE, assemble, indistinct_runs
-from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
@@ -241,6 +241,8 @@ class _Collector:
             if len({log.sources[0] for log in logs}) > 1 or all(log.run in self.trainings for log in logs):
                 logs = self._without_copies(logs)
                 text = indistinct_runs(logs[0].facts, [log.run for log in logs])
+                if are_parts(logs):
+                    text += ". If one continues the other, append its rows to the file of the other"
                 for log in logs if len(logs) > 1 else ():
                     log.leave_out(LogStatus.NEEDS, text, ["seed"])
 

@@ -145,6 +145,18 @@ def test_a_table_that_another_has_too_is_a_copy(share: float, tmp_path: Path) ->
     assert (copy.status, copy.duplicate_of) == (LogStatus.DUPLICATE, str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_no_seeds_are_invented_for_parts_of_a_run(overlap: int, tmp_path: Path) -> None:
+    header, *rows = table(8, 0).splitlines(keepends=True)
+    (tmp_path / "part1.csv").write_text("".join([header, *rows[: len(rows) // 2 + overlap]]))
+    (tmp_path / "part2.csv").write_text("".join([header, *rows[len(rows) // 2 :]]))
+    parts = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc")).candidates
+    options = proposed(parts)
+    assert options is not None
+    assert options.options() == []
+    assert "If one continues the other, append its rows to the file of the other" in parts[0].message
+
+
 def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> None:
     for i, name in enumerate(("correctness", "format")):
         record = {"loss": 0.1, "reward_std": 0.1, "completion_length": 9.0, "epoch": 0.1}
