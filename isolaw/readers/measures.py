@@ -33,6 +33,7 @@ PHASES = (
 )
 # Words of columns in tables of evaluations, whose n_samples are the problems of a benchmark.
 _BENCHMARK_WORDS = HELD_OUT | {"benchmark", "benchmarks", "task", "pass"}
+_METRIC_OF_K = re.compile(r"(?:@|[_ ]at[_ ])k(?![a-z])", re.I)
 _BOOLEANS = {"true": True, "yes": True, "1": True, "1.0": True}
 _BOOLEANS |= {"false": False, "no": False, "0": False, "0.0": False}
 # Names that only a training log has next to a reward.
@@ -117,6 +118,8 @@ def maybe_sizes(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     {'rollouts_per_problem': 'n_samples'}
     >>> maybe_sizes(pd.DataFrame({"n_samples": [30] * 9, "benchmark": "aime"}), ["n_samples"])
     {}
+    >>> maybe_sizes(pd.DataFrame({"k": [4] * 9, "pass@k": 0.1}), ["k"])
+    {}
     """
     values_of = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
     all_columns = [str(column) for column in frame.columns]
@@ -127,11 +130,22 @@ def maybe_sizes(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
         name
         for name, values in values_of.items()
         if len(values)
+        and not names_eval_sets(name, all_columns)
         and (values >= 1).all()
         and (values % 1 == 0).all()
         and values.nunique() <= len(values) / 5
     ]
     return guess(candidates, MAYBE)
+
+
+def names_eval_sets(column: str, columns: Sequence[str]) -> bool:
+    """Return whether a column can distinguish evaluations: by their benchmark, or by the k of pass@k.
+
+    >>> [names_eval_sets(name, ["pass_at_k"]) for name in ("dataset", "k", "n")]
+    [True, True, False]
+    """
+    is_k = column.lower() == "k" and any(map(_METRIC_OF_K.search, columns))
+    return is_k or bool(words_of(column) & (_BENCHMARK_WORDS | {"dataset", "datasets"}))
 
 
 def is_measured_by_trainer(column: str) -> bool:
