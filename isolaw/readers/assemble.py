@@ -44,7 +44,7 @@ _CHECKPOINT_FOLDER = re.compile(
 _NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
-_MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
+MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
 
 
 # Facts that are columns of the table, or lead to one; all others are attributes of the run.
@@ -518,7 +518,7 @@ def _is_copy(original: RunCurves, copy: RunCurves) -> bool:
         _, i, j = np.intersect1d(curve.step, copied_curve.step, assume_unique=True, return_indices=True)
         if not np.allclose(curve.value[i], copied_curve.value[j], *ROUNDED):
             return False
-        if i.size and np.ptp(curve.value[i]) > _MIN_RANGE:  # constants do not identify a run
+        if i.size and np.ptp(curve.value[i]) > MIN_RANGE:  # constants do not identify a run
             compared_values += i.size
     if compared_values < _MIN_SHARED or original.steps is None:
         return False

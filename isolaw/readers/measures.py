@@ -33,6 +33,7 @@ PHASES = (
 )
 # Words of columns in tables of evaluations, whose n_samples are the problems of a benchmark.
 _BENCHMARK_WORDS = HELD_OUT | {"benchmark", "benchmarks", "task", "pass"}
+_METRIC_OF_K = re.compile(r"(?:@|[_ ]at[_ ])k(?![a-z])", re.I)
 _BOOLEANS = {"true": True, "yes": True, "1": True, "1.0": True}
 _BOOLEANS |= {"false": False, "no": False, "0": False, "0.0": False}
 # Names that only a training log has next to a reward.
@@ -66,6 +67,7 @@ _PERCENT_WORDS = {"pct", "percent", "percentage", "perc"}
 _SHORT_REWARD = re.compile(r"(?:[a-z]+[_ ])?(?:r|rew)", re.I)  # short names of a reward
 _SUMMARY_WORDS = {"best", "max", "ema", "smooth", "smoothed", "running", "rolling", "moving"}
 _FORM_WORDS = {"format", "token"}  # shares of well-formed answers, or of the labels of supervised training
+_WHOLE_REWARD = {"reward", "rewards", "mean", "avg", "average", "total"}
 _COUNT_NAME = re.compile(r"(?:n|num|number|count)[_ /]|.*[_ /]counts?$", re.I)
 _MIN_FRACTION, _MIN_JUMP = 0.05, 50  # between consecutive evaluations
 _MAX_FRACTION = 1 + 1e-6
@@ -94,6 +96,7 @@ def likely_reward(frame: pd.DataFrame, columns: Sequence[str]) -> str:
             not words_of(column) & HELD_OUT,
             not is_accuracy(column),
             "reward" not in words_of(column),
+            not words_of(column) <= HELD_OUT | _WHOLE_REWARD,  # else it can be one part of it
         ),
         default="",
     )
@@ -115,6 +118,8 @@ def maybe_sizes(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
     {'rollouts_per_problem': 'n_samples'}
     >>> maybe_sizes(pd.DataFrame({"n_samples": [30] * 9, "benchmark": "aime"}), ["n_samples"])
     {}
+    >>> maybe_sizes(pd.DataFrame({"k": [4] * 9, "pass@k": 0.1}), ["k"])
+    {}
     """
     values_of = {name: frame[name].dropna() for name in columns if pd.api.types.is_numeric_dtype(frame[name])}
     all_columns = [str(column) for column in frame.columns]
@@ -125,11 +130,22 @@ def maybe_sizes(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
         name
         for name, values in values_of.items()
         if len(values)
+        and not names_eval_sets(name, all_columns)
         and (values >= 1).all()
         and (values % 1 == 0).all()
         and values.nunique() <= len(values) / 5
     ]
     return guess(candidates, MAYBE)
+
+
+def names_eval_sets(column: str, columns: Sequence[str]) -> bool:
+    """Return whether a column can distinguish evaluations: by their benchmark, or by the k of pass@k.
+
+    >>> [names_eval_sets(name, ["pass_at_k"]) for name in ("dataset", "k", "n")]
+    [True, True, False]
+    """
+    is_k = column.lower() == "k" and any(map(_METRIC_OF_K.search, columns))
+    return is_k or bool(words_of(column) & (_BENCHMARK_WORDS | {"dataset", "datasets"}))
 
 
 def is_measured_by_trainer(column: str) -> bool:
@@ -226,8 +242,9 @@ def runs_in_percent(
     """Return the runs in which a metric is in percent, and the problems of runs whose unit is unclear.
 
     ``curves`` has each run's values, and ``is_percent`` the units that are known. An accuracy above 1 and at
-    most 100 is in percent. A run whose accuracies stay below 1 could also be in percent; if only some runs
-    are, the smaller group has the problem. Other rewards are never in percent unless their name says so.
+    most 100 is in percent, unless it is called a reward. A run whose accuracies stay below 1 could also be in
+    percent; if only some runs are, the smaller group has the problem. Other rewards are never in percent
+    unless their name says so.
 
     >>> runs_in_percent("acc", {"a": np.array([10.0, 40.0]), "b": np.array([20.0, 50.0])}, {})
     (['a', 'b'], {})
@@ -238,7 +255,8 @@ def runs_in_percent(
     detected_runs, problems = list[str](), dict[str, str]()
     for run, values in curves.items():
         lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
-        can_be_percent = (names_percent(metric) or is_accuracy(metric)) and lowest >= 0 and highest <= 100
+        is_share = is_accuracy(metric) and not words_of(metric) & {"reward", "rewards"}
+        can_be_percent = (names_percent(metric) or is_share) and lowest >= 0 and highest <= 100
         if run in is_percent or not can_be_percent:
             continue
         if names_percent(metric):

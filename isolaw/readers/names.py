@@ -32,6 +32,7 @@ _TEXT_VALUES = ("problem_set", "algorithm", "framework", *FOR_TABLES)
 _MEASURED_VALUES = set(COLUMNS) - {*WHOLE, *_TEXT_VALUES}
 # Names of the step counter, the best first.
 STEPS = "step steps global_step training_step train_step trainer_step iteration iter update updates"
+STEPS += " current_step current_steps"
 # Columns of the data model → their names elsewhere.
 CALLED = {
     "step": STEPS,

@@ -11,7 +11,7 @@ from typing import Any
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.metrics import is_reward
-from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
+from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts, grouped
 from isolaw.readers.how_to_read import Assignment, HowToRead
 from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
 from isolaw.readers.names import ASSUMED
@@ -100,7 +100,8 @@ def _separates_runs(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
 def _seed_settings(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> _Settings:
     """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
     settings: _Settings = {}
-    for group in grouped(logs, lambda log: log.message).values():
+    groups = grouped(logs, lambda log: log.message).values()
+    for group in (group for group in groups if not are_parts(group)):
         fact = group[0].facts.get("seed")
         first_seed = fact.value if fact else 0
         globs = dict.fromkeys(_glob_for(log, all_logs) for log in group)

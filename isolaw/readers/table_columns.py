@@ -265,10 +265,13 @@ def check_complete(frame: pd.DataFrame, options: HowToRead, source: str) -> None
         name = "compute" if "compute" in guesses and "step" not in guesses else "step"
         similar = guesses.get(name, "")
         problems.append(f"step or compute: found no column{_nearest_hint(similar)}")
-        if counter := next((column for column in columns if column in UNITS and not similar), ""):
+        counters = [c for c in numeric if c.lower().removesuffix("_num") in (*UNITS, "round")]
+        if counter := next((column for column in counters if not similar), ""):
             steps, rollouts = (option("columns", ours, counter) for ours in ("step", "compute"))
             problems[-1] += f"; state what {counter!r} counts: " + steps
             problems[-1] += ", or " + rollouts + " if it counts rollouts"
+        elif not similar and "epoch" in numeric:
+            problems[-1] += "; if an epoch has 400 steps: " + option("columns", "step", "epoch*400")
         labels = guess(columns, RUN_NAMES).values() if not similar and len(frame) > 1 else ()
         for label in [label for label in labels if frame[label].is_unique][:1]:
             problems[-1] += (

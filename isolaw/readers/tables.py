@@ -302,10 +302,12 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
                 remedy += option("columns", "metric", label)
             elif pd.api.types.is_integer_dtype(table[label]):
                 remedy += ". If it numbers the rollouts of a step, use " + option("columns", "rollout", label)
-            raise DataError(
-                f"{where}, but differ in {', '.join(labels)}. If these are different runs, map it, as in "
-                + remedy
-            )
+            text: str = f"{where}, but differ in {', '.join(labels)}. "
+            if measures.names_eval_sets(label, list(map(str, table.columns))):
+                text += (
+                    "If these are different evaluations, use " + option("columns", "eval_set", label) + ". "
+                )
+            raise DataError(text + "If these are different runs, map it, as in " + remedy)
         return []
     value_counts = table.groupby("run_id")[unused].nunique(dropna=False) if unused else {}
     differing_columns = [c for c in unused if (value_counts[c] == 1).all() and table[c].nunique() > 1]

@@ -23,6 +23,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw.commands import option
+from isolaw.errors import DataError
 from isolaw.metrics import is_reward
 from isolaw.readers.names import RECIPE, RUN_NAMES, guess, is_step, plain
 from isolaw.readers.raw_log import RawLog, Series
@@ -164,6 +166,8 @@ def name_trainings(
     has_names = any(frame[column].nunique() > 1 for column in run_columns)
     if has_names or _distinguish(other_columns, part_index, user_columns):
         return frame
+    if (continued := _across_epochs(frame, step_column, part_index)) is not None:
+        return name_trainings(continued, step_column, name, user_columns)
     log = RawLog("", "table", name, step=array("d", steps))
     for column in other_columns.select_dtypes("number"):
         cells = other_columns[column].to_numpy(np.float64, na_value=np.nan)
@@ -182,6 +186,29 @@ def name_trainings(
         starts = [f"{frame.index.name} {frame.index[start]}" for start in np.cumsum(piece_sizes)[:-1]]
         notes.append(f"the steps start again at {listed(starts, 4)}, so other trainings begin there")
     result.attrs["notes"] = notes
+    return result
+
+
+def _across_epochs(
+    frame: pd.DataFrame, step_column: str, part_index: NDArray[np.int64]
+) -> pd.DataFrame | None:
+    """Return the table with steps that go on if they start again where ``epoch`` rises, else None."""
+    column = guess(list(map(str, frame.columns)), {"epoch": "epoch"}).get("epoch", step_column)
+    epochs, steps = (pd.to_numeric(frame[each], errors="coerce") for each in (column, step_column))
+    if not ((steps.diff() < 0) & (epochs.diff() > 0)).any() or (epochs % 1 != 0).any():
+        return None
+    first, last, number = steps.groupby(part_index).agg(["min", "max", "nunique"]).T.to_numpy()
+    size, start = number[0], epochs.min()
+    is_complete = (number == size) & (last - first == size - 1) & (first == first[0])
+    if first[0] not in (0, 1) or not is_complete[:-1].all() or last[-1] > last[0]:
+        steps_per_epoch = f"({column}-{start:g})*400+{step_column}"
+        raise DataError(
+            f"the steps start again with each {column}, and not every step has a row; if an epoch has "
+            "400 steps, set " + option("columns", "step", steps_per_epoch)
+        )
+    result = frame.assign(**{step_column: steps + (epochs - start) * size})
+    note = f"the steps start again with each {column}, so isolaw counts {size:g} steps in each"
+    result.attrs["notes"] = [*frame.attrs.get("notes", ()), note]
     return result
 
 

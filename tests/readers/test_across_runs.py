@@ -35,7 +35,9 @@ def test_an_accuracy_above_one_is_in_percent(metric: str) -> None:
     assert run.curves.notes == [f"{metric} on validation was in percent (up to 46.2): divided by 100"]
 
 
-@pytest.mark.parametrize("metric", ["reward", "score", "response_length", "accelerate", "kl", "avg@x"])
+@pytest.mark.parametrize(
+    "metric", ["reward", "score", "response_length", "accelerate", "kl", "avg@x", "rewards/accuracy_reward"]
+)
 def test_anything_else_is_left_alone(metric: str) -> None:
     (run,) = logged(("train", metric), a=[0.5, 15.6, 46.2])
     _to_fractions([run], {})

@@ -12,6 +12,7 @@ import pytest
 
 import isolaw
 from isolaw.cli import run
+from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.proposals import proposed
 from isolaw.readers.survey import survey
@@ -132,6 +133,28 @@ def test_no_seeds_replace_those_that_the_user_set(tmp_path: Path, capsys: pytest
     assert run(["read", str(tmp_path), *options]) == 2
     out = capsys.readouterr().out
     assert "--set 'run0:<name>=<value>' --set 'run1:<name>=<value>'\n" in out
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_table_that_another_has_too_is_a_copy(share: float, tmp_path: Path) -> None:
+    header, *rows = table(8, 0).splitlines(keepends=True)
+    (tmp_path / "run.csv").write_text("".join([header, *rows]))
+    (tmp_path / "run_copy.csv").write_text("".join([header, *rows[: int(share * len(rows))]]))
+    runs = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc"))
+    (copy,) = runs.left_out
+    assert (copy.status, copy.duplicate_of) == (LogStatus.DUPLICATE, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_no_seeds_are_invented_for_parts_of_a_run(overlap: int, tmp_path: Path) -> None:
+    header, *rows = table(8, 0).splitlines(keepends=True)
+    (tmp_path / "part1.csv").write_text("".join([header, *rows[: len(rows) // 2 + overlap]]))
+    (tmp_path / "part2.csv").write_text("".join([header, *rows[len(rows) // 2 :]]))
+    parts = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc")).candidates
+    options = proposed(parts)
+    assert options is not None
+    assert options.options() == []
+    assert "If one continues the other, append its rows to the file of the other" in parts[0].message
 
 
 def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> None:

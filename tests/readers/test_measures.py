@@ -95,6 +95,8 @@ def test_a_reward_alone_is_called_an_evaluation_with_a_note(tmp_path: Path) -> N
         ("score,reward,format_accuracy,kl", "reward"),
         ("loss,reward,mean_token_accuracy", "reward"),
         ("loss,frac_correct,val_reward", "val_reward"),
+        ("loss,policy_reward,reward_mean", "reward_mean"),
+        ("loss,reward.correctness,reward.total", "reward.total"),
     ],
 )
 def test_an_accuracy_of_form_or_of_training_replaces_no_reward(
@@ -112,6 +114,26 @@ def test_a_column_that_numbers_the_rows_of_a_step_may_number_rollouts(tmp_path: 
     with pytest.raises(DataError, match="rollouts of a step") as error:
         isolaw.read(tmp_path / "t.csv", set=FIXED, metric="reward")
     assert "batch_index" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "metric", "is_set"),
+    [
+        ("dataset", ("gsm8k_test", "math500"), "accuracy", True),
+        ("k", (1, 4), "pass_at_k", True),
+        ("k", (1, 4), "accuracy", False),
+        ("variant", ("a", "b"), "accuracy", False),
+    ],
+)
+def test_a_column_that_distinguishes_evaluations_is_not_taken_for_runs(
+    tmp_path: Path, column: str, values: tuple[object, object], metric: str, is_set: bool
+) -> None:
+    rows = [f"{step},{value},0.{step}{i}" for step in range(1, 7) for i, value in enumerate(values)]
+    (tmp_path / "t.csv").write_text("\n".join([f"step,{column},{metric}", *rows]) + "\n")
+    with pytest.raises(DataError, match=f"differ in {column}") as error:
+        isolaw.read(tmp_path / "t.csv", set=FIXED, metric=metric)
+    assert (f'different evaluations, use columns={{"eval_set": "{column}"}}' in str(error.value)) is is_set
+    assert f'different runs, map it, as in columns={{"{column}": "{column}"}}' in str(error.value)
 
 
 def test_a_text_without_steps_is_told_what_a_console_has(tmp_path: Path) -> None:

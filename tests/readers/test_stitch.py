@@ -119,6 +119,29 @@ def test_records_without_steps_are_numbered(toy_framework: Framework) -> None:
     assert points(only_evaluations, EVAL) == {1: 0.1, 2: 0.2}
 
 
+@pytest.mark.parametrize(
+    ("epochs", "second", "steps"),
+    [
+        ("0.1 0.2 0.3 0.4", "0.3 0.4 0.5", [1, 2, 3, 4, 5]),
+        ("0.1 0.2 0.3", "0.3 0.4", [1, 2, 3, 4]),
+        ("0.01 0.02 0.03 0.04", "0.03 0.04 0.05", [1, 2, 3, 4, 5]),
+        ("0.01 0.01 0.02 0.03 0.04", "0.04 0.05 0.05", [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("0.1 0.2 0.3", "0.15 0.25", None),
+    ],
+)
+def test_epochs_that_go_back_number_the_records_of_a_resumed_run(
+    toy_framework: Framework, epochs: str, second: str, steps: list[int] | None
+) -> None:
+    numbers = [[float(epoch) for epoch in part.split()] for part in (epochs, second)]
+    parts = [log(*({"epoch": epoch, "r": i + epoch} for epoch in part)) for i, part in enumerate(numbers)]
+    curves = stitch(parts, toy_framework, logging_steps=1)
+    if steps is None:
+        assert "its epochs go back to no earlier record" in curves.mixed
+    else:
+        assert list(points(curves)) == steps
+        assert list(points(curves).values())[-len(numbers[1]) :] == [1 + epoch for epoch in numbers[1]]
+
+
 def test_numbering_goes_on_in_the_next_part(toy_framework: Framework) -> None:
     parts = [log({"r": 0.1}, {"r": 0.2}), log({"r": 0.3})]
     assert points(stitch(parts, toy_framework)) == {1: 0.1, 2: 0.2, 3: 0.3}

@@ -71,6 +71,20 @@ def test_columns_that_may_be_n_and_the_batch_are_offered() -> None:
     assert '"B_p": <number>' in message(index)  # it rises with each row: the number of a batch
 
 
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("current_steps", "nearest: 'current_steps'"),
+        ("round", "state what 'round' counts: "),
+        ("episode_num", "state what 'episode_num' counts: "),
+        ("epoch", 'if an epoch has 400 steps: columns={"step": "epoch*400"}'),
+    ],
+)
+def test_columns_that_may_count_steps_are_offered(column: str, words: str) -> None:
+    table = pd.DataFrame({column: range(1, 7), "acc": 0.5})
+    assert f"step or compute: found no column; {words}" in message(table)
+
+
 def test_the_problems_of_a_benchmark_are_not_offered_as_n() -> None:
     rows = [(run, step, name, 0.3) for run in "ab" for name in (40, 30) for step in range(8)]
     table = pd.DataFrame(rows, columns=["run_id", "step", "n_samples", "pass_at_1"])

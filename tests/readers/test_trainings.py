@@ -99,3 +99,27 @@ def test_a_published_sweep_of_115_segments() -> None:
     table = runs.table()
     for name in ("lr", "kl", "fixed"):
         assert table[name].to_dict() == raw.groupby("run")[name].first().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "expected"),
+    [
+        ("1 1 1 2 2 2 3", "1 2 3 1 2 3 1", [1, 2, 3, 4, 5, 6, 7]),
+        ("0 0 1 1", "0 1 0 1", [0, 1, 2, 3]),
+        ("1 1 2 2", "5 10 5 10", r"columns=\{\"step\": \"\(epoch-1\)\*400\+step\"\}"),
+        ("1 1 1 2 2 3 3 3", "1 2 3 1 2 1 2 3", "not every step has a row"),
+    ],
+)
+def test_steps_that_start_again_where_the_epoch_rises(
+    tmp_path: Path, epochs: str, steps: str, expected: list[int] | str
+) -> None:
+    rows = [f"{e},{s},0.{i}1\n" for i, (e, s) in enumerate(zip(epochs.split(), steps.split(), strict=True))]
+    (tmp_path / "t.csv").write_text("epoch,step,avg@4\n" + "".join(rows))
+    if isinstance(expected, list):
+        runs = isolaw.read(tmp_path / "t.csv", set={"B_p": 8, "n": 4})
+        assert runs.points["step"].tolist() == expected
+        assert runs.points["value"].tolist() == [float(f"0.{i}1") for i in range(len(rows))]
+        assert any("the steps start again with each epoch, so isolaw counts" in note for note in runs.notes)
+    else:
+        with pytest.raises(DataError, match=expected):
+            isolaw.read(tmp_path / "t.csv", set={"B_p": 8, "n": 4})

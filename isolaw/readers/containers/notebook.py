@@ -41,7 +41,8 @@ _MOST_CODE = 200_000  # characters per cell
 
 def _is_notebook(path: Path, head: bytes) -> bool:
     """Return whether a file is a notebook with a framework's metrics."""
-    if head.lstrip()[:1] != b"{" or b'"cells"' not in head:
+    names = (b'"cells"', b'"nbformat"', b'"metadata"')  # Colab's widgets precede the cells
+    if head.lstrip()[:1] != b"{" or not any(name in head for name in names):
         return False
     try:
         notebook = _Notebook(path)

@@ -68,6 +68,14 @@ def test_the_trainers_table(tmp_path: Path) -> None:
     assert points["compute"].max() == 960
 
 
+def test_the_cells_may_follow_the_state_of_widgets(tmp_path: Path) -> None:
+    path = write(tmp_path / "colab.ipynb", display(html(REWARDS)))
+    document = {"nbformat": 4, "metadata": {"widgets": "x" * 70_000}} | json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"metadata": {"widgets": "x" * 70_000}}))
+    (notebook,) = survey([path], HowToRead.of(set={"B_p": 8})).candidates
+    assert notebook.metrics["train"]["reward"] == len(REWARDS)
+
+
 def test_arguments_that_are_no_literals_are_asked(tmp_path: Path) -> None:
     for code in (
         "GRPOConfig(num_generations=f())",
