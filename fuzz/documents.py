@@ -65,7 +65,7 @@ def kinds(folder: Path) -> dict[str, tuple[Path, bytes, Callable[[], object]]]:
     shipped = (FOLDER / "published-easy.toml").read_bytes()
     return {
         "preset": (preset, shipped, lambda: read_preset(preset)),
-        "decisions": (decisions, decisions.read_bytes(), lambda: directory.state(store)),
+        "decisions": (decisions, decisions.read_bytes(), lambda: directory.race_state(store)),
     }
 
 

@@ -25,7 +25,7 @@ def fit_options(runs: Runs, given: str | None = None) -> list[str]:
     ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=each,
     ...              metric="reward", value=s / (s + n))
     ...         for each in ("math", "code") for n in (8, 16, 32) for s in range(1, 40)]
-    >>> options(Runs(pd.DataFrame(rows)))
+    >>> fit_options(Runs(pd.DataFrame(rows)))
     ['--metric', 'reward', '--eval-set', 'code']
     """
     metric, eval_set, arguments = _choose_reward(runs, given)

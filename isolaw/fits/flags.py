@@ -154,7 +154,7 @@ class Flagged(Encoded):
 def flags_with(flags: Iterable[Flag], *codes: Code) -> list[Flag]:
     """Return the flags with one of these codes.
 
-    >>> having([Flag(Code.FAR, "a"), Flag(Code.FLAT, "b")], Code.FLAT)[0].text
+    >>> flags_with([Flag(Code.FAR, "a"), Flag(Code.FLAT, "b")], Code.FLAT)[0].text
     'b'
     """
     return [flag for flag in flags if flag.code in codes]

@@ -224,7 +224,7 @@ def test_only_who_knows_the_secret_is_told_the_job() -> None:
                 with contextlib.suppress(ConnectionResetError):
                     assert hello(stranger) == ""
             assert json.loads(hello('{"secret": "right", "rank": 1}\n')) == job
-            assert processes.first is None  # nobody came as the first process
+            assert processes.first_stream is None  # nobody came as the first process
             processes.close()
     finally:
         process.kill()
