@@ -19,7 +19,7 @@ from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-STEPS = 20
+STEPS = 60  # a state is published once a second, after about 25 steps of these
 
 
 @pytest.fixture(scope="module")
