@@ -126,7 +126,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
         new_count = len(resolved.todo) - len(unfinished)
         print_result(result, text.result(resolved, result, new_count, time.monotonic() - started_at))
     names = text.short_ids(
-        [run.run_id for run in resolved.runs] + [cause_by_run["run_id"] for cause_by_run in state["failures"]]
+        [run.run_id for run in resolved.runs] + [failure["run_id"] for failure in state["failures"]]
     )
     run_lines = [*text.diverged(state), *text.note_lines(state["run_notes"])]
     note(*run_lines, *text.failure_lines(state["failures"], names, out))
