@@ -103,7 +103,8 @@ def execute(
         first = next(run for run in resolved.runs if run.run_id in todo)
         executors.check_reachable(resolved.spec.executor, first)
     with store.lock():
-        store.write_spec(resolved.spec, toml)
+        if not resolved.is_part:
+            store.write_spec(resolved.spec, toml)
         if resolved.recorded_runs is not None:
             tables.write_recorded(store, resolved.recorded_runs)
         with closing(mirror.Mirror(resolved.spec.tracking, store)) as tracker:

@@ -43,6 +43,7 @@ class ResolvedSweep:
     notes: list[str]  # notes about values that were left out or filled in
     recorded_runs: Runs | None = None  # recorded runs that the directory must keep for replay
     adaptive: Adaptive | None = None  # the race that chooses runs; ``runs`` are those that it has requested
+    is_part: bool = False  # whether the directory keeps another spec, of which this is a part
     cards: Cards | None = None  # the GPUs that the sweep is resolved for; None: the GPUs of the executor
 
     @property
@@ -93,20 +94,22 @@ class ResolvedSweep:
 
 
 def resolve_sweep(
-    spec: SweepSpec, out: str | Path, *, whole_directory: bool = False, cards: Cards | None = None
+    spec: SweepSpec, out: str | Path, *, continued: bool = False, cards: Cards | None = None
 ) -> ResolvedSweep:
     """Resolve a sweep, including the runs that its directory already has.
 
-    No file is written, and the directory ``out`` need not exist. With ``whole_directory``, the
-    result also contains runs in the directory that ``spec`` does not include. ``cards`` describes the GPUs;
-    with None, the executor determines them. Raises `SpecError` with all issues, including the backend's.
-    Raises `StoreError` if the directory contains other data, or a sweep with another recipe.
+    No file is written, and the directory ``out`` need not exist. ``continued`` means that ``spec`` is the
+    stored spec of the directory with some keys changed. If it then names only a part of the stored sweep,
+    the result is this part, and the stored sweep stays as it is. Otherwise the result also contains runs in
+    the directory that ``spec`` does not include. ``cards`` describes the GPUs; with None, the executor
+    determines them. Raises `SpecError` with all issues, including the backend's, and `StoreError` if the
+    directory contains other data, or a sweep with another recipe.
     """
     with executors.planned_for(cards, spec.executor, spec.sweep.backend):
-        return replace(_resolved(spec, SweepStore(out), whole_directory), cards=cards)
+        return replace(_resolved(spec, SweepStore(out), continued), cards=cards)
 
 
-def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> ResolvedSweep:
+def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSweep:
     store.claim()
     notes: list[str] = []
     try:
@@ -141,14 +144,20 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
     existing, damaged = store.specs() if store.exists else ({}, {})
     _check_directory(store, spec, runs, list(existing.values()))
     run_ids = {run.run_id for run in runs}
+    is_part = continued and _is_part(spec, store)
+    if is_part:
+        notes.append("this command runs a part of the sweep, and the sweep's own grid and compute do not change")
     adaptive = Adaptive.open(spec, runs, store) if is_race else None
     if adaptive is not None:
         runs = adaptive.runs
+    else:  # an earlier command can have extended a part of the runs
+        ends = {run_id: max(run.compute, spec.sweep.compute) for run_id, run in existing.items()}
+        runs = [run.model_copy(update={"compute": ends.get(run.run_id, run.compute)}) for run in runs]
     notes += [
         cause if run_id in run_ids else f"isolaw leaves out {cause}"
         for run_id, cause in sorted(damaged.items())
     ]
-    if whole_directory and adaptive is None:
+    if continued and not is_part and adaptive is None:
         runs += [run for run_id, run in existing.items() if run_id not in run_ids]
     unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
@@ -167,7 +176,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, whole_directory: bool) -> Reso
         notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
     notes += _disk_notes(store, unfinished)
     todo = [run.run_id for run in executors.order(store.directory, unfinished)]
-    return ResolvedSweep(spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive)
+    return ResolvedSweep(spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive, is_part)
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
@@ -195,6 +204,19 @@ def _disk_notes(store: SweepStore, unfinished: Sequence[RunSpec]) -> list[str]:
         "You can delete state/ of a finished run, but an extension of this run then starts again"
     )
     return [note] if sum(sizes) > free else []
+
+
+def _is_part(spec: SweepSpec, store: SweepStore) -> bool:
+    """Return whether the directory's stored sweep has runs, or rollouts of runs, that ``spec`` lacks."""
+    try:
+        stored = store.read_spec()
+    except Damaged:
+        return False
+    old, new = (
+        {**s.grid.model_dump(), "seeds": s.sweep.seeds, "compute": range(s.sweep.compute + 1)}
+        for s in (stored, spec)
+    )
+    return any(not set(old[key]) <= set(new.get(key, ())) for key in old)
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
@@ -284,7 +306,7 @@ def _unresolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> Itera
         "backend": spec.sweep.backend,
         "problems": spec.problems,
         "options": spec.options,
-        "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
+        "compute": spec.sweep.compute,
         "evaluation": spec.evaluation,
     }
     for (problems, rollouts), values in itertools.product(pairs, itertools.product(*axes.values())):

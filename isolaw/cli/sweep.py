@@ -96,7 +96,7 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     spec, toml = _read_spec(file, out, settings)
     cards = _planned_gpus(options["machine"], spec, dry_run)
     try:
-        resolved = engine.resolve_sweep(spec, out, whole_directory=file is None and not settings, cards=cards)
+        resolved = engine.resolve_sweep(spec, out, continued=file is None and Path(out).exists(), cards=cards)
         preview = Preview(resolved, Path(out), cost_of(options))
         notes, executor = preview.outlook.notes, preview.executor if dry_run else {}
     except SpecError as error:

@@ -78,6 +78,42 @@ def test_continuing_finishes_every_run_of_the_directory(isolaw, tiny, tmp_path: 
     assert state["done"] == state["runs"] == 6
 
 
+def test_a_command_for_a_part_leaves_the_sweep_as_it_is(isolaw, file: Path, tmp_path: Path) -> None:
+    """isolaw prints such commands as the next step."""
+    out = tmp_path / "out"
+    grid, seed = ("--set", "grid.rollouts_per_problem=[16]"), ("--set", "sweep.seeds=[2]")
+
+    def reached() -> dict[tuple[int, int], int]:
+        points = pd.read_parquet(out / "points.parquet")
+        ends = points.groupby(["rollouts_per_problem", "seed"])["compute"].max()
+        return {key: int(end) for key, end in ends.items()}
+
+    isolaw("sweep", file, "--out", out)
+    stored = (out / "sweep.json").read_text()
+    assert isolaw("sweep", "--out", out, *grid, *seed, "--set", "sweep.compute=4e4")[0] == 0
+    assert isolaw("sweep", "--out", out, *grid, "--set", "sweep.compute=3e4")[0] == 0
+    assert (out / "sweep.json").read_text() == stored
+    ends = {(4, 0): 20_000, (4, 1): 20_000, (16, 0): 30_000, (16, 1): 30_000, (16, 2): 40_000}
+    assert reached() == {(n, s): end // (8 * n) * 8 * n for (n, s), end in ends.items()}
+    assert "0 remain" in isolaw("sweep", "--out", out)[2]
+    isolaw("sweep", "--out", out, "--set", "sweep.compute=5e4")
+    ends |= {key: 50_000 for key in ends if key != (16, 2)}
+    assert reached() == {(n, s): end // (8 * n) * 8 * n for (n, s), end in ends.items()}
+
+
+def test_an_interrupted_part_continues_with_the_sweep(isolaw, tiny, tmp_path: Path) -> None:
+    engine.sweep(tiny(), tmp_path)
+    longer = tiny(sweep={"compute": 40_000, "seeds": [0]}, grid={"rollouts_per_problem": [4]})
+    part = engine.resolve_sweep(longer, tmp_path, continued=True)
+    with closing(engine.execute(part, tmp_path)) as events:
+        next(events)
+    assert isolaw("sweep", "--out", tmp_path)[0] == 0
+    points = SweepStore(tmp_path).collect().points
+    ends = points.groupby(["rollouts_per_problem", "seed"])["compute"].max()
+    assert ends[4, 0] == 40_000 // 32 * 32
+    assert (ends.drop((4, 0)) <= 20_000).all()
+
+
 def test_extending(isolaw, file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     isolaw("sweep", file, "--out", out)
