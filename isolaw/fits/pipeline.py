@@ -230,8 +230,7 @@ def fit_selection(
     )
     flags = [*flags_of_simulated(used_runs.simulated), *flags_of(selection, path, document, scale, falls)]
     document = replace(document, flags=tuple(flags))
-    parameters = {c.key: curve.parameters() for c, curve in fitted_curves}
-    return Law(document, Draws(parameters, logistic, {name: f.theta for name, f in laws.items()}, surface))
+    return Law(document, Draws({c.key: curve.parameters() for c, curve in fitted_curves}, surface))
 
 
 def _machine(runs: Runs) -> dict[str, Any]:

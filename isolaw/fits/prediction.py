@@ -68,7 +68,6 @@ class Prediction(Shown):
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity
-    law_n: Quantity  #: the n of the preferred law at the budget; refused if no law is preferred
     epochs: float | None  #: B_p · M / D; None if D is unknown or nothing is recommended
     comparable: int  #: the largest budget at which at least three n can be compared
     flags: list[Flag]  #: reasons for care
@@ -199,7 +198,7 @@ class Prediction(Shown):
             "expected_loss": self.loss,
             "probability_within_tolerance": best and best.probability,
             "tolerance": self.tolerance,
-            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
+            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star")},
             "epochs": self.epochs,
             "comparable": self.comparable,
             "compared_n": None if self.compared is None else list(self.compared),

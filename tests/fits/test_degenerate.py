@@ -22,6 +22,7 @@ import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
+from isolaw.fits.laws.equations import logistic
 from isolaw.fits.predict import _RISK, _UNMEASURED_RISK
 from isolaw.runs import Runs
 
@@ -160,8 +161,9 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         if point.band is not None and None not in point.band:
             assert point.band[0] < point.band[1]
     assert all(flag.code in set(Code) and "nan" not in flag.text.split() for flag in document.flags)
-    if law.logistic is not None:
-        assert np.all(np.diff(law.logistic(np.linspace(2, 9, 100)), axis=1) >= -1e-9)
+    if law.params["b"].value is not None:
+        theta = (law.params[name].value for name in ("b", "L", "k", "x0"))
+        assert np.all(np.diff(logistic(np.linspace(2, 9, 100), *theta)) >= -1e-9)
     for budget in budgets:
         if budget < min(entry.step_cost for entry in document.grid):
             with pytest.raises(InputError, match="does not allow one step"):
@@ -252,7 +254,7 @@ def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str
     assert comparison.constant.max_loss == 0
     # Runs without noise are copies of one another, which count once.
     assert (comparison.verdict, comparison.refused, comparison.seeds) == (None, "few_seeds", 1)
-    assert law.logistic is None
+    assert law.params["b"].status == "refused"
     p = law.predict(5e5)
     assert p.n_star.status == "refused"
     assert p.options == []

@@ -119,9 +119,7 @@ def differing(a: Any, b: Any, where: str = "") -> list[str]:
     if type(a) is type(b) is float:
         # A law's likelihood is searched to the few digits that a comparison of laws needs. Where a draw does
         # not determine its law, the search ends somewhere along a flat valley, and an interval shows it.
-        of_a_law = "/law_n/" in where or (
-            "/comparison/laws/" in where or ("/interval/" in where and "/params/" in where)
-        )
+        of_a_law = "/comparison/laws/" in where or ("/interval/" in where and "/params/" in where)
         # Backtests end their searches early, and a draw more or less has another model.
         pooled = "/pooled/" in where
         digits = 5e-2 if pooled else 1e-2 if of_a_law else 1e-4 if "/surface/theta/" in where else 1e-5
