@@ -221,8 +221,7 @@ class Law(Shown, LawPosterior):
 
         The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
         ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to
-        ``n_star_high``. In 95 % of draws, the band from ``band_low`` to ``band_high`` contains n* at all
-        budgets at once. ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is
+        ``n_star_high``. ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is
         the smallest n within the tolerance of its reward, and ``reward`` is the reward at n*. If
         ``censored``, n* is only a bound, for the reasons in ``censored_by``.
         """
@@ -230,7 +229,6 @@ class Law(Shown, LawPosterior):
             {
                 self.document.x.name: point.x,
                 **_quantity_columns("n_star", point.n_star),
-                **_interval_columns("band", point.band),
                 "n_star_strict": point.n_star_strict,
                 "n_star_tolerance": point.n_star_tolerance,
                 **_quantity_columns("reward", point.reward),

@@ -157,9 +157,6 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
     document = law.document
     strict(law.to_dict())
     check_quantities(law.to_dict())
-    for point in document.frontier:
-        if point.band is not None and None not in point.band:
-            assert point.band[0] < point.band[1]
     assert all(flag.code in set(Code) and "nan" not in flag.text.split() for flag in document.flags)
     if law.params["b"].value is not None:
         theta = (law.params[name].value for name in ("b", "L", "k", "x0"))

@@ -16,7 +16,6 @@ import isolaw
 from isolaw.errors import InputError
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
-from isolaw.fits.laws.equations import logistic
 from isolaw.runs import Runs
 
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
@@ -261,7 +260,7 @@ def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
 def test_an_end_of_the_grid_is_a_bound(surface: tuple[str, Law]) -> None:
     _, law = surface
     for point in law.document.frontier:
-        q, band = point.n_star, point.band
+        q = point.n_star
         edge = {8.0: "upper_bound", 512.0: "lower_bound"}.get(q.value, "ok")
         assert point.censored == (edge != "ok") == ("grid_edge" in point.censored_by)
         if q.interval is None:
@@ -269,9 +268,6 @@ def test_an_end_of_the_grid_is_a_bound(surface: tuple[str, Law]) -> None:
         assert q.status == edge
         assert (q.interval[0] is None) >= (edge == "upper_bound")
         assert (q.interval[1] is None) >= (edge == "lower_bound")
-        # The simultaneous band holds the pointwise interval.
-        assert band[0] is None or (q.interval[0] is not None and band[0] <= q.interval[0])
-        assert band[1] is None or (q.interval[1] is not None and band[1] >= q.interval[1])
 
 
 def test_the_laws_are_compared(surface: tuple[str, Law]) -> None:
@@ -388,7 +384,6 @@ def test_beyond_three_times_where_three_n_ran_n_star_is_not_known(synthetic: Mak
         assert 8 <= point.n_star.value <= 512
         known = point.x <= 3 * reach
         assert known or (point.n_star.status, point.n_star.interval) == ("not_identified", None)
-        assert known or point.band == (None, None)
     assert sum(p.x > 3 * reach for p in law.document.frontier) >= 2
     (flag,) = flags_with(law.document.flags, Code.CENSORED)
     assert flag.text.startswith("fewer than three n were measured from C = ")

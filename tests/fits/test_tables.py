@@ -32,8 +32,8 @@ def end(value: float) -> float | None:
 def test_the_frontier_is_the_documents(law: Law) -> None:
     table = law.frontier()
     assert list(table) == [
-        "compute", "n_star", "n_star_low", "n_star_high", "n_star_status", "band_low", "band_high",
-        "n_star_strict", "n_star_tolerance", "reward", "reward_low", "reward_high", "reward_status",
+        "compute", "n_star", "n_star_low", "n_star_high", "n_star_status", "n_star_strict",
+        "n_star_tolerance", "reward", "reward_low", "reward_high", "reward_status",
         "censored", "censored_by",
     ]  # fmt: skip
     assert len(table) == len(law.document.frontier)
@@ -41,7 +41,6 @@ def test_the_frontier_is_the_documents(law: Law) -> None:
         assert (row.compute, row.n_star, row.reward) == (point.x, point.n_star.value, point.reward.value)
         assert row.n_star_status == point.n_star.status
         assert (end(row.n_star_low), end(row.n_star_high)) == (point.n_star.interval or (None, None))
-        assert (end(row.band_low), end(row.band_high)) == (point.band or (None, None))
         assert (row.n_star_strict, row.censored) == (point.n_star_strict, point.censored)
         assert row.censored_by == ", ".join(point.censored_by)
     assert law.frontier()["n_star"].dtype == np.float64

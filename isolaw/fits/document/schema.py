@@ -51,7 +51,6 @@ class FrontierPoint:
 
     x: float
     n_star: Quantity  # the n with the highest fitted reward
-    band: Interval | None  # simultaneous 95 % band, which contains n* at all x at once in 95 % of draws
     n_star_strict: int  # the measured n with the highest curve
     n_star_tolerance: int  # the smallest n whose reward is within the tolerance of the highest
     reward: Quantity  # the reward at n*
