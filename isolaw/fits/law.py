@@ -173,7 +173,7 @@ class Law(Shown, LawPosterior):
     ) -> pd.DataFrame:
         """Return the predictions for several budgets as a table with one row per budget.
 
-        The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). The
+        The first column is the budget (``compute`` in rollouts, or ``tokens``). The
         other columns are:
 
         - the recommended ``rollouts_per_problem``, ``problems_per_batch`` and ``steps``, and the ``unspent``
@@ -219,11 +219,11 @@ class Law(Shown, LawPosterior):
     def frontier(self) -> pd.DataFrame:
         """Return the compute-optimal frontier as a table with one row per budget.
 
-        The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
-        ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to
-        ``n_star_high``. ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is
-        the smallest n within the tolerance of its reward, and ``reward`` is the reward at n*. If
-        ``censored``, n* is only a bound, for the reasons in ``censored_by``.
+        The first column is the budget: ``compute`` in rollouts, ``tokens``, or ``steps`` with fixed B.
+        ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to ``n_star_high``.
+        ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is the smallest n
+        within the tolerance of its reward, and ``reward`` is the reward at n*. If ``censored``, n* is only a
+        bound, for the reasons in ``censored_by``.
         """
         return pd.DataFrame([
             {

@@ -59,7 +59,7 @@ from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 METHODS = ("surface", "paper")
 DRAWS = 400
 _MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
-UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
+UNITS = {"compute": "rollouts", "tokens": "tokens", "steps": "steps"}
 
 
 @checked
@@ -93,7 +93,7 @@ def fit(
     where
         use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
-        unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
+        unit of a budget: ``compute`` (rollouts), or ``tokens`` if the runs recorded them.
     method
         ``surface`` or ``paper`` (see the module's docstring).
     curve, records

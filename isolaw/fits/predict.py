@@ -13,7 +13,7 @@ the smallest to four times the largest measured n. If B_p varies independently, 
 the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
 measured range, and by `_UNMEASURED_RISK` for a candidate without runs.
 
-M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
+M = floor(C / (n · B_p)). A budget in tokens buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
 compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) have intervals.
 

@@ -128,7 +128,7 @@ class FittedRuns:
         return rows[[shape in shapes for shape in row_shapes]]
 
     def x_values(self, rows: pd.DataFrame) -> Floats:
-        """Return x of each row in rollouts, tokens, seconds or steps, as in the law; NaN if not recorded."""
+        """Return x of each row in rollouts, tokens or steps, as in the law; NaN if not recorded."""
         name = self.document.x.name if self.document else "compute"
         if name == "steps":
             batch = rows["problems_per_batch"] * rows["rollouts_per_problem"]

@@ -462,17 +462,16 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
         assert [g.runs for g in law.document.grid][1] in (2, 3)
 
 
-@pytest.mark.parametrize("x", ["tokens", "wall_s"])
 @pytest.mark.parametrize("method", METHODS)
-def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, method: Any) -> None:
+def test_budgets_in_tokens_share_no_checkpoint(synthetic: Make, method: Any) -> None:
     """Every run has tokens of its own; its intervals are like those in rollouts."""
     table = table_of(synthetic(SETTINGS["B_p"], rising, noise=0.003, between=0.01))
     rng = np.random.default_rng(0)
     pace = {run: 100 * rng.uniform(0.9, 1.1) for run in table["run_id"].unique()}
     spent = table["compute"] * table["run_id"].map(pace)
-    counted = Runs(table.assign(**{x: spent.round().astype("int64") if x == "tokens" else spent}))
+    counted = Runs(table.assign(tokens=spent.round().astype("int64")))
     laws = [isolaw.fit(r, method=method, x=unit, draws=60)
-            for r, unit in ((counted, x), (Runs(table), "compute"))]  # fmt: skip
+            for r, unit in ((counted, "tokens"), (Runs(table), "compute"))]  # fmt: skip
     check(laws[0], (2e6, 5e7, 1e9))
     widths = []
     for law in laws:

@@ -21,7 +21,7 @@ FORMAT = "isolaw.law/1"
 class Axis:
     """The budget variable x: its unit, whether the law is a function of log10 x, and the frontier's range."""
 
-    name: Literal["compute", "tokens", "wall_s", "steps"]
+    name: Literal["compute", "tokens", "steps"]
     unit: str
     log10: bool
     range: tuple[float, float]

@@ -15,7 +15,7 @@ runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -49,7 +49,6 @@ class RuleResult(TypedDict):
     mean_loss: float  #: mean of ``loss`` over budgets
     #: the mean ``difference`` in loss from isolaw, and its ``standard_error`` over seeds (None for one seed)
     against_isolaw: dict[str, float | None]
-    n_star_error: NotRequired[list[float]]  #: error of n* in doublings for each budget; only for isolaw
 
 
 class BacktestResult(TypedDict):
@@ -65,11 +64,10 @@ class BacktestResult(TypedDict):
 
 
 class _Judgement(NamedTuple):
-    """A rule's choice and loss at each budget, and the law's error in n*."""
+    """A rule's choice and loss at each budget."""
 
     shapes: list[BatchShape]
     loss: Floats
-    n_star_error: Floats
 
 
 @checked
@@ -140,7 +138,7 @@ def backtest(
         predictions = [law.predict(float(c)) for c in budgets]
         choices = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(small, budgets)}
         surface = estimate(judges, 0, bounds=bounds(metric, judges))
-        judgements.append(_judge(predictions, surface, judges, budgets, choices))
+        judgements.append(_judge(surface, judges, budgets, choices))
     return {
         "simulated": runs.select(selection.run_ids).simulated.json,
         "fit_below": float(fit_below),
@@ -208,7 +206,6 @@ def _baselines(measured: list[Configuration], budgets: Floats) -> dict[str, list
 
 
 def _judge(
-    predictions: list[Prediction],
     surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
@@ -218,14 +215,12 @@ def _judge(
     between = [np.log2(shape)[::-1] for shape in choices["isolaw"] if n.min() < shape[1] < n.max()]
     cut = slices(surface, budgets, more=np.array(between) if between else None)
     best = cut.reward[0].max(axis=1)
-    log2_n_star = np.log2([prediction.n_star.value or np.nan for prediction in predictions])
-    n_error = log2_n_star - cut.log2_n[cut.best[0]]
     result = {}
     for rule, shapes in choices.items():
         indices = [index for shape in shapes if (index := _index_of(cut, shape)) is not None]
         if len(indices) < len(shapes):
             raise Refused(f"the runs that judge were not made near the choice of the rule {rule!r}")
-        result[rule] = _Judgement(shapes, best - cut.reward[0, np.arange(budgets.size), indices], n_error)
+        result[rule] = _Judgement(shapes, best - cut.reward[0, np.arange(budgets.size), indices])
     return result
 
 
@@ -248,12 +243,9 @@ def _summary(rule: str, judgements: list[dict[str, _Judgement]]) -> RuleResult:
     difference = (loss - isolaw_loss).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].shapes for split in judgements), strict=True)
-    result: RuleResult = {
+    return {
         "allocations": [[list(shape) for shape in shapes] for shapes in by_budget],
         "loss": loss.mean(axis=0).tolist(),
         "mean_loss": float(loss.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
-    if rule == "isolaw":
-        result["n_star_error"] = np.mean([split[rule].n_star_error for split in judgements], axis=0).tolist()
-    return result

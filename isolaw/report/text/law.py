@@ -20,7 +20,7 @@ __all__ = [
     "steps_scale", "symbol", "verdict",
 ]  # fmt: skip
 
-_AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
+_AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens"}
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
