@@ -36,7 +36,7 @@ from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
-from isolaw.fits.laws.comparison import FittedLaw, compare_laws, compare_rules, fit_laws
+from isolaw.fits.laws.comparison import FittedLaw, compare_laws, fit_laws, judge_logistic
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
@@ -180,8 +180,7 @@ def fit_selection(
             path = frontiers.strict_path(frontier)
             curve_rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(path, law_x)
-            law_values = None if logistic is None else logistic(law_x)[0]
-            comparison = compare_rules(frontier, law_values, min(c.runs for c in configurations))
+            comparison = judge_logistic(frontier, logistic is not None, min(c.runs for c in configurations))
         else:
             cut = slices(surface, compute, unit=reward_unit)
             falls = doc.late_falls(cut, configurations)

@@ -97,24 +97,11 @@ class DrawsInfo:
 
 
 @dataclass(frozen=True)
-class RuleLoss:
-    """The mean and the maximum loss of a rule over all budgets, in reward."""
+class LawEntry:
+    """One of the compared laws: its loss in reward, and its parameters."""
 
-    mean_loss: float
+    mean_loss: float  # over all budgets, as is the next
     max_loss: float
-
-
-@dataclass(frozen=True)
-class ConstantRule(RuleLoss):
-    """The best constant n, with its loss in reward."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class LawEntry(RuleLoss):
-    """One of the compared laws: its parameters, and its loss in reward."""
-
     theta: tuple[float, ...]  # parameters fitted to n*
     interval: tuple[tuple[float, float], ...] | None
     better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
@@ -124,11 +111,9 @@ class LawEntry(RuleLoss):
 class Comparison:
     """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
-    constant: ConstantRule | None  # losses on the fitted curves or surface
-    logistic: RuleLoss | None
     monotone: bool  # False if n* falls after a rise (for a surface, if it falls in 95 % of draws)
-    # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law or
-    # ``no law``. None if no law is preferred, or if a preference is refused.
+    # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law. For the
+    # paper's method, ``logistic``, or ``no law`` if n* falls. None if a preference is missing or refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
