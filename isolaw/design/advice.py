@@ -11,9 +11,7 @@ is
     M     C / (B_p · n)
 
 A source whose range does not reach C gives a one-sided bound on n*(C), since the fitted n* of every source
-rises with C or is constant. If no source counts, there is no starting point. Publications without an n*(C)
-contribute only a statement (`isolaw.design.published.STATEMENTS`), which shows whether they agree with the
-sources.
+rises with C or is constant. If no source counts, there is no starting point.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from pydantic import Field
 
 from isolaw.allocation import Allocation
 from isolaw.config.sections import Count, Positive, RolloutBudget, Section
-from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
+from isolaw.design.published import SOURCES, DifficultyKind, Source, Span
 from isolaw.fits.frontier import TOLERANCE
 
 _COMPARABLE = 100.0  # largest ratio of model sizes for which a source counts
@@ -73,12 +71,6 @@ class Case(Section):
     model_size: Positive | None = None
     max_batch_rollouts: Annotated[Count, Field(ge=LEAST_N)] | None = None
     n_train_problems: Count | None = None
-
-    def heeds(self, statement: Statement) -> bool:
-        """Return whether a statement is about problems and models that resemble the user's case."""
-        same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
-        size = self.model_size or _USUAL_SIZE
-        return same and min(_ratio(studied, size) for studied in statement.sizes or (size,)) <= _COMPARABLE
 
     @property
     def far(self) -> bool:
@@ -144,11 +136,6 @@ class StartingPoint:
     readings: tuple[SourceReading, ...]
     nearest: SourceReading
     caveats: tuple[Caveat, ...]
-
-    @property
-    def statements(self) -> tuple[Statement, ...]:
-        """The statements of publications without an n*(C) that apply to this case."""
-        return tuple(filter(self.case.heeds, STATEMENTS))
 
     @property
     def least_batch(self) -> int:

@@ -89,8 +89,6 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call) -> None:
     assert "easy problems; a model of 7B" in fourth
     assert "It Takes Two" in fifth
     assert "IsoCompute, BroRL" in fifth
-    _, stdout, _ = isolaw(*words, "--json")
-    assert len({statement["publication"] for statement in json.loads(stdout)["statements"]}) == 7
 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:
