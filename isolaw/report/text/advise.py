@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import commands
-from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
+from isolaw.design.advice import Case, Caveat, StartingPoint
 from isolaw.design.published import RECORDED, Basis, Span
 from isolaw.evidence import amount, columns, count, number, share
 from isolaw.first_sweeps import Advice, FirstSweep
@@ -64,14 +64,12 @@ def document(advice: Advice, folder: str = "first", again: str = 'advice.write("
         " ".join(RECORDED),
         *(Caution(_CAVEATS[code]) for code in advice.caveats),
     ]
-    differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
         Passage("", answer),
         Passage("What to run first", _commands(advice, folder, again)),
         Passage(
             "Sources", [_table(advice), Bullets("", [*_ARTICLES, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
-        Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
     ]
     return Document(f"advice for C = {number(case.budget)}", passages, _data(advice))
 
@@ -86,10 +84,7 @@ def _data(advice: Advice) -> dict[str, Any]:
         **advice.case.model_dump(),
         "start": start
         and {**asdict(start.allocation), "n_range": asdict(start.n), "batch_range": asdict(start.batch)},
-        "sources": [
-            {**asdict(reading), "covers": reading.covers, "steps": reading.steps}
-            for reading in advice.readings
-        ],
+        "sources": [{**asdict(reading), "steps": reading.steps} for reading in advice.readings],
         "caveats": list(advice.caveats),
         "final": advice.final and asdict(advice.final),
         "sweeps": {sweep.name: _sweep_data(sweep) for sweep in advice.sweeps},
@@ -225,20 +220,6 @@ def _span(span: Span, is_known: bool = True) -> str:
     if (low is None and high == value) or (high is None and low == value):
         return f"{value} or {'less' if low is None else 'more'}"
     return f"{value} ({range_text})" if range_text else str(value)
-
-
-def _differences(reading: SourceReading, case: Case) -> str:
-    source = reading.source
-    texts = {
-        Differs.DIFFICULTY: f"its problems are {source.difficulty}, and yours are {case.difficulty}",
-        Differs.MODEL_SIZE: f"its model has {_size_text(source.size)} parameters, and yours has "
-        f"{_size_text(case.model_size or 0)}",
-        Differs.PROBLEMS: f"it has {source.problems or 0:,} problems, and you have "
-        f"{case.n_train_problems or 0:,}",
-        Differs.BATCH: "its B_p differs from the B_p of the starting point",
-        Differs.BUDGET: f"its range of C does not include {number(case.budget)}",
-    }
-    return "; ".join(texts[code] for code in reading.differs) or "no known difference"
 
 
 def _size_text(billions: float) -> str:
