@@ -285,7 +285,7 @@ def _options_of(
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
     """Return the flags of a prediction that do not depend on n*."""
     document = law.document
-    flags = flags_with(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
+    flags = flags_with(document.flags, Code.SIMULATED)
     batches = sorted({candidate.problems_per_batch for candidate in candidates if candidate.measured})
     if options and document.hold == "nothing":  # with fixed B, B_p follows from n
         best_batch = options[0].allocation.problems_per_batch

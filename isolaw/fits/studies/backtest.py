@@ -54,7 +54,7 @@ class RuleResult(TypedDict):
 class BacktestResult(TypedDict):
     """The result of `backtest`: the losses of isolaw and of simple rules at larger budgets."""
 
-    simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
+    simulated: bool  #: whether a simulator made any of the runs
     fit_below: float
     budgets: list[float]  #: the larger budgets C
     held_out: Literal["seed", "later checkpoints"]

@@ -29,7 +29,7 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
     own.
     """
-    stated_elsewhere = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
+    stated_elsewhere = (Code.SIMULATED, Code.NO_SATURATION)
     texts = [caution.text for caution in flags if caution.code not in stated_elsewhere]
     named = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
     pairs = zip(texts, named, strict=True)

@@ -27,7 +27,7 @@ _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
 _LEAST_LEFTOVER = 0.05  # of the budget: what is left over is worth a word from here on
 # Flags that other lines already state.
-_STATED_ELSEWHERE = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+_STATED_ELSEWHERE = (Code.FAR, Code.SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
     Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
