@@ -194,7 +194,6 @@ def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
         assert document["simulated"] is True
     for table in (runs.to_pandas(), law.frontier()):
         assert table["simulated"].all()
-    assert law.predictions([3e5])["flags"].str.contains("simulated").all()
     assert package.read(runs.to_pandas()).simulated is Simulated.YES
     assert law_figure(law).axes[0].get_title("left").startswith("simulated runs: ")
     package.write_report(runs, law, tmp_path / "report.html")
