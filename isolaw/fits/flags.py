@@ -101,9 +101,6 @@ class Code(StrEnum):
     FEWER_PROBLEMS = "fewer_problems", "the budget is for fewer training problems than the runs had"
 
     # Studies.
-    NOT_COMPARED = "not_compared", "only one of the two recipes has runs of a configuration"
-    OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"
-    UNPAIRED = "unpaired", "two recipes share only some seeds, so isolaw resamples their runs separately"
     UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
     BLOCKS = "blocks", "the runs are of several recipes, each with its own level in log N"
 
