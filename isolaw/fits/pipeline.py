@@ -33,7 +33,7 @@ from isolaw.fits.document.schema import Axis, DrawsInfo, LawDocument
 from isolaw.fits.draws import Draws, surface_info
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE, NStarPath
-from isolaw.fits.health import smallest_stable_B_p
+from isolaw.fits.health import batch_health
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
 from isolaw.fits.laws.comparison import FittedLaw, compare_laws, fit_laws, judge_logistic
@@ -194,10 +194,10 @@ def fit_selection(
     symbol = SYMBOL_OF[law_axis(hold)]
     law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
     used_runs = runs.select(selection.run_ids)
-    health = smallest_stable_B_p(used_runs, metric, eval_set)
+    health = batch_health(used_runs, metric, eval_set)
     selection.flags.extend(
         Flag(Code.UNSTABLE_BATCH, f"at B_p = {batch.problems_per_batch}, {batch.reason}")
-        for batch in health.batches
+        for batch in health
         if batch.reason
     )
     x_name: Literal[X, "steps"] = "steps" if hold == "B" else selection.x

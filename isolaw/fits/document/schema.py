@@ -117,8 +117,6 @@ class Comparison:
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
-    falls: float | None = None  # share of draws in which n* falls after a rise
-    levels_off: float | None = None  # share of draws in which n* rises and levels off
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0  # the fewest runs of a configuration
 
@@ -128,19 +126,9 @@ class BatchHealth:
     """The health of one B_p: numbers of judged and healthy runs, and the reason if it is unstable."""
 
     problems_per_batch: int
-    share_healthy: Quantity
     healthy: int
     judged: int
     reason: str | None
-
-
-@dataclass(frozen=True)
-class HealthInfo:
-    """The smallest stable B_p, the health of each B_p, and the number of runs that isolaw cannot judge."""
-
-    smallest_stable: Quantity
-    batches: tuple[BatchHealth, ...]
-    unknown: int
 
 
 @dataclass(frozen=True)
@@ -179,7 +167,7 @@ class LawDocument(Flagged):
     curves: tuple[CurveEntry, ...]  # empty but for the paper's method
     bootstrap: DrawsInfo
     comparison: Comparison
-    health: HealthInfo
+    health: tuple[BatchHealth, ...]  # of each B_p with a run that isolaw can judge
     rules: SimpleRules  # what simple rules choose
     surface: SurfaceInfo | None = None  # None with the paper's method
     tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units

@@ -67,16 +67,15 @@ def compare_laws(
     """
     seeds = min(c.runs for c in configurations)
     has_draws = len(path.log2_n) > 1
-    falling, levelling = (falling_share(path), levelling_share(path)) if has_draws else (None, None)
-    monotone = falling is None or falling < LEVEL
+    monotone = not has_draws or falling_share(path) < LEVEL
     refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
     if not laws:
-        return Comparison(monotone, None, {}, None, falling, levelling, refused, seeds)
+        return Comparison(monotone, None, refused=refused, seeds=seeds)
     better = better_shares_of(laws) if has_draws else {name: {} for name in laws}
     entries = {name: law.entry(better[name]) for name, law in laws.items()}
     best_law = choose_law(laws, tolerance) if has_draws and refused is None else None
     verdict = "constant" if refused is None and entries["constant"].max_loss <= tolerance else best_law
-    return Comparison(monotone, verdict, entries, best_law, falling, levelling, refused, seeds)
+    return Comparison(monotone, verdict, entries, best_law, refused, seeds)
 
 
 @dataclass(frozen=True)
