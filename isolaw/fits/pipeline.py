@@ -22,7 +22,6 @@ from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable_compute
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import (
-    FAMILIES,
     WIDTH,
     Curves,
     enough_points,
@@ -121,8 +120,6 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    if curve not in FAMILIES:
-        raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
     is_width = isinstance(records, int | float) and math.isfinite(records) and records > 0
     if records not in ("auto", "off", None) and not is_width:
         raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -152,9 +152,6 @@ def select(
     Refused
         there are too few curves; the message lists the runs to add.
     """
-    for name, choice, choices in (("hold", hold, get_args(Hold)), ("x", x, get_args(X))):
-        if choice not in choices:
-            raise InputError(f"{name}: found {shown(choice)}; expected {', '.join(choices)}")
     if x != "compute" and hold == "B":
         raise InputError(f"x: found {shown(x)}; expected compute: where B is fixed the law is in steps")
     points = _with_x_as_compute(measured_points(runs, metric, eval_set), x, runs.source)

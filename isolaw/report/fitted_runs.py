@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from isolaw import metrics
 from isolaw.errors import IsolawError, Refused
-from isolaw.fits.allocations import reached_compute
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import rows_with, select
-from isolaw.fits.studies.backtest import backtest
+from isolaw.fits.studies.backtest import backtest, horizon
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
@@ -66,8 +65,8 @@ class FittedRuns:
     ) -> Mapping[str, Any] | str:
         """Backtest these runs; return the result, or the reason why there is none.
 
-        The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
-        an eighth is not enough.
+        The backtest fits checkpoints up to an eighth of the largest compute that it can judge, or up to a
+        quarter or a half if an eighth is not enough.
         """
         document = self.document
         if document is None:
@@ -75,8 +74,6 @@ class FittedRuns:
         if document.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {document.x.unit}"
         metrics_needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
-        largest, reached = max(entry.measured[1] for entry in document.grid), reached_compute(document.grid)
-        largest = reached if 0 < reached < largest / 2 else largest
         keywords: dict[str, Any] = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": document.hold, "where": document.fixed,
             "method": document.method, "draws": min(_BACKTEST_DRAWS, document.bootstrap.draws), "seed": seed,
@@ -85,7 +82,7 @@ class FittedRuns:
         reason = ""
         for divisor in _BACKTEST_SHARES:
             try:
-                return backtest(runs, largest / divisor, progress=progress, **keywords)
+                return backtest(runs, horizon(document.grid) / divisor, progress=progress, **keywords)
             except IsolawError as error:
                 reason = reason or str(error)
         return reason

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import isolaw
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.selection import Configuration, Selection, select, usual_hold
@@ -125,8 +126,8 @@ def test_names_that_do_not_exist(synthetic: Make) -> None:
         chosen(runs, fixed={"problem_per_batch": 32})
     with pytest.raises(DataError, match=r'"problems_per_batch": 33.*existing values: 32'):
         chosen(runs, fixed={"problems_per_batch": 33})
-    with pytest.raises(InputError, match="found 'fixed'; expected B_p, B, n, nothing"):
-        chosen(runs, "fixed")
+    with pytest.raises(InputError, match="found 'fixed'; expected B_p, B, n or nothing"):
+        isolaw.fit(runs, hold="fixed")  # type: ignore[arg-type]
 
 
 def test_two_n_are_too_few(synthetic: Make) -> None:
@@ -239,8 +240,8 @@ def test_what_stands_still_is_named(synthetic: Make) -> None:
 
 def test_units_that_do_not_go_together(synthetic: Make) -> None:
     runs = Runs(in_tokens(synthetic))
-    with pytest.raises(InputError, match="found 'dollars'; expected compute, tokens"):
-        select(runs, "avg@4", "validation", "B_p", x="dollars")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="found 'dollars'; expected compute or tokens"):
+        isolaw.fit(runs, x="dollars")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="where B is fixed the law is in steps"):
         select(runs, "avg@4", "validation", "B", x="tokens")
 

@@ -14,7 +14,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -23,7 +23,8 @@ from isolaw.allocation import BatchShape, axis_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
-from isolaw.fits.allocations import FAR, reached_compute, times_beyond
+from isolaw.fits.allocations import FAR, comparable_compute, reached_compute, times_beyond
+from isolaw.fits.document.schema import GridEntry
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
@@ -107,9 +108,7 @@ def backtest(
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where)
-    low, high = supported_range(selection.configurations)
-    if not _is_judged(selection.configurations, np.array([high])):  # an n ran longer than the others
-        high = reached_compute(selection.configurations) or high
+    low, high = supported_range(selection.configurations)[0], horizon(selection.configurations)
     if not low < fit_below < high:
         expected = f"a measured compute, {number(low)} to {number(high)}"
         raise InputError(f"fit_below: found {number(fit_below)}; expected {expected}")
@@ -148,6 +147,16 @@ def backtest(
         "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
         "rules": {rule: _summary(rule, judgements) for rule in judgements[0]},
     }
+
+
+def horizon(grid: Sequence[GridEntry | Configuration]) -> float:
+    """Return the largest compute at which the runs can judge a choice.
+
+    It is the compute of the longest run, or if fewer than three n ran that far, the compute that three n
+    reached.
+    """
+    longest = max(entry.measured[1] for entry in grid)
+    return longest if comparable_compute(grid) > longest else reached_compute(grid) or longest
 
 
 def _is_judged(configurations: list[Configuration], budgets: Floats) -> bool:
