@@ -98,6 +98,18 @@ def usual(table: pd.DataFrame, curves: list[Curve], target: float) -> float:
     return float(np.exp(min(fits, key=lambda fit: fit.cost).x[1]))
 
 
+def log_critical(model: TargetModel, target: float) -> float:
+    """Return log B_crit for a target reward, which can be beyond the data."""
+    return float(model._line(model.theta, "bc", model._scaled(target))[0])
+
+
+def excess(model: TargetModel, problems: float, rollouts: float, target: float, lr: float) -> float:
+    """Return log N − log N_min at (B_p, n) and an lr, for a target that can be beyond the data."""
+    away = math.log(lr / model.best_lr(problems, rollouts, target))
+    valley = math.exp(model.theta[model.at["p"]]) * float(np.logaddexp(away, -away) - math.log(2))
+    return float(np.logaddexp(0.0, math.log(problems) - log_critical(model, target))) + valley
+
+
 def steady() -> list[dict[str, Any]]:
     """Return the critical batch by target."""
     table, curves = runs()
@@ -112,7 +124,7 @@ def steady() -> list[dict[str, Any]]:
         kept = np.sort(rng.permutation(len(table))[: round(0.9 * len(table))])
         part, own = table.iloc[kept], [curves[i] for i in kept]
         fit = TargetModel(data(part, own, TARGETS), "critical")
-        again.append([(math.exp(fit.log_critical(t)), usual(part, own, t)) for j, t in enumerate(TARGETS)])
+        again.append([(math.exp(log_critical(fit, t)), usual(part, own, t)) for t in TARGETS])
     deviation = np.log(np.array(again)).std(axis=0, ddof=1)
     for row, (mine, theirs) in zip(rows, deviation.tolist(), strict=True):
         row |= {"deviation": {"isolaw": mine, "usual": theirs}}
@@ -167,7 +179,7 @@ def by_isolaw(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:
     own = data(table, [(c, r) for _, _, c, r in cut], EARLY)
     model = TargetModel(own, "critical")
     seen = {(b, lr) for (b, lr, _, _), r in zip(cut, own.reached.any(axis=1), strict=True) if r}
-    return min(sorted(seen), key=lambda cell: model.excess(cell[0], 16, GOAL, cell[1]))
+    return min(sorted(seen), key=lambda cell: excess(model, cell[0], 16, GOAL, cell[1]))
 
 
 def by_paper(table: pd.DataFrame, cut: Cut) -> tuple[int, float]:

@@ -15,11 +15,9 @@ from isolaw.first_sweeps import advise as advise
 from isolaw.fits.law import Law as Law
 from isolaw.fits.pipeline import fit as fit
 from isolaw.fits.prediction import Prediction as Prediction
-from isolaw.fits.studies.axis import compare_by as compare_by
 from isolaw.fits.studies.backtest import backtest as backtest
 from isolaw.fits.studies.model_size import SizeCurves as SizeCurves
 from isolaw.fits.studies.model_size import fit_sizes as fit_sizes
-from isolaw.fits.studies.recipes import compare as compare
 from isolaw.fits.studies.retune import retune as retune
 from isolaw.fits.studies.shapes import compare_shapes as compare_shapes
 from isolaw.fits.studies.targets import to_target as to_target

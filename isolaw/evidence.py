@@ -32,14 +32,13 @@ _LEAST_WIDTH = 1e-12
 
 
 class Simulated(Enum):
-    """The share of runs that a simulator made: none, some or all. As a boolean, only ``NO`` is false.
+    """Whether a simulator made any of the runs; a mixture of simulated and real runs counts as simulated.
 
-    >>> [each.json for each in Simulated], [bool(each) for each in Simulated]
-    ([False, 'partly', True], [False, True, True])
+    >>> [each.json for each in Simulated]
+    [False, True]
     """
 
     NO = "no"
-    PARTLY = "partly"
     YES = "yes"
 
     def __bool__(self) -> bool:
@@ -50,11 +49,10 @@ class Simulated(Enum):
     def among(cls, marks: Iterable[object]) -> Simulated:
         """Return the label of several parts together, given the labels (or booleans) of the parts.
 
-        >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
-        (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
+        >>> Simulated.among([True, False]), Simulated.among([Simulated.NO]), Simulated.among([])
+        (<Simulated.YES: 'yes'>, <Simulated.NO: 'no'>, <Simulated.NO: 'no'>)
         """
-        labels = {mark if isinstance(mark, Simulated) else cls.YES if mark else cls.NO for mark in marks}
-        return labels.pop() if len(labels) == 1 else cls.PARTLY if labels else cls.NO
+        return cls.YES if any(marks) else cls.NO
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
@@ -72,19 +70,16 @@ class Simulated(Enum):
 
         A document without the key is not simulated.
         """
-        value = document.get("simulated", False)
-        return cls.PARTLY if value == cls.PARTLY.value else cls.YES if value else cls.NO
+        return cls.among([document.get("simulated")])
 
     @property
-    def json(self) -> bool | str:
-        """The value of the key ``simulated`` in JSON: false, true, or "partly"."""
-        return self.value if self is Simulated.PARTLY else bool(self)
+    def json(self) -> bool:
+        """The value of the key ``simulated`` in JSON."""
+        return bool(self)
 
     @property
     def words(self) -> str:
         """The label of the runs; empty if no simulator made any of them."""
-        if self is Simulated.PARTLY:
-            return "partly simulated"
         return "simulated" if self else ""
 
     def first(self, text: str) -> str:
@@ -107,8 +102,8 @@ class Simulated(Enum):
     def title(self, text: str) -> str:
         """Return a title, preceded by the label if the runs are simulated.
 
-        >>> Simulated.PARTLY.title("the best n")
-        'partly simulated runs: the best n'
+        >>> Simulated.YES.title("the best n")
+        'simulated runs: the best n'
         """
         return f"{self.words} runs: {text}" if self else text
 

@@ -189,11 +189,6 @@ class Cost:
         count = self.left_out.configurations if self.left_out else len(self.batches)
         return math.exp(student(count - 1) * self.error)
 
-    def hours(self, *arguments: int, **keywords: int) -> Quantity | None:
-        """Return `seconds` converted to hours of wall time."""
-        seconds = self.seconds(*arguments, **keywords)
-        return seconds and seconds / HOUR_S
-
     def gpu_hours(self, *arguments: int, **keywords: int) -> Quantity | None:
         """Return `seconds` in GPU hours, or None if the number of GPUs is unknown or 0."""
         seconds = self.seconds(*arguments, **keywords)

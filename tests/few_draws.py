@@ -29,7 +29,7 @@ FEWER = {
     "isolaw.report.figures": {"_KINDS": ("svg",)},
 }
 DRAWS = 60
-DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer", "isolaw.fits.studies.recipes:compare")
+DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer")
 
 
 def apply(set_attribute=setattr, set_item=operator.setitem):

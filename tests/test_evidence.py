@@ -131,7 +131,7 @@ def test_recorded(isolaw: Call, recorded: dict[str, Path], tmp_path: Path, comma
 @pytest.mark.parametrize(
     ("backends", "said", "value"),
     [
-        (["bandit", "real"], "Partly simulated runs. ", "partly"),
+        (["bandit", "real"], "Simulated runs. ", True),
         pytest.param([None], "", False, marks=pytest.mark.nightly),  # of a log that says nothing
     ],
     ids=["mixed", "unknown"],
@@ -169,14 +169,14 @@ def test_a_replay_is_what_it_replays(
 def test_some_runs_are_simulated(isolaw: Call, simulated: dict[str, Path], tmp_path: Path) -> None:
     runs = package.read(simulated["sweep"])
     few = Runs(runs.points, dict(list(runs.attributes.items())[:2]))
-    assert few.simulated is Simulated.PARTLY
-    assert repr(few).startswith("<Runs: partly simulated runs: ")
+    assert few.simulated is Simulated.YES
+    assert repr(few).startswith("<Runs: simulated runs: ")
     law = package.fit(few, draws=0)
-    assert law.summary().startswith("Partly simulated runs. ")
+    assert law.summary().startswith("Simulated runs. ")
     law.save(tmp_path / "law.json")
     code, out, err = isolaw("predict", tmp_path / "law.json", "--compute", "3e5", "--json")
     assert code == 0, err
-    assert json.loads(out)["simulated"] == "partly"
+    assert json.loads(out)["simulated"] is True
 
 
 @pytest.mark.slow
@@ -194,7 +194,6 @@ def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
         assert document["simulated"] is True
     for table in (runs.to_pandas(), law.frontier()):
         assert table["simulated"].all()
-    assert law.predictions([3e5])["flags"].str.contains("simulated").all()
     assert package.read(runs.to_pandas()).simulated is Simulated.YES
     assert law_figure(law).axes[0].get_title("left").startswith("simulated runs: ")
     package.write_report(runs, law, tmp_path / "report.html")

@@ -147,7 +147,7 @@ ODD: dict[str, tuple[Callable[..., Any], str]] = {
     "numbers as settings": (lambda _: isolaw.SweepSpec.read(None, [5]), "settings: found [5]"),
     "a base of no class": (lambda _: isolaw.SweepSpec.read(None, (), 5), "base: found 5"),
     "a long file": (lambda _: isolaw.SweepSpec.read("x" * 100_000), "path: found a path of 100,000 bytes"),
-    "unshowable": (lambda runs: isolaw.compare_by(runs, "seed", Unshowable()), "base: found a Unshowable"),
+    "unshowable": (lambda runs: isolaw.fit(runs, method=Unshowable()), "method: found Unshowable"),
     "a folder": (lambda runs: runs.to_parquet("."), ".: "),
     "half a surrogate": (lambda runs: runs.metrics("\ud800"), "eval_set: found '\\ud800'"),
 }

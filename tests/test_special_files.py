@@ -112,7 +112,7 @@ def test_a_dry_run_refuses_special_files(line: str, said: str, special: Path, li
         "answer zero.csv --compute 1e4",
         "model-size pipe.csv",
         "model-size zero.csv",
-        "compare pipe.json pipe.json",
+        "compare pipe.json n=8 n=16 --compute 1e4",
     ],
 )
 def test_a_named_file_is_a_regular_file(line: str, special: Path, limited: Call) -> None:

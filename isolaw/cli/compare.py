@@ -1,12 +1,9 @@
-"""The command ``isolaw compare``: compare recipes, configurations, or the way of all runs to a reward."""
+"""The command ``isolaw compare``: compare two configurations, or what all configurations need to a reward."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,12 +31,14 @@ def _parse_rewards(_: click.Context, option: click.Parameter, text: str | None) 
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
 
 
+_USAGES = "SOURCE n=8 n=16 --compute C; SOURCE n=8 n=16 --target REWARD; SOURCE --target REWARD,…|auto"
+
+
 @click.command(cls=ShortHelp)
 @click.argument("compared", nargs=-1, required=True, metavar="SOURCE… [B_p=128,n=8 B_p=64,n=16]")
-@click.option("--by", metavar="NAME", help="Compare the values of NAME in SOURCE, e.g. without or lr.")
 @click.option(
     "--compute", "--budget", "compute", type=shared.BudgetOption(),
-    help="Compare the rewards at this budget C, in rollouts. For two configurations, also in hours.",
+    help="Compare the rewards at this budget C, in rollouts or hours.",
 )  # fmt: skip
 @click.option(
     "--target",
@@ -54,86 +53,35 @@ def _parse_rewards(_: click.Context, option: click.Parameter, text: str | None) 
 @shared.source_options
 @json_option
 def compare(compared: tuple[str, ...], **options: Any) -> None:
-    """Compare recipes or configurations by their runs.
+    """Compare configurations by the runs of a SOURCE.
 
     \b
-    isolaw compare FIRST SECOND              two recipes, each from a SOURCE
-    isolaw compare SOURCE --by without       all recipes of a source
     isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --compute 1e6
                                              two configurations at a budget
     isolaw compare SOURCE B_p=128,n=8 B_p=64,n=16 --target 0.5
                                              two configurations to a reward
     isolaw compare SOURCE --target 0.5,0.6   all configurations to rewards
 
-    The ceiling A of a Hill curve shows which recipe ends higher, and its C_mid which recipe is faster
-    (ScaleRL, arXiv 2510.13786). isolaw also fits the first half of the compute and checks its prediction on
-    the second half. With --by, each value is compared with the value nothing or, without it, with
-    the smallest value.
-
     Two configurations (B_p, n) need no runs of their own. On the way of all configurations to rewards, isolaw
     also reports steps and hours, the critical batch, and how the best lr grows with B_p and n.
     """
     sources = [argument for argument in compared if not _is_shape(argument)]
     shapes = [argument for argument in compared if _is_shape(argument)]
-    names = {name for question in _QUESTIONS for name in question.accepts}
-    given_names = {name for name in names if options[name] is not None}
-    for question in _QUESTIONS:
-        has_counts = len(sources) in question.sources and len(shapes) == question.shapes
-        if has_counts and question.requires <= given_names <= question.accepts:
-            return question.answer(sources, shapes, options)
-    usages = "; ".join(question.usage for question in _QUESTIONS)
-    raise click.UsageError(f"expected one of: {usages}")
+    compute, rewards = options["compute"], options["target"]
+    is_pair = len(shapes) == 2 and (compute is None) != (rewards is None)
+    if not sources or not (is_pair or (not shapes and compute is None and rewards is not None)):
+        raise click.UsageError(f"expected one of: {_USAGES}")
+    if is_pair:
+        _two_configurations(sources, shapes, options)
+    else:
+        _to_rewards(sources, options)
 
 
 def _read(sources: list[str], options: dict[str, Any]) -> Runs:
     return shared.read_to_fit((*sources,), options, together=False).runs
 
 
-def _select(runs: Runs, where: dict[str, Any]) -> Runs:
-    from isolaw.fits.selection import rows_with
-
-    return runs.select(rows_with(runs.table(), where).index) if where else runs
-
-
-def _recipes(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
-    """Print the comparison of two recipes, each from its own source."""
-    import isolaw
-    from isolaw.store import SweepStore
-
-    first, second = sources
-    keywords = _recipe_keywords(options)
-    has_table = os.path.isdir(first) != os.path.isdir(second)
-    sides = []
-    for source in (first, second):
-        overrides: dict[str, Any] = {}
-        if has_table and os.path.isdir(source):  # the columns are for the table; a sweep lacks no value
-            overrides = {"columns": {}, **({"set": ()} if SweepStore(source).exists else {})}
-        runs = shared.read_to_fit((source,), {**options, "metric": keywords["metric"], **overrides}).runs
-        sides.append(_select(runs, options["where"]))
-    comparison = isolaw.compare(sides[0], sides[1], names=_side_names(first, second), **keywords)
-    print_document(comparison)
-    print_notes(comparison.notes)
-
-
-def _along(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
-    """Print the comparison of the recipes of one source, along an axis."""
-    import isolaw
-
-    keywords = _recipe_keywords(options)
-    runs = _select(_read(sources, {**options, "metric": keywords["metric"]}), options["where"])
-    study = isolaw.compare_by(runs, options["by"], **keywords)
-    print_document(study)
-    print_notes(dict.fromkeys(text for comparison in study.comparisons.values() for text in comparison.notes))
-
-
-def _recipe_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    from isolaw.fits.metric import EVAL_SET, METRIC
-
-    metric, eval_set = options["metric"] or METRIC, options["eval_set"] or EVAL_SET
-    return {"metric": metric, "eval_set": eval_set, "compute": options["compute"]}
-
-
-def _to_rewards(sources: list[str], _: list[str], options: dict[str, Any]) -> None:
+def _to_rewards(sources: list[str], options: dict[str, Any]) -> None:
     """Print what all configurations need to reach rewards."""
     import isolaw
     from isolaw.report.text.law import notes
@@ -147,7 +95,7 @@ def _to_rewards(sources: list[str], _: list[str], options: dict[str, Any]) -> No
     print_notes(notes(study.flags))
 
 
-def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> None:
+def _two_configurations(sources: list[str], shapes: list[str], options: dict[str, Any]) -> None:
     """Print the comparison of two configurations of one source."""
     import isolaw
     from isolaw.allocation import shape_of
@@ -164,33 +112,3 @@ def _shapes(sources: list[str], shapes: list[str], options: dict[str, Any]) -> N
     keywords = {name: options[name] for name in ("compute", "metric", "eval_set", "where")}
     comparison = isolaw.compare_shapes(runs, a, b, target=target, cost=cost, **keywords)
     print_document(document(comparison, cost))
-
-
-def _side_names(first: str, second: str) -> tuple[str, str]:
-    """Return a label for each path: its last part, or the path as given if both have the same."""
-    a, b = Path(first).resolve(), Path(second).resolve()
-    if a == b:
-        return "first", "second"
-    return (a.name, b.name) if a.name != b.name else (first, second)
-
-
-class _Question(NamedTuple):
-    """A question that the command answers, by its arguments and options."""
-
-    usage: str
-    answer: Callable[[list[str], list[str], dict[str, Any]], None]
-    sources: range  # accepted numbers of sources
-    shapes: int  # number of configurations
-    requires: set[str]
-    accepts: set[str]
-
-
-# Options that no question names apply to all.
-_TWO, _ANY = range(2, 3), range(1, sys.maxsize)
-_QUESTIONS = (
-    _Question("FIRST SECOND", _recipes, _TWO, 0, set(), {"compute"}),
-    _Question("SOURCE --by NAME", _along, _ANY, 0, {"by"}, {"by", "compute"}),
-    _Question("SOURCE n=8 n=16 --compute C", _shapes, _ANY, 2, {"compute"}, {"compute", "cost"}),
-    _Question("SOURCE n=8 n=16 --target REWARD", _shapes, _ANY, 2, {"target"}, {"target", "cost"}),
-    _Question("SOURCE --target REWARD,…|auto", _to_rewards, _ANY, 0, {"target"}, {"target", "cost"}),
-)

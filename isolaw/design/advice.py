@@ -11,9 +11,7 @@ is
     M     C / (B_p · n)
 
 A source whose range does not reach C gives a one-sided bound on n*(C), since the fitted n* of every source
-rises with C or is constant. If no source counts, there is no starting point. Publications without an n*(C)
-contribute only a statement (`isolaw.design.published.STATEMENTS`), which shows whether they agree with the
-sources.
+rises with C or is constant. If no source counts, there is no starting point.
 """
 
 from __future__ import annotations
@@ -29,27 +27,16 @@ from pydantic import Field
 
 from isolaw.allocation import Allocation
 from isolaw.config.sections import Count, Positive, RolloutBudget, Section
-from isolaw.design.published import SOURCES, STATEMENTS, DifficultyKind, Source, Span, Statement
+from isolaw.design.published import SOURCES, DifficultyKind, Source, Span
 from isolaw.fits.frontier import TOLERANCE
 
 _COMPARABLE = 100.0  # largest ratio of model sizes for which a source counts
-_SIMILAR_RATIO = 2.0  # model sizes or problem-set sizes are alike up to this ratio
 _USUAL_SIZE = 7.0  # billions of parameters, if the user gives no size
 LEAST_N = 2
 _USUAL_BATCH = 32  # B_p if no source resembles the case: the smallest of the playbook
 _UNLIMITED = 2**53  # rollouts per batch, beyond any hardware limit
 _ROUNDING = 1e-9
 _CURVES = next(source for source in SOURCES if source.key == "isocompute-curves")
-
-
-class Differs(StrEnum):
-    """A respect in which a published source differs from the user's case."""
-
-    DIFFICULTY = "difficulty"
-    MODEL_SIZE = "model_size"
-    PROBLEMS = "n_train_problems"
-    BATCH = "problems_per_batch"
-    BUDGET = "budget"  #: the source does not cover C
 
 
 class Caveat(StrEnum):
@@ -74,12 +61,6 @@ class Case(Section):
     max_batch_rollouts: Annotated[Count, Field(ge=LEAST_N)] | None = None
     n_train_problems: Count | None = None
 
-    def heeds(self, statement: Statement) -> bool:
-        """Return whether a statement is about problems and models that resemble the user's case."""
-        same = self.difficulty is None or statement.difficulty in (None, "mixed", self.difficulty)
-        size = self.model_size or _USUAL_SIZE
-        return same and min(_ratio(studied, size) for studied in statement.sizes or (size,)) <= _COMPARABLE
-
     @property
     def far(self) -> bool:
         """Whether every published model is more than 100 times larger or smaller."""
@@ -98,7 +79,7 @@ class Case(Section):
 
 @dataclass(frozen=True)
 class SourceReading:
-    """The n* of a source for the user's budget, and how the source differs from the user's case.
+    """The n* of a source for the user's budget, and whether the source covers C and counts.
 
     ``n`` is n* at ``compute``. If the source covers C, ``compute`` is C. Otherwise it is the end of the
     source's range nearest to C; n* is then only a bound, so one end of its range is None.
@@ -107,13 +88,8 @@ class SourceReading:
     source: Source
     compute: float
     n: Span
-    differs: tuple[Differs, ...]
+    covers: bool
     counts: bool
-
-    @property
-    def covers(self) -> bool:
-        """Whether the source's range contains C."""
-        return Differs.BUDGET not in self.differs
 
     @property
     def steps(self) -> int | None:
@@ -144,11 +120,6 @@ class StartingPoint:
     readings: tuple[SourceReading, ...]
     nearest: SourceReading
     caveats: tuple[Caveat, ...]
-
-    @property
-    def statements(self) -> tuple[Statement, ...]:
-        """The statements of publications without an n*(C) that apply to this case."""
-        return tuple(filter(self.case.heeds, STATEMENTS))
 
     @property
     def least_batch(self) -> int:
@@ -218,17 +189,8 @@ def _read_source(source: Source, case: Case, batch: Span | None) -> SourceReadin
         span = Span(span.value, span.low, None)
     elif compute > case.budget:
         span = Span(span.value, None, span.high)
-    sizes = source.size, case.model_size or source.size
-    problems = source.problems or 1, case.n_train_problems or source.problems or 1
-    differences = {
-        Differs.DIFFICULTY: case.difficulty not in (None, source.difficulty),
-        Differs.MODEL_SIZE: _ratio(*sizes) > _SIMILAR_RATIO,
-        Differs.PROBLEMS: source.problems is not None and _ratio(*problems) > _SIMILAR_RATIO,
-        Differs.BATCH: bool(batch and source.batches) and batch_size is None,
-        Differs.BUDGET: compute != case.budget,
-    }
-    differs = tuple(code for code, applies in differences.items() if applies)
-    return SourceReading(source, compute, span, differs, case.like(source) and compute == case.budget)
+    covers = compute == case.budget
+    return SourceReading(source, compute, span, covers, counts=covers and case.like(source))
 
 
 def _start(case: Case, batch: Span, readings: Sequence[SourceReading]) -> _Start:

@@ -122,34 +122,6 @@ SOURCES = (
 )
 
 
-class Leans(StrEnum):
-    """The conclusion about n that a publication without an n*(C) supports."""
-
-    RISES = "rises"  #: a larger n, or an n* that rises with C
-    SMALL = "small"  #: a smaller n at the same C
-    CONSTANT = "constant"  #: an n* that does not depend on C, or an effect of B_p · n alone
-    OTHER = "other"  #: a change in what n costs
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What a publication states in words about n or B_p, without an n*(C) that isolaw could average.
-
-    ``sizes`` are the sizes of its smallest and largest model in billions of parameters, and ``difficulty``
-    describes its problems; both are None if the abstract does not give them. ``varied`` names the values that
-    it compares, and ``lr`` its learning rate rule.
-    """
-
-    publication: str
-    title: str
-    sizes: tuple[float, float] | None
-    difficulty: Literal["easy", "hard", "mixed"] | None
-    varied: str
-    lr: str
-    says: str
-    leans: Leans
-
-
 # What recorded sweeps say about n*, from docs/evidence.md; a test compares them.
 RECORDED = (
     "In 13 recorded sweeps (9 groups), the best n rose with C in 5, fell in 3 and stayed in 5.",
@@ -157,38 +129,3 @@ RECORDED = (
     " IsoCompute).",
     "In 1 of the 9 sweeps with several seeds, the 95 % interval of the exponent excludes 0.",
 )
-
-# Statements come from the abstracts of the publications; the values that a sweep varied come from its data.
-STATEMENTS = (
-    Statement(
-        "arXiv 2603.12151", "IsoCompute", (7.6, 7.6), "mixed", "n, B_p", "∝ √(B_p · n)",
-        "n* rises with C and saturates, on easy problems and on hard ones", Leans.RISES,
-    ),
-    Statement(
-        "arXiv 2510.01180", "BroRL", (1.5, 1.5), None, "n, up to hundreds", "not known",
-        "a large n still improves a model that 3,000 steps of training had saturated", Leans.RISES,
-    ),
-    Statement(
-        "arXiv 2510.00977", "It Takes Two", None, None, "n = 2, 16", "not known",
-        "n = 2 keeps 97.6 % of the performance of n = 16 with 12.5 % of the rollouts", Leans.SMALL,
-    ),
-    Statement(
-        "arXiv 2603.01162", "GRPO is a U-statistic", None, None, "n", "not known",
-        "the best n depends on the data and the policy, but not on the budget", Leans.CONSTANT,
-    ),
-    Statement(
-        "OpenReview uK4kMpNx0W", "Critical batch size", None, "mixed", "B_p = 2–8192, n = 1–16", "tuned",
-        "approximately only B_p · n matters, since the noise within a problem dominates", Leans.CONSTANT,
-    ),
-    Statement(
-        "arXiv 2602.06717", "F-GRPO", (7.6, 7.6), None, "n", "not known",
-        "the chance of missing rare correct answers is not monotone in n; common values of n narrow the "
-        "range of answers",
-        Leans.OTHER,
-    ),
-    Statement(
-        "arXiv 2504.13818", "PODS", None, None, "n drawn and n trained on", "not known",
-        "training on the most varied subset of n rollouts is as good and at least 1.7 times as fast",
-        Leans.OTHER,
-    ),
-)  # fmt: skip

@@ -127,7 +127,7 @@ def affordable_candidates(
     for configurations whose runs diverged.
     """
     grid = document.grid
-    unstable = {e.problems_per_batch: e.reason for e in document.health.batches if e.reason}
+    unstable = {e.problems_per_batch: e.reason for e in document.health if e.reason}
     entries = [e for e in grid if e.step_cost <= budget and (cap is None or e.batch_rollouts <= cap)]
     smallest = min(e.step_cost for e in grid)
     if not entries:

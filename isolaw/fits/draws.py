@@ -19,13 +19,10 @@ from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
-from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.model import Link, Start, StructuralModel
 from isolaw.fits.surface.observations import Observations
-
-_LOGISTIC = LAWS["logistic"].parameters
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ class Draws:
     """The estimate of a law and its D draws: arrays of shape (1 + D, …), whose row 0 is the estimate."""
 
     curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves, by (B_p, n) and name
-    logistic: Logistic | None  # the logistic law; None if it was refused
-    laws: dict[str, Floats]  # θ of each compared law, (1 + D, P)
     surface: Surface | None  # None for the paper's method
 
     def __len__(self) -> int:
@@ -45,13 +40,9 @@ class Draws:
     def table(self) -> pd.DataFrame:
         """Return the table that `from_table` reads.
 
-        Its columns are ``b, L, k, x0``, ``<B_p>x<n>.<parameter>``, ``law.<name>.<i>`` and ``surface.…``.
+        Its columns are ``<B_p>x<n>.<parameter>`` or ``surface.…``.
         """
         columns = {} if self.surface is None else dict(_surface_columns(self.surface))
-        for name, theta in self.laws.items():
-            columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
-        if self.logistic is not None:
-            columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
         for cell, parameters in self.curves.items():
             columns.update({_column(*cell, name): values for name, values in parameters.items()})
         return pd.DataFrame(columns)
@@ -66,32 +57,16 @@ class Draws:
             the table is damaged or belongs to another law.
         """
         values = _estimates(document)
-        entries = document.comparison.laws.items()
-        theta_of_law = {name: np.array([entry.theta]) for name, entry in entries if entry.theta}
         if table is not None:
             values = _checked_values(table, values)
-            for name, estimate in theta_of_law.items():
-                columns = {f"law.{name}.{i}": estimate[:, i] for i in range(estimate.shape[1])}
-                theta_of_law[name] = np.column_stack([*_checked_values(table, columns).values()])
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for curve in document.curves:
             curves[curve.key] = {name: values[_column(*curve.key, name)] for name in curve.parameters}
-        logistic_values = [values[name] for name in _LOGISTIC if name in values]
-        logistic = None
-        if logistic_values:
-            b, L, k, x0 = logistic_values
-            logistic = Logistic(b, L, k, x0, np.zeros(len(b), dtype=bool))
-        surface = _read_surface(
-            document.surface,
-            pd.DataFrame() if table is None else table,
-            document.bootstrap.seed,
-            document.unit,
-        )
-        return cls(curves, logistic, theta_of_law, surface)
+        return cls(curves, _read_surface(document.surface, table, document.bootstrap.seed, document.unit))
 
 
 class LawPosterior:
-    """A law's document with its draws of rewards, of learning curves, and of θ of the laws of n*(C)."""
+    """A law's document with its draws of rewards or of learning curves."""
 
     def __init__(self, document: LawDocument, draws: Draws) -> None:
         self.document = document  #: the content of ``law.json``
@@ -106,11 +81,6 @@ class LawPosterior:
     def params(self) -> dict[str, Quantity]:
         """The parameters b, L, k and x0 of the logistic law, and the n (or B_p) at which n* saturates."""
         return self.document.params
-
-    @property
-    def logistic(self) -> Logistic | None:
-        """The logistic law: the estimate, followed by its draws. None if it was refused."""
-        return self.draws.logistic
 
     @property
     def surface(self) -> Surface | None:
@@ -128,20 +98,14 @@ class LawPosterior:
             raise InputError(f"found {found}, of which the law has no run; expected {expected}")
         return Curves.from_parameters(self.document.curve, parameters)
 
-    def theta(self, name: str) -> Floats | None:
-        """Return θ of a compared law, as an array of shape (1 + D, P): the estimate, then its draws."""
-        return self.draws.laws.get(name)
-
 
 def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) -> str:
     return f"{problems_per_batch}x{rollouts_per_problem}.{parameter}"
 
 
 def _estimates(document: LawDocument) -> dict[str, Floats]:
-    """Return the document's parameters of the logistic law and of the curves, as columns with one row."""
-    row = {name: document.params[name].value for name in _LOGISTIC}
-    if None in row.values():
-        row = {}
+    """Return the document's parameters of the curves, as columns with one row."""
+    row: dict[str, float | None] = {}
     for curve in document.curves:
         row |= {_column(*curve.key, name): quantity.value for name, quantity in curve.parameters.items()}
     return {name: np.array([value], np.float64) for name, value in row.items()}
@@ -174,7 +138,9 @@ def _surface_columns(surface: Surface) -> dict[str, np.ndarray]:
     return {**columns, "surface.theta": np.append(-1, surface.of_draw)}
 
 
-def _read_surface(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, unit: float) -> Surface | None:
+def _read_surface(
+    stored: SurfaceInfo | None, draws: pd.DataFrame | None, seed: int, unit: float
+) -> Surface | None:
     """Restore the surface from the results of `surface_info` and `_surface_columns`.
 
     Without draws, the surface is the mean at the most likely θ.
@@ -182,7 +148,7 @@ def _read_surface(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, un
     Raises
     ------
     Malformed
-        the observations or hyperparameters do not describe a surface.
+        the observations or hyperparameters do not describe a surface, or the draws belong to another one.
     """
     if stored is None:
         return None
@@ -199,12 +165,11 @@ def _read_surface(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int, un
         raise Malformed(f"surface: {error}") from None
     if not is_finite:
         raise Malformed("surface: found values that are not finite")
-    names = [f"surface.{name}" for name in model.names]
-    if len(draws) < 2 or not {*names, "surface.theta"} <= set(draws.columns):
-        return Surface(model, mode, mode[None], np.empty(0, dtype=np.int64), seed, stored.effective, unit)
-    rows = draws.iloc[1:]
-    _, first, of_draw = np.unique(rows["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
-    theta = rows[names].to_numpy(np.float64)[first]
-    if not np.isfinite(theta).all():
-        raise Malformed("surface: found draws that are not finite")
+    theta, of_draw = mode[None], np.empty(0, dtype=np.int64)
+    if draws is not None:
+        row = {f"surface.{name}": mode[[i]] for i, name in enumerate(model.names)}
+        *columns, index = _checked_values(draws, row | {"surface.theta": np.array([-1.0])}).values()
+        if index.size > 1:
+            _, first, of_draw = np.unique(index[1:], return_index=True, return_inverse=True)
+            theta = np.stack(columns, axis=1)[1:][first]
     return Surface(model, mode, theta, of_draw.astype(np.int64), seed, stored.effective, unit)

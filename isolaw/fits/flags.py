@@ -32,8 +32,7 @@ class Code(StrEnum):
         return member
 
     # The fitted data.
-    SIMULATED = "simulated", "a simulator made the runs, which are no evidence about a language model"
-    PARTLY_SIMULATED = "partly_simulated", "a simulator made some of the runs"
+    SIMULATED = "simulated", "a simulator made some or all runs, which are no evidence about a language model"
     AS_READ = "as_read", "a note from reading the sources"
     REWARD_CHOSEN = "reward_chosen", "no metric was given; isolaw fits the only candidate"
     AXIS_CHOSEN = "axis_chosen", "no B_p (or B) was given; isolaw holds the one with the most n"
@@ -102,9 +101,6 @@ class Code(StrEnum):
     FEWER_PROBLEMS = "fewer_problems", "the budget is for fewer training problems than the runs had"
 
     # Studies.
-    NOT_COMPARED = "not_compared", "only one of the two recipes has runs of a configuration"
-    OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"
-    UNPAIRED = "unpaired", "two recipes share only some seeds, so isolaw resamples their runs separately"
     UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
     BLOCKS = "blocks", "the runs are of several recipes, each with its own level in log N"
 
@@ -117,26 +113,19 @@ class Flag:
     text: str  #: the reason in words
 
 
-_NO_EVIDENCE = "which are no evidence about a language model"
-_SIMULATED = {
-    Simulated.YES: Flag(Code.SIMULATED, f"a simulator made the runs, {_NO_EVIDENCE}"),
-    Simulated.PARTLY: Flag(Code.PARTLY_SIMULATED, f"a simulator made some of the runs, {_NO_EVIDENCE}"),
-}
-
-
 def flags_of_simulated(simulated: Simulated) -> list[Flag]:
     """Return the flag that reports a simulator, or an empty list if no simulator made the runs."""
-    return [_SIMULATED[simulated]] if simulated in _SIMULATED else []
+    text = "a simulator made the runs, which are no evidence about a language model"
+    return [Flag(Code.SIMULATED, text)] if simulated else []
 
 
 def simulated_by(flags: Iterable[Flag]) -> Simulated:
     """Return whether a simulator made the runs, according to these flags (inverts `flags_of_simulated`).
 
-    >>> simulated_by(flags_of_simulated(Simulated.PARTLY)).words
-    'partly simulated'
+    >>> simulated_by(flags_of_simulated(Simulated.YES)).words
+    'simulated'
     """
-    codes = {flag.code for flag in flags}
-    return next((label for label, flag in _SIMULATED.items() if flag.code in codes), Simulated.NO)
+    return Simulated.among(flag.code == Code.SIMULATED for flag in flags)
 
 
 class Flagged(Encoded):

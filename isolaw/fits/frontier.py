@@ -35,7 +35,6 @@ class Frontier:
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
     reward: Floats  # the best reward of each n where it was measured, −inf elsewhere, (1 + D, N, X)
-    alone: Bools  # True where a neighbour of the strict n* was not measured, (1 + D, X)
     # True where the strict n* is only a lower (upper) bound, (1 + D, X). Both are True if all rewards are
     # equal.
     below: Bools
@@ -111,7 +110,7 @@ def cut_frontier(
 ) -> Frontier:
     """Return the frontier of a surface, with the reward of each measured n at its best B_p.
 
-    All n compete at every compute. ``alone`` marks computes beyond ``reach``, where n cannot be compared.
+    All n compete at every compute. Beyond ``reach`` they cannot be compared, so n* is unknown there.
     """
     axis = axis_of(configurations)
     cell_levels = np.array([c.level(axis) for c in configurations])
@@ -119,9 +118,9 @@ def cut_frontier(
     cell_rewards = cut.reward[:, :, cut.place]
     reward = np.stack([cell_rewards[:, :, cell_levels == level].max(axis=2) for level in levels], axis=1)
     strict = highest(reward, 1)
-    alone = np.broadcast_to(cut.compute > reach, strict.shape)
-    below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
-    return Frontier(cut.compute, levels, reward, alone, below, above, unit)
+    is_unknown = cut.compute > reach
+    below, above = is_unknown | (strict == levels.size - 1), is_unknown | (strict == 0)
+    return Frontier(cut.compute, levels, reward, below, above, unit)
 
 
 def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
@@ -166,7 +165,7 @@ def trace(
     columns = np.arange(compute.size)
     no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
     below, above = is_flat | no_higher | (strict == levels.size - 1), is_flat | no_lower | (strict == 0)
-    return Frontier(compute, levels, reward, no_lower | no_higher, below, above, unit)
+    return Frontier(compute, levels, reward, below, above, unit)
 
 
 @dataclass(frozen=True)

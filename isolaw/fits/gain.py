@@ -32,16 +32,13 @@ class Gain:
 
     today: Prediction  #: prediction at today's compute, the largest compute that three n reached
     reward: Quantity  #: increase of the reward at the larger budget
-    #: Reward at the larger budget minus the reward of today's (n, B_p) at that budget; None unless today's n
-    #: is larger.
-    kept: Quantity | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         names = ("compute", "rollouts_per_problem", "problems_per_batch", "steps", "reward")
         document = self.today.to_dict()
         today = {name: document[name] for name in names}
-        return {"today": today, "reward": encoded(self.reward), "kept": encoded(self.kept)}
+        return {"today": today, "reward": encoded(self.reward)}
 
 
 def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
@@ -67,10 +64,5 @@ def gain(law: Law, prediction: Prediction, **limits: Any) -> Gain | None:
     if best_today is None:
         return None
     log2_shapes = np.log2([(a.rollouts_per_problem, a.problems_per_batch) for a in (best, best_today)])
-    surface = law.surface.drawn()
-    reward = surface.rewards(log2_shapes[:, 0], log2_shapes[:, 1], np.array([budget, reach]))
-    kept = None
-    if best_today.rollouts_per_problem > best.rollouts_per_problem:
-        at_budget = surface.rewards(log2_shapes[:, 0], log2_shapes[:, 1], np.array([budget, budget]))
-        kept = estimated(at_budget[:, 0] - at_budget[:, 1])
-    return Gain(today, estimated(reward[:, 0] - reward[:, 1]), kept)
+    reward = law.surface.drawn().rewards(log2_shapes[:, 0], log2_shapes[:, 1], np.array([budget, reach]))
+    return Gain(today, estimated(reward[:, 0] - reward[:, 1]))

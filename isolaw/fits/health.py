@@ -1,9 +1,8 @@
-"""Determine which runs are healthy, and find the smallest B_p that trains stably.
+"""Determine which runs are healthy, and which B_p train stably.
 
 A run is judged by the diagnostics that it recorded: reward, entropy, KL, gradient norm and the share of
-truncated responses (`isolaw.fits.health` defines the signs). A B_p is stable if at least 90 % of its
-runs are healthy; the interval of this share shows how certain the result is. A run in which one of them
-became NaN has diverged, and is unhealthy however short it is.
+truncated responses. A run in which one of them became NaN has diverged, and is unhealthy however short it is.
+A B_p is stable if at least 90 % of its runs are healthy.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from typing import Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
 
 from isolaw import metrics
 from isolaw.errors import DataError
-from isolaw.evidence import LEVEL, REFUSED, Quantity
 from isolaw.fits.document.codec import Encoded
-from isolaw.fits.document.schema import BatchHealth, HealthInfo
+from isolaw.fits.document.schema import BatchHealth
 from isolaw.fits.selection import Floats, differing
 from isolaw.runs import Runs
 
@@ -127,7 +125,7 @@ def _make_sign(name: str, step: float, before: float, after: float) -> _Sign:
     return _Sign(name, int(step), float(before), float(after))
 
 
-STABLE = 0.9
+_STABLE = 0.9  # smallest share of healthy runs
 DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 
@@ -229,13 +227,8 @@ def _binomial_error(name: str, curve: _Curve) -> float:
     return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(counts, 1.0))))
 
 
-def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
-    """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health of each B_p.
-
-    The smallest stable B_p is the smallest measured B_p such that it and all larger B_p are stable. The
-    status is ``upper_bound`` if no smaller B_p was run, ``lower_bound`` if even the largest B_p is unstable,
-    and ``refused`` if no run can be judged. The interval contains every B_p that is consistent with the exact
-    (Clopper–Pearson) intervals of the shares of healthy runs.
+def batch_health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> tuple[BatchHealth, ...]:
+    """Return the health of each B_p in the runs of one recipe (see `health`).
 
     Raises
     ------
@@ -246,48 +239,13 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
         raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; pass one recipe at a time")
     judged_runs = [run for run in health(runs, metric, eval_set) if run.status != "unknown"]
     batches = []
-    shares: dict[int, tuple[float, float]] = {}
     for b in sorted({run.problems_per_batch for run in judged_runs}):
         batch_runs = [run for run in judged_runs if run.problems_per_batch == b]
         ill = [run for run in batch_runs if run.signs]
         healthy, total, reason = len(batch_runs) - len(ill), len(batch_runs), None
-        shares[b] = _clopper_pearson(healthy, total)
-        if healthy < STABLE * total:
+        if healthy < _STABLE * total:
             example = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}, with {ill[0].reasons[0]}"
             verb = "is unhealthy:" if len(ill) == 1 else "are unhealthy, e.g."
             reason = f"{len(ill)} of {total} runs {verb} {example}"
-        batches.append(BatchHealth(b, Quantity(healthy / total, shares[b]), healthy, total, reason))
-    smallest = _smallest_stable(shares, {b.problems_per_batch: b.reason is None for b in batches})
-    return HealthInfo(smallest, tuple(batches), len(runs) - len(judged_runs))
-
-
-def _clopper_pearson(successes: int, total: int) -> tuple[float, float]:
-    """Return the exact interval of a share: quantiles of Beta(k, N − k + 1) and of Beta(k + 1, N − k).
-
-    SciPy's special functions are imported much faster than its distributions.
-
-    >>> [round(end, 3) for end in _clopper_pearson(9, 9)]
-    [0.664, 1.0]
-    """
-    tail, failures = (1 - LEVEL) / 2, total - successes
-    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
-    return low, float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
-
-
-def _smallest_stable(intervals: dict[int, tuple[float, float]], is_stable: dict[int, bool]) -> Quantity:
-    """Return the smallest stable B_p. Its interval follows from the intervals of the healthy shares."""
-    if not intervals:
-        return REFUSED
-    least, largest = float(min(intervals)), float(max(intervals))
-    smallest = _smallest_good(is_stable)
-    lowest, highest = (_smallest_good({b: end[i] >= STABLE for b, end in intervals.items()}) for i in (1, 0))
-    if smallest is None:
-        return Quantity(largest, (lowest or largest, None), "lower_bound")
-    bounds = (None if lowest == least else lowest, highest)  # nothing is known below the smallest B_p
-    return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == least else "ok")
-
-
-def _smallest_good(is_good: dict[int, bool]) -> float | None:
-    """Return the smallest B_p such that it and all larger B_p are good, or None if there is none."""
-    bad_batches = [b for b, good in is_good.items() if not good]
-    return min((float(b) for b in is_good if not bad_batches or b > max(bad_batches)), default=None)
+        batches.append(BatchHealth(b, healthy, total, reason))
+    return tuple(batches)

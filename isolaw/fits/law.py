@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,74 +162,19 @@ class Law(Shown, LawPosterior):
         columns = (*counts, np.exp(data.t), data.reward, fitted, data.reward - fitted)
         return pd.DataFrame(dict(zip(names, columns, strict=True)))
 
-    @checked
-    def predictions(
-        self,
-        computes: Iterable[float],
-        *,
-        max_batch_rollouts: int | None = None,
-        n_train_problems: int | None = None,
-    ) -> pd.DataFrame:
-        """Return the predictions for several budgets as a table with one row per budget.
-
-        The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). The
-        other columns are:
-
-        - the recommended ``rollouts_per_problem``, ``problems_per_batch`` and ``steps``, and the ``unspent``
-          part of the budget, all missing if isolaw recommends nothing;
-        - the predicted ``reward`` and the ``expected_loss`` in reward;
-        - ``probability_within_tolerance``, the probability that the loss is within the tolerance;
-        - ``n_star``, ``epochs``, and the codes of ``flags``.
-
-        ``reward`` and ``n_star`` have three more columns: ``…_low`` and ``…_high``, the ends of 95 %
-        intervals, which are missing if the data do not bound them, and ``…_status``.
-
-        Raises
-        ------
-        InputError
-            a budget does not pay for one step of the smallest batch.
-        """
-        axis = "compute" if self.document.x.name == "steps" else self.document.x.name
-        rows = []
-        for compute in computes:
-            p = self.predict(
-                compute, max_batch_rollouts=max_batch_rollouts, n_train_problems=n_train_problems
-            )
-            rows.append(
-                {
-                    axis: p.compute,
-                    "rollouts_per_problem": p.n,
-                    "problems_per_batch": p.B_p,
-                    "steps": p.M,
-                    "unspent": p.unspent,
-                    **_quantity_columns("reward", p.reward),
-                    "expected_loss": p.loss,
-                    "probability_within_tolerance": p.options[0].probability if p.options else None,
-                    **_quantity_columns("n_star", p.n_star),
-                    "epochs": p.epochs,
-                    "flags": ", ".join(flag.code for flag in p.flags),
-                }
-            )
-        integers = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent")
-        floats = ("expected_loss", "probability_within_tolerance", "epochs")
-        dtypes = {axis: "int64", **dict.fromkeys(integers, "Int64"), **dict.fromkeys(floats, "float64")}
-        return pd.DataFrame(rows, columns=None if rows else [*dtypes]).astype(dtypes)
-
     def frontier(self) -> pd.DataFrame:
         """Return the compute-optimal frontier as a table with one row per budget.
 
-        The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
-        ``steps`` with fixed B. ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to
-        ``n_star_high``. In 95 % of draws, the band from ``band_low`` to ``band_high`` contains n* at all
-        budgets at once. ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is
-        the smallest n within the tolerance of its reward, and ``reward`` is the reward at n*. If
-        ``censored``, n* is only a bound, for the reasons in ``censored_by``.
+        The first column is the budget: ``compute`` in rollouts, ``tokens``, or ``steps`` with fixed B.
+        ``n_star`` is the best n, with its 95 % interval from ``n_star_low`` to ``n_star_high``.
+        ``n_star_strict`` is the measured n with the highest curve, ``n_star_tolerance`` is the smallest n
+        within the tolerance of its reward, and ``reward`` is the reward at n*. If ``censored``, n* is only a
+        bound, for the reasons in ``censored_by``.
         """
         return pd.DataFrame([
             {
                 self.document.x.name: point.x,
                 **_quantity_columns("n_star", point.n_star),
-                **_interval_columns("band", point.band),
                 "n_star_strict": point.n_star_strict,
                 "n_star_tolerance": point.n_star_tolerance,
                 **_quantity_columns("reward", point.reward),

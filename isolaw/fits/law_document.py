@@ -107,7 +107,6 @@ def frontier_entries(
     ``scale`` converts compute to x. If ``stepwise``, n* is a measured n.
     """
     levels, n, n_star = frontier.levels, path.n, np.exp2(path.log2_n[0])
-    band = simultaneous(path) if len(path.log2_n) > 1 else None
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
     upper = path.above[0] & (path.log2_n[0] > np.log2(levels[0]) + 1e-9)
     lacks_neighbour = (path.below[0] & ~path.at_top[0]) | upper
@@ -122,7 +121,6 @@ def frontier_entries(
             FrontierPoint(
                 x=float(compute * scale),
                 n_star=from_draws(n_star[i], n[1:, i], status, levels if stepwise else None),
-                band=None if band is None else (finite(band[0, i]), finite(band[1, i])),
                 n_star_strict=int(levels[frontier.strict[0, i]]),
                 n_star_tolerance=int(levels[frontier.tolerance[0, i]]),
                 reward=estimated(path.reward[:, i]),
@@ -131,38 +129,6 @@ def frontier_entries(
             )
         )
     return tuple(points)
-
-
-def simultaneous(path: NStarPath) -> NDArray[np.float64]:
-    """Return the simultaneous band that contains n*(C) at every C in 95 % of draws.
-
-    The array has shape (2, X), and is ±inf where the band is open. The band consists of equal-tailed
-    pointwise quantiles, and is the narrowest such band with 95 % of draws. A draw with unknown n* at some C
-    counts as inside the band at this C. The band is open where the estimate is a bound, and where draws do
-    not vary.
-    """
-    draws = np.sort(path.n[1:], axis=0)  # NaN last
-    counts = np.sum(~np.isnan(draws), axis=0)
-    drawn_n = path.n[1:]
-    low, high = 0.0, 1 - LEVEL
-    band = np.array([])
-    for _ in range(12):
-        tail = (low + high) / 4  # half of the midpoint of [low, high]
-        index = np.maximum(np.floor(tail * counts).astype(int), 0)
-        columns = np.arange(draws.shape[1])
-        lower = draws[index, columns]
-        upper = draws[np.maximum(counts - 1 - index, 0), columns]
-        outside = np.mean(np.any((drawn_n < lower) | (drawn_n > upper), axis=1))
-        if outside <= 1 - LEVEL or not band.size:
-            band = np.where(counts == 0, [[-np.inf], [np.inf]], [lower, upper])
-        low, high = ((low + high) / 2, high) if outside <= 1 - LEVEL else (low, (low + high) / 2)
-    n_star = np.exp2(path.log2_n[0])
-    band[0] = np.where(path.below[0], np.minimum(band[0], n_star), band[0])
-    band[1] = np.where(path.above[0], np.maximum(band[1], n_star), band[1])
-    is_constant = np.isclose(band[0], band[1], rtol=1e-12, atol=0)
-    band[0, is_constant | path.above[0]] = -np.inf
-    band[1, is_constant | path.below[0]] = np.inf
-    return band
 
 
 def crossover_entries(

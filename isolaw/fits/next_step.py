@@ -287,15 +287,3 @@ def sweep_of(document: LawDocument) -> str:
         return "" if traits(SweepStore(source).read_spec().sweep.backend).recorded else source
     except (StoreError, OSError):
         return ""
-
-
-def failed_runs(sweep: str) -> list[Cell]:
-    """Return the configurations of the runs of a sweep that failed."""
-    from isolaw.store import SweepStore
-
-    store = SweepStore(sweep)
-    specs, _ = store.specs()
-    return [
-        Cell(*spec.shape) for run_id, spec in specs.items()
-        if store.run(run_id).failure is not None and not store.run(run_id).recorded().is_done(spec)
-    ]  # fmt: skip

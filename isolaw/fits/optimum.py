@@ -1,4 +1,4 @@
-"""Compute n*, B_p* and M* at a budget, and the n of a law. At an end of the grid, each is only a bound."""
+"""Compute n*, B_p* and M* at a budget. At an end of the grid, each is only a bound."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from isolaw.evidence import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.allocations import FAR, INTERVALS, CandidateAllocation
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.selection import COLUMN_OF_HOLD, LEAST_CURVES, Floats, varies_in_batch
 from isolaw.fits.surface.slices import Slices
 from isolaw.runs import SYMBOL_OF
@@ -193,18 +191,3 @@ def may_be_outside(cut: Slices) -> bool:
         if at_end[0] or (at_end.size > 1 and at_end[1:].mean() > _EDGE_SHARE):
             return True
     return False
-
-
-def law_n(law: LawPosterior, budget: int, times: float) -> Quantity:
-    """Return the preferred law's n at a budget, with the status ``refused`` if no law is preferred."""
-    document = law.document
-    name = document.comparison.preferred
-    theta = None if name is None else law.theta(name)
-    x = float(budget // document.fixed["batch_rollouts"] if document.hold == "B" else budget)
-    if name is None or theta is None or x < 1:
-        return REFUSED
-    if LAWS[name].turns and budget > max(entry.end for entry in document.grid):
-        return REFUSED  # a parabola predicts nothing beyond the data that show its turn
-    log2_n = LAWS[name].log2_n(np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
-    grid = np.log2(law.levels)
-    return _best_level(np.clip(log2_n, grid[0], grid[-1]), grid, times > FAR, times > INTERVALS)

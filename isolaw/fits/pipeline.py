@@ -22,7 +22,6 @@ from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable_compute
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import (
-    FAMILIES,
     WIDTH,
     Curves,
     enough_points,
@@ -33,10 +32,10 @@ from isolaw.fits.document.schema import Axis, DrawsInfo, LawDocument
 from isolaw.fits.draws import Draws, surface_info
 from isolaw.fits.flags import Code, Flag, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE, NStarPath
-from isolaw.fits.health import smallest_stable_B_p
+from isolaw.fits.health import batch_health
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
-from isolaw.fits.laws.comparison import FittedLaw, compare_laws, compare_rules, fit_laws
+from isolaw.fits.laws.comparison import FittedLaw, compare_laws, fit_laws, judge_logistic
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
@@ -59,7 +58,7 @@ from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 METHODS = ("surface", "paper")
 DRAWS = 400
 _MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
-UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
+UNITS = {"compute": "rollouts", "tokens": "tokens", "steps": "steps"}
 
 
 @checked
@@ -93,7 +92,7 @@ def fit(
     where
         use only runs with these values of columns or attributes, e.g. ``{"B_p": 32}``.
     x
-        unit of a budget: ``compute`` (rollouts), or ``tokens`` or ``wall_s`` if the runs recorded them.
+        unit of a budget: ``compute`` (rollouts), or ``tokens`` if the runs recorded them.
     method
         ``surface`` or ``paper`` (see the module's docstring).
     curve, records
@@ -121,8 +120,6 @@ def fit(
     >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
-    if curve not in FAMILIES:
-        raise InputError(f"curve: found {shown(curve)}; expected {', '.join(FAMILIES)}")
     is_width = isinstance(records, int | float) and math.isfinite(records) and records > 0
     if records not in ("auto", "off", None) and not is_width:
         raise InputError(f"records: found {shown(records)}; expected a positive width of reward, auto or off")
@@ -180,8 +177,7 @@ def fit_selection(
             path = frontiers.strict_path(frontier)
             curve_rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(path, law_x)
-            law_values = None if logistic is None else logistic(law_x)[0]
-            comparison = compare_rules(frontier, law_values, min(c.runs for c in configurations))
+            comparison = judge_logistic(frontier, logistic is not None, min(c.runs for c in configurations))
         else:
             cut = slices(surface, compute, unit=reward_unit)
             falls = doc.late_falls(cut, configurations)
@@ -195,10 +191,10 @@ def fit_selection(
     symbol = SYMBOL_OF[law_axis(hold)]
     law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
     used_runs = runs.select(selection.run_ids)
-    health = smallest_stable_B_p(used_runs, metric, eval_set)
+    health = batch_health(used_runs, metric, eval_set)
     selection.flags.extend(
         Flag(Code.UNSTABLE_BATCH, f"at B_p = {batch.problems_per_batch}, {batch.reason}")
-        for batch in health.batches
+        for batch in health
         if batch.reason
     )
     x_name: Literal[X, "steps"] = "steps" if hold == "B" else selection.x
@@ -230,8 +226,7 @@ def fit_selection(
     )
     flags = [*flags_of_simulated(used_runs.simulated), *flags_of(selection, path, document, scale, falls)]
     document = replace(document, flags=tuple(flags))
-    parameters = {c.key: curve.parameters() for c, curve in fitted_curves}
-    return Law(document, Draws(parameters, logistic, {name: f.theta for name, f in laws.items()}, surface))
+    return Law(document, Draws({c.key: curve.parameters() for c, curve in fitted_curves}, surface))
 
 
 def _machine(runs: Runs) -> dict[str, Any]:

@@ -13,14 +13,14 @@ the smallest to four times the largest measured n. If B_p varies independently, 
 the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
 measured range, and by `_UNMEASURED_RISK` for a candidate without runs.
 
-M = floor(C / (n · B_p)). A budget in tokens or seconds buys steps at their mean measured cost. A budget in
+M = floor(C / (n · B_p)). A budget in tokens buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
 compute, C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) have intervals.
 
 Extrapolation starts where fewer than three n were measured, since isolaw compares at least three. Intervals
 extend to ten times this compute. For ``paper`` they extend to three times, and n* is only a bound beyond.
 Past ten times, isolaw recommends nothing. For ``surface``, no allocation competes at more than ten times the
-compute of the nearest runs. A law's n* is stated only within the runs.
+compute of the nearest runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation, Cell
 from isolaw.errors import InputError, Spelled, shown
-from isolaw.evidence import REFUSED, amount, estimated, in_reward, number
+from isolaw.evidence import amount, estimated, in_reward, number
 from isolaw.fits.allocations import (
     FAR,
     INTERVALS,
@@ -57,7 +57,7 @@ from isolaw.fits.draws import LawPosterior
 from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer_runs, worth_running
-from isolaw.fits.optimum import law_n, may_be_outside, optimum
+from isolaw.fits.optimum import may_be_outside, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
@@ -157,7 +157,6 @@ def predict(
         n_star,
         b_star,
         m_star,
-        REFUSED if hours or (goes_outside and times > 1) else law_n(law, budget, times),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
         int(max_compute * budget / farthest if hours else max_compute),
         flags,
@@ -286,7 +285,7 @@ def _options_of(
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:
     """Return the flags of a prediction that do not depend on n*."""
     document = law.document
-    flags = flags_with(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
+    flags = flags_with(document.flags, Code.SIMULATED)
     batches = sorted({candidate.problems_per_batch for candidate in candidates if candidate.measured})
     if options and document.hold == "nothing":  # with fixed B, B_p follows from n
         best_batch = options[0].allocation.problems_per_batch

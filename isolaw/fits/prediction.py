@@ -14,7 +14,7 @@ from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, Flag, flags_with, simulated_by
 from isolaw.fits.frontier import TOLERANCE
-from isolaw.fits.next_step import NextStep, failed_runs, sweep_of, with_command
+from isolaw.fits.next_step import NextStep, sweep_of, with_command
 from isolaw.registry import Shown, public
 from isolaw.step_cost import Cost, Spent
 
@@ -68,7 +68,6 @@ class Prediction(Shown):
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity
-    law_n: Quantity  #: the n of the preferred law at the budget; refused if no law is preferred
     epochs: float | None  #: B_p · M / D; None if D is unknown or nothing is recommended
     comparable: int  #: the largest budget at which at least three n can be compared
     flags: list[Flag]  #: reasons for care
@@ -141,13 +140,9 @@ class Prediction(Shown):
 
     @cached_property
     def next(self) -> NextStep:
-        """What to do next: failed runs to repeat, runs to add, or the final run, with their command."""
+        """What to do next: runs to add, or the final run, with their command."""
         assert self.document is not None
         sweep, a = sweep_of(self.document), self.allocation
-        if sweep and (failed := failed_runs(sweep)):
-            n = ", ".join(map(str, sorted({cell.rollouts_per_problem for cell in failed})))
-            why = f"{len(failed)} runs of the sweep failed (n = {n})."
-            return NextStep("Repeat the failed runs.", why, str(commands.continue_sweep(sweep)))
         if flags_with(self.flags, Code.FLAT):
             return NextStep("Check the metric, or train until it rises.", "The reward never changed.")
         if flags_with(self.flags, Code.NO_DRAWS):
@@ -199,7 +194,7 @@ class Prediction(Shown):
             "expected_loss": self.loss,
             "probability_within_tolerance": best and best.probability,
             "tolerance": self.tolerance,
-            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
+            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star")},
             "epochs": self.epochs,
             "comparable": self.comparable,
             "compared_n": None if self.compared is None else list(self.compared),

@@ -7,7 +7,7 @@
     n          B_p varies and takes the place of n in the law    x = C
     nothing    B_p and n vary                                    x = C
 
-C counts rollouts; tokens or seconds can replace it if the runs recorded them. isolaw rejects runs that differ
+C counts rollouts; tokens can replace it if the runs recorded them. isolaw rejects runs that differ
 in any other setting (problem set, algorithm, lr, …) until one value is chosen.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,7 @@ from isolaw.runs import SYMBOL_OF, Runs, full_names, listed, plain
 
 Floats = NDArray[np.float64]
 Hold = Literal["B_p", "B", "n", "nothing"]
-X = Literal["compute", "tokens", "wall_s"]
-XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
+X = Literal["compute", "tokens"]
 # The column that a law keeps fixed for each ``hold``.
 COLUMN_OF_HOLD: dict[str, str] = {
     "B_p": "problems_per_batch",
@@ -50,12 +49,12 @@ _MOST_LISTED = 4
 class Configuration(Cell):
     """The checkpoints of all runs of one (B_p, n), grouped by run and in order of compute."""
 
-    # Compute in rollouts (or tokens, or seconds) and the metric at each checkpoint, (P,) each.
+    # Compute in rollouts (or tokens) and the metric at each checkpoint, (P,) each.
     compute: Floats
     reward: Floats
     run: NDArray[np.int64]  # index of the run that each checkpoint belongs to, from 0 to runs − 1, (P,)
     seeds: tuple[int, ...]  # the seed of each run, (runs,)
-    # Cost of a step in the unit of ``compute``: B rollouts, or the mean cost in tokens or seconds.
+    # Cost of a step in the unit of ``compute``: B rollouts, or the mean cost in tokens.
     step_cost: float
 
     @property
@@ -144,7 +143,7 @@ def select(
 
     ``fixed`` selects runs by the values of columns or attributes, such as ``{"B_p": 32}`` or
     ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is the unit of a budget: ``compute``
-    (rollouts), ``tokens`` or ``wall_s``. If ``allow_few``, one curve is enough.
+    (rollouts) or ``tokens``. If ``allow_few``, one curve is enough.
 
     Raises
     ------
@@ -153,9 +152,6 @@ def select(
     Refused
         there are too few curves; the message lists the runs to add.
     """
-    for name, choice, choices in (("hold", hold, get_args(Hold)), ("x", x, XS)):
-        if choice not in choices:
-            raise InputError(f"{name}: found {shown(choice)}; expected {', '.join(choices)}")
     if x != "compute" and hold == "B":
         raise InputError(f"x: found {shown(x)}; expected compute: where B is fixed the law is in steps")
     points = _with_x_as_compute(measured_points(runs, metric, eval_set), x, runs.source)

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from isolaw import metrics
 from isolaw.errors import IsolawError, Refused
-from isolaw.fits.allocations import reached_compute
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
 from isolaw.fits.selection import rows_with, select
-from isolaw.fits.studies.backtest import backtest
+from isolaw.fits.studies.backtest import backtest, horizon
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
@@ -66,8 +65,8 @@ class FittedRuns:
     ) -> Mapping[str, Any] | str:
         """Backtest these runs; return the result, or the reason why there is none.
 
-        The backtest fits checkpoints up to an eighth of the largest compute, or up to a quarter or a half if
-        an eighth is not enough.
+        The backtest fits checkpoints up to an eighth of the largest compute that it can judge, or up to a
+        quarter or a half if an eighth is not enough.
         """
         document = self.document
         if document is None:
@@ -75,8 +74,6 @@ class FittedRuns:
         if document.x.name not in ("compute", "steps"):
             return f"isolaw does not backtest budgets in {document.x.unit}"
         metrics_needed = [self.metric, *DIAGNOSTICS]  # the fit uses no other metric
-        largest, reached = max(entry.measured[1] for entry in document.grid), reached_compute(document.grid)
-        largest = reached if 0 < reached < largest / 2 else largest
         keywords: dict[str, Any] = {
             "metric": self.metric, "eval_set": self.eval_set, "hold": document.hold, "where": document.fixed,
             "method": document.method, "draws": min(_BACKTEST_DRAWS, document.bootstrap.draws), "seed": seed,
@@ -85,7 +82,7 @@ class FittedRuns:
         reason = ""
         for divisor in _BACKTEST_SHARES:
             try:
-                return backtest(runs, largest / divisor, progress=progress, **keywords)
+                return backtest(runs, horizon(document.grid) / divisor, progress=progress, **keywords)
             except IsolawError as error:
                 reason = reason or str(error)
         return reason
@@ -128,7 +125,7 @@ class FittedRuns:
         return rows[[shape in shapes for shape in row_shapes]]
 
     def x_values(self, rows: pd.DataFrame) -> Floats:
-        """Return x of each row in rollouts, tokens, seconds or steps, as in the law; NaN if not recorded."""
+        """Return x of each row in rollouts, tokens or steps, as in the law; NaN if not recorded."""
         name = self.document.x.name if self.document else "compute"
         if name == "steps":
             batch = rows["problems_per_batch"] * rows["rollouts_per_problem"]

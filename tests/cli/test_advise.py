@@ -70,7 +70,6 @@ def test_no_source_no_number(isolaw: Call) -> None:
     code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
     assert code == 0
     assert "no n* is known on hard problems" in stdout.splitlines()[0]
-    assert "its problems are easy, and yours are hard" in stdout
     assert "Publications disagree: n* rises with C" in stdout.splitlines()[5]
 
 
@@ -89,8 +88,6 @@ def test_the_answer_is_in_the_first_four_lines(isolaw: Call) -> None:
     assert "easy problems; a model of 7B" in fourth
     assert "It Takes Two" in fifth
     assert "IsoCompute, BroRL" in fifth
-    _, stdout, _ = isolaw(*words, "--json")
-    assert len({statement["publication"] for statement in json.loads(stdout)["statements"]}) == 7
 
 
 def test_a_size_a_hundred_times_away_gets_no_answer(isolaw: Call) -> None:

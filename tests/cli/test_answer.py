@@ -62,19 +62,6 @@ def test_an_error_about_a_table_has_one_command_in_one_spelling(
     assert (stdout + stderr).count(to_read.partition(".csv ")[2]) == 1
 
 
-@pytest.mark.slow
-def test_failed_runs_are_to_repeat_first(isolaw: Call, directory: Path) -> None:
-    failed = sorted((directory / "runs").iterdir())[:2]
-    for run in failed:
-        (run / "DONE").unlink()
-        (run / "FAILED.json").write_text('{"cause": "no memory"}')
-    levels = {json.loads((run / "spec.json").read_text())["rollouts_per_problem"] for run in failed}
-    code, stdout, _ = isolaw("answer", directory, "--compute", "1M", *FEW)
-    n = ", ".join(map(str, sorted(levels)))
-    step = f"Next: Repeat the failed runs. 2 runs of the sweep failed (n = {n})."
-    assert (code, stdout.splitlines()[2:4]) == (0, [step, f"  isolaw sweep --out {directory}"])
-
-
 def test_logs_that_lack_facts_get_what_read_says(isolaw: Call) -> None:
     _, listed, _ = isolaw("read", "examples/logs/trl")
     code, stdout, stderr = isolaw("answer", "examples/logs/trl", "--compute", "4M")

@@ -78,7 +78,7 @@ LOOKS = {
     ],
     "status": ["status runs", "status named"],
     "advise": ["advise --compute 1e6 --cost runs", "advise --compute 1e6 --write first"],
-    "compare": ["compare runs n=4 n=16 --compute 1e4", "compare log law.json"],
+    "compare": ["compare runs n=4 n=16 --compute 1e4", "compare log n=4 n=8 --compute 1e4"],
     "problems": [
         "problems --model model --problems problems/train.jsonl --reward evilmod:f --out split --dry-run",
     ],
@@ -94,8 +94,8 @@ from isolaw import IsolawError, Law
 doors = {
     "read": ["runs", "log"], "fit": ["log"], "answer": [("runs", 30_000), ("log", 30_000)],
     "status": ["named"],
-    "read_cost": ["runs", "log"], "compare": [("runs", "log")], "retune": [("log", "reward", "validation")],
-    "backtest": [("log", 10)], "to_target": ["log"], "compare_by": [("log", "lr")],
+    "read_cost": ["runs", "log"], "retune": [("log", "reward", "validation")],
+    "backtest": [("log", 10)], "to_target": ["log"],
     "compare_shapes": [("log", (8, 4), (8, 8))], "export": [("runs/runs", "exported")],
     "split": [("model", "problems/train.jsonl", "split")], "paper_figures": [("log", "figures")],
     "advise": [1e6], "diagnose": [()],

@@ -42,7 +42,7 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     code, stdout, stderr = isolaw("predict", law, "--compute", "1e7", "--json")
     assert (code, stderr) == (0, "")
     data = strict(stdout)
-    estimates = {"reward", "n_star", "b_star", "m_star", "law_n"}
+    estimates = {"reward", "n_star", "b_star", "m_star"}
     assert {"compute", "options", "expected_loss", "probability_within_tolerance", "flags"} <= set(data)
     assert data["compute"] == 10_000_000
     for name in estimates:

@@ -96,7 +96,7 @@ def test_the_recorded_sweep_predicts_its_left_out_batch_sizes() -> None:
     assert (cost.runs, cost.configurations, cost.unit, cost.gpus) == (36, 6, "tokens", None)
     assert cost.error == pytest.approx(0.192, abs=0.002)
     assert cost.gpu_hours(16, 8, 640) is None
-    assert cost.hours(16, 8, 640) is not None
+    assert cost.seconds(16, 8, 640) is not None
     assert costs.read(isolaw.Runs.from_parquet(RECORDED)).parts == cost.parts
     # Of the 36 runs two shared their core with other work.
     runs = isolaw.Runs.from_parquet(RECORDED)

@@ -127,7 +127,6 @@ def test_censored_exactly_where_a_neighbour_is_missing(
             lacks_below = i > 0 and levels[i - 1] not in here
             measured = frontier.reward[d, np.isfinite(frontier.reward[d, :, j]), j]
             equal = bool(np.all(measured.max() - measured <= FLAT * np.abs(measured.max())))
-            assert frontier.alone[d, j] == (lacks_above or lacks_below)
             assert frontier.below[d, j] == (i == len(levels) - 1 or lacks_above or equal)
             assert frontier.above[d, j] == (i == 0 or lacks_below or equal)
 
@@ -284,7 +283,6 @@ def test_measured_n_on_a_surface(rng: int, batches: int) -> None:
     near = (frontier.reward >= best[:, None] - TOLERANCE - FLAT).argmax(axis=1)
     np.testing.assert_array_equal(frontier.tolerance, near)
     beyond = np.broadcast_to(frontier.compute > 5e4, (2, 4))
-    np.testing.assert_array_equal(frontier.alone, beyond)
     np.testing.assert_array_equal(frontier.below, beyond | (frontier.strict == 4))
     np.testing.assert_array_equal(frontier.above, beyond | (frontier.strict == 0))
 

@@ -15,9 +15,8 @@ import pytest
 import isolaw
 from isolaw.errors import DataError
 from isolaw.fits.allocations import affordable_candidates
-from isolaw.fits.document.schema import HealthInfo
 from isolaw.fits.flags import Code, Flag
-from isolaw.fits.health import health, smallest_stable_B_p
+from isolaw.fits.health import batch_health, health
 from isolaw.fits.selection import differing
 from isolaw.runs import Runs
 
@@ -65,9 +64,7 @@ def test_nothing_to_judge_by_is_unknown(synthetic: Make) -> None:
     runs = Runs(table({("response_length", "train"): [900.0] * 30, ("avg@4", "validation"): [0.5] * 5}))
     (only,) = health(runs)
     assert (only.status, only.judged_by) == ("unknown", ())
-    found = smallest_stable_B_p(runs)
-    assert found.smallest_stable.status == "refused"
-    assert (found.unknown, found.batches) == (1, ())
+    assert batch_health(runs) == ()
 
 
 def test_every_diagnostic_counts_and_train_comes_first() -> None:
@@ -106,41 +103,22 @@ def test_the_binomial_error_of_the_evaluation(metric: str, problems: Any, sample
     assert (health(runs, metric)[0].status == "unhealthy") == seen
 
 
-def test_smallest_stable(synthetic: Make) -> None:
+def test_small_batches_that_collapse_are_unstable(synthetic: Make) -> None:
     configurations = [(b, n) for b in (4, 8, 16, 32) for n in (8, 16)]
     runs = synthetic(configurations, collapsing(4, 8), noise=0.01, checkpoints=40, seeds=5)
-    found = smallest_stable_B_p(runs)
-    assert (found.smallest_stable.value, found.smallest_stable.status) == (16.0, "ok")
-    assert found.smallest_stable.interval == (16.0, None)  # ten healthy runs do not show nine in ten
-    assert [(b.problems_per_batch, b.healthy, b.judged) for b in found.batches] == [
+    found = batch_health(runs)
+    assert [(b.problems_per_batch, b.healthy, b.judged) for b in found] == [
         (4, 0, 10), (8, 0, 10), (16, 10, 10), (32, 10, 10),
     ]  # fmt: skip
-    assert found.batches[1].share_healthy.value == 0.0
-    # Clopper–Pearson at 0 of 10 is 1 − (α/2)^(1/10).
-    assert found.batches[1].share_healthy.interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
-    assert found.batches[0].reason is not None
-    assert found.batches[0].reason.startswith(
+    assert found[0].reason is not None
+    assert found[0].reason.startswith(
         "10 of 10 runs are unhealthy, e.g. n = 16, seed 0, with reward collapse"
     )
 
 
-def test_one_healthy_batch_below_an_unstable_one_is_not_stable(synthetic: Make) -> None:
-    found = smallest_stable_B_p(synthetic([(b, 8) for b in (4, 8, 16)], collapsing(8), checkpoints=40))
-    assert (found.smallest_stable.value, found.smallest_stable.status) == (16.0, "ok")
-    assert [b.problems_per_batch for b in found.batches if b.reason] == [8]
-
-
-def test_edges_of_the_grid_are_bounds(synthetic: Make) -> None:
-    grid = [(b, 8) for b in (4, 8)]
-    well = smallest_stable_B_p(synthetic(grid, collapsing(), checkpoints=40)).smallest_stable
-    assert (well.value, well.status, well.interval) == (4.0, "upper_bound", None)
-    ill = smallest_stable_B_p(synthetic(grid, collapsing(4, 8), checkpoints=40)).smallest_stable
-    assert (ill.value, ill.status, ill.interval) == (8.0, "lower_bound", (8.0, None))
-
-
-def test_many_runs_bound_the_answer_on_both_sides(synthetic: Make) -> None:
-    runs = synthetic([(4, 8), (8, 8), (16, 8)], collapsing(4), seeds=40, checkpoints=12, start=5e4)
-    assert smallest_stable_B_p(runs).smallest_stable.interval == (8.0, 8.0)
+def test_each_batch_is_judged_by_its_own_runs(synthetic: Make) -> None:
+    found = batch_health(synthetic([(b, 8) for b in (4, 8, 16)], collapsing(8), checkpoints=40))
+    assert [b.problems_per_batch for b in found if b.reason] == [8]
 
 
 def test_two_recipes_are_refused(synthetic: Make) -> None:
@@ -148,7 +126,7 @@ def test_two_recipes_are_refused(synthetic: Make) -> None:
     runs = Runs.concat([one, other])
     assert (differing(runs.table()), differing(one.table())) == (["lr"], [])
     with pytest.raises(DataError, match="differ in lr"):
-        smallest_stable_B_p(runs)
+        batch_health(runs)
 
 
 def test_small_batches_of_the_simulator_are_unstable() -> None:
@@ -163,9 +141,8 @@ def test_small_batches_of_the_simulator_are_unstable() -> None:
             "executor": {"kind": "inline"},
         }
     )
-    found = smallest_stable_B_p(runs)
-    assert (found.smallest_stable.value, found.smallest_stable.status) == (128.0, "ok")
-    assert [(b.healthy, b.judged) for b in found.batches] == [(0, 2), (2, 2)]
+    found = batch_health(runs)
+    assert [(b.healthy, b.judged) for b in found] == [(0, 2), (2, 2)]
 
 
 @pytest.mark.skipif(not LOGS.exists(), reason="the sample logs are not here")
@@ -204,9 +181,9 @@ def test_an_unstable_batch_is_left_out_unless_all_are_unstable(shared, unstable,
     document = shared.law("surface nothing").document
     batches = tuple(
         replace(b, reason="its rewards fell" if b.problems_per_batch in unstable else None)
-        for b in document.health.batches
+        for b in document.health
     )
-    ill = replace(document, health=HealthInfo(document.health.smallest_stable, batches, 0))
+    ill = replace(document, health=batches)
     flags: list[Flag] = []
     candidates = affordable_candidates(ill, 10**7, None, flags)
     assert sorted({c.problems_per_batch for c in candidates}) == left

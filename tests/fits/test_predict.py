@@ -96,7 +96,7 @@ def check_reach(law: Law, p: Prediction, budget: float) -> None:
         nothing = ["rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_loss"]
         assert [data[key] for key in [*nothing, "probability_within_tolerance", "epochs"]] == [None] * 7
         assert data["reward"] == {"value": None, "interval": None, "status": "refused"}
-        assert {q.status for q in (p.n_star, p.law_n)} <= {"not_identified", "refused"}
+        assert p.n_star.status in ("not_identified", "refused")
         assert p.n_star.interval is None
         return
     assert p.options
@@ -585,7 +585,6 @@ def test_of_equals_none_is_taken(shared: SharedLaws, method: str) -> None:
     assert p.options == []
     assert {q.status for q in (p.n_star, p.b_star, p.m_star)} == {"refused"}
     assert flags_with(p.flags, Code.FLAT)
-    assert p.law_n.status == "refused"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -594,7 +593,7 @@ def test_the_shape_of_the_json(shared: SharedLaws, case: str) -> None:
     data = p.to_dict()
     assert data["compute"] == 400_000
     assert data["unit"] == "rollouts"
-    for name in ("reward", "n_star", "b_star", "m_star", "law_n"):
+    for name in ("reward", "n_star", "b_star", "m_star"):
         assert set(data[name]) == {"value", "interval", "status"}
     n, b, steps = (data[k] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
     assert n * b * steps + data["unspent"] == 400_000

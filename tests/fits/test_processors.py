@@ -89,11 +89,6 @@ def found(kernel: str, sweep: Path, folder: Path) -> dict[str, Any]:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     out: dict[str, Any] = json.loads(done.stdout)
-    for name in FITS:
-        for budget in BUDGETS:
-            said = out[name][budget]
-            if said["json"].get("models"):  # beyond the runs
-                out[name][budget] = {"pooled": said["json"]}
     return out
 
 
@@ -119,15 +114,9 @@ def differing(a: Any, b: Any, where: str = "") -> list[str]:
     if type(a) is type(b) is float:
         # A law's likelihood is searched to the few digits that a comparison of laws needs. Where a draw does
         # not determine its law, the search ends somewhere along a flat valley, and an interval shows it.
-        of_a_law = "/law_n/" in where or (
-            "/comparison/laws/" in where or ("/interval/" in where and "/params/" in where)
-        )
-        # Backtests end their searches early, and a draw more or less has another model.
-        pooled = "/pooled/" in where
-        digits = 5e-2 if pooled else 1e-2 if of_a_law else 1e-4 if "/surface/theta/" in where else 1e-5
-        searched = where.endswith(("/chi2", "/aic", "/held_out_regret"))
-        same = math.isclose(a, b, rel_tol=digits, abs_tol=1e-2 if searched else 1e-8)
-        same |= pooled and abs(a - b) <= (0.05 if "probability" in where else 0.002)
+        of_a_law = "/comparison/laws/" in where or ("/interval/" in where and "/params/" in where)
+        digits = 1e-2 if of_a_law else 1e-4 if "/surface/theta/" in where else 1e-5
+        same = math.isclose(a, b, rel_tol=digits, abs_tol=1e-8)
         same |= of_a_law and min(abs(a), abs(b)) > _NOWHERE and (a > 0) == (b > 0)
     else:
         same = a == b or where.endswith("bootstrap/file")  # which is named by its bytes

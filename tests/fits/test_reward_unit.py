@@ -16,7 +16,6 @@ from isolaw.fits.law import Law
 from isolaw.fits.metric import bounds, unit_of
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Configuration
-from isolaw.fits.studies.recipes import foresee
 from isolaw.report.text.prediction import backtest_failed
 from isolaw.runs import Runs
 
@@ -178,19 +177,6 @@ def test_bounds_follow_the_unit() -> None:
     assert bounds("best@8", curve(0.0, 0.02)) == (0.0, 1.0)
     assert bounds("best@8", curve(2.0, 80.0)) == (0.0, 100.0)
     assert bounds("best@8", curve(-0.1, 0.5)) == bounds("score", curve(0.1, 0.5)) == (-np.inf, np.inf)
-
-
-def test_a_comparison_of_recipes_scales_with_the_metric() -> None:
-    compute = np.geomspace(1e3, 1e6, 40)
-    reward = 0.7 - 0.4 / (1 + compute / 1e5) + 0.002 * np.sin(np.arange(40))
-    found = []
-    for unit in (1.0, 100.0):
-        run = np.zeros(40, dtype=np.int64)
-        c = Configuration(32, 8, compute, unit * reward, run, (0,), 256.0)
-        rows = foresee(c, np.zeros((3, 40)), 1e6, 4e6, unit=unit)
-        found.append({name: rows[name].draws / unit for name in ("A", "predicted", "reward")})
-    for name, values in found[0].items():
-        np.testing.assert_allclose(found[1][name], values, rtol=1e-6)
 
 
 def test_an_accuracy_of_any_name_stays_a_share(synthetic: Callable[..., Runs]) -> None:

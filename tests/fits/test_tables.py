@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import isolaw
-from isolaw.errors import InputError
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -32,8 +30,8 @@ def end(value: float) -> float | None:
 def test_the_frontier_is_the_documents(law: Law) -> None:
     table = law.frontier()
     assert list(table) == [
-        "compute", "n_star", "n_star_low", "n_star_high", "n_star_status", "band_low", "band_high",
-        "n_star_strict", "n_star_tolerance", "reward", "reward_low", "reward_high", "reward_status",
+        "compute", "n_star", "n_star_low", "n_star_high", "n_star_status", "n_star_strict",
+        "n_star_tolerance", "reward", "reward_low", "reward_high", "reward_status",
         "censored", "censored_by",
     ]  # fmt: skip
     assert len(table) == len(law.document.frontier)
@@ -41,7 +39,6 @@ def test_the_frontier_is_the_documents(law: Law) -> None:
         assert (row.compute, row.n_star, row.reward) == (point.x, point.n_star.value, point.reward.value)
         assert row.n_star_status == point.n_star.status
         assert (end(row.n_star_low), end(row.n_star_high)) == (point.n_star.interval or (None, None))
-        assert (end(row.band_low), end(row.band_high)) == (point.band or (None, None))
         assert (row.n_star_strict, row.censored) == (point.n_star_strict, point.censored)
         assert row.censored_by == ", ".join(point.censored_by)
     assert law.frontier()["n_star"].dtype == np.float64
@@ -58,42 +55,11 @@ def test_crossovers_are_the_documents(law: Law) -> None:
         assert (row.compute_status, row.supported) == (itertuple.status, itertuple.supported)
 
 
-def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
-    table = law.predictions([1e5, 1e6, 1e9], max_batch_rollouts=8192, n_train_problems=1000)
-    assert table["compute"].tolist() == [100_000, 1_000_000, 1_000_000_000]
-    for row in table.iloc[:2].itertuples():
-        one = law.predict(row.compute, max_batch_rollouts=8192, n_train_problems=1000)
-        a = one.allocation
-        assert a is not None
-        assert (row.problems_per_batch, row.rollouts_per_problem, row.steps, row.unspent) == (
-            a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
-        )  # fmt: skip
-        assert row.expected_loss == one.options[0].expected_loss
-        assert row.probability_within_tolerance == one.options[0].probability
-        assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
-        assert row.flags == ", ".join(flag.code for flag in one.flags)
-    far = table.iloc[2]  # nothing is recommended, and nothing is made up
-    for name in (
-        "rollouts_per_problem",
-        "problems_per_batch",
-        "steps",
-        "unspent",
-        "reward",
-        "expected_loss",
-    ):
-        assert pd.isna(far[name]), name
-    assert "far" in far["flags"]
-    assert law.predictions([]).empty
-    with pytest.raises(InputError):
-        law.predictions([1e6, 1])
-
-
 def test_budgets_have_the_laws_own_name(synthetic: Callable[..., Runs]) -> None:
     runs = synthetic([(1024 // n, n) for n in LEVELS], noise=0.005)
     law = isolaw.fit(runs, hold="B", draws=0)
     assert law.frontier().columns[0] == "steps"
     assert law.crossovers().columns[2] == "steps"
-    assert law.predictions([1e6]).columns[0] == "compute"
 
 
 def test_the_summary_survives_its_file(law: Law, tmp_path: Any) -> None:

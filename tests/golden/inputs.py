@@ -55,7 +55,6 @@ def ours(table: pd.DataFrame) -> pd.DataFrame:
 def write_simulated(folder: Path) -> None:
     """Tables of a simulated sweep, as one of two learning rates and as CSV."""
     runs = sweep(folder / "sweep.toml", folder / "elsewhere")
-    runs.to_pandas().to_csv(folder / "runs.csv", index=False)
     rates = [
         Runs(
             runs.points.assign(run_id=runs.points["run_id"] + str(lr)),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import isolaw
 from isolaw.errors import InputError, Refused
-from isolaw.evidence import Quantity
-from isolaw.fits.gain import gain as gain_of
 from isolaw.report.answer import Answer
 from isolaw.report.text import prediction as words
 
@@ -95,27 +92,6 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
     ]
     low, high = gain.reward.interval
     assert low <= truth[0] - truth[1] <= high
-
-
-def test_a_smaller_budget_with_a_larger_n_is_explained(found: Answer) -> None:
-    """From the same draws: the difference in reward at the larger budget."""
-    assert found.gain.kept is None
-    assert found.n > found.gain.today.n
-    for interval, so in (
-        ((-0.01, 0.02), "the runs do not show which n is better"),
-        ((0.01, 0.03), "the best n "),
-    ):
-        kept = replace(found.gain, kept=Quantity(0.012, interval))
-        line = replace(found, gain=kept).lines()[3]
-        assert f" instead of n = {found.gain.today.n} is worth 0.012 (95 % interval: " in line
-        assert so in line
-    falling = replace(found.prediction, options=found.gain.today.options)
-    today = replace(found.law.predict(2e6), options=found.prediction.options)
-    with mock.patch.object(type(found.law), "predict", return_value=today):
-        kept = gain_of(found.law, falling).kept
-    places = np.log2([[falling.n, today.n], [falling.B_p, today.B_p]])
-    reward = found.law.surface.drawn().rewards(*places, np.array([2.5e6, 2.5e6]))
-    assert kept.value == pytest.approx(reward[0, 0] - reward[0, 1])
 
 
 def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:

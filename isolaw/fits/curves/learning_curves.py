@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,8 +56,6 @@ FAMILIES = {
     ),
     "power": CurveFamily(("E", "K"), lambda c: [SearchRange(1e-4, 3.0, 24)], low=1.0),
 }
-SaturatingFamily = Literal["exp", "hill"]
-SATURATING: tuple[SaturatingFamily, ...] = ("exp", "hill")  # families with a start and a ceiling parameter
 
 
 @dataclass(frozen=True)

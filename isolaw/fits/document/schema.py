@@ -21,7 +21,7 @@ FORMAT = "isolaw.law/1"
 class Axis:
     """The budget variable x: its unit, whether the law is a function of log10 x, and the frontier's range."""
 
-    name: Literal["compute", "tokens", "wall_s", "steps"]
+    name: Literal["compute", "tokens", "steps"]
     unit: str
     log10: bool
     range: tuple[float, float]
@@ -51,7 +51,6 @@ class FrontierPoint:
 
     x: float
     n_star: Quantity  # the n with the highest fitted reward
-    band: Interval | None  # simultaneous 95 % band, which contains n* at all x at once in 95 % of draws
     n_star_strict: int  # the measured n with the highest curve
     n_star_tolerance: int  # the smallest n whose reward is within the tolerance of the highest
     reward: Quantity  # the reward at n*
@@ -98,24 +97,11 @@ class DrawsInfo:
 
 
 @dataclass(frozen=True)
-class RuleLoss:
-    """The mean and the maximum loss of a rule over all budgets, in reward."""
+class LawEntry:
+    """One of the compared laws: its loss in reward, and its parameters."""
 
-    mean_loss: float
+    mean_loss: float  # over all budgets, as is the next
     max_loss: float
-
-
-@dataclass(frozen=True)
-class ConstantRule(RuleLoss):
-    """The best constant n, with its loss in reward."""
-
-    n: int
-
-
-@dataclass(frozen=True)
-class LawEntry(RuleLoss):
-    """One of the compared laws: its parameters, and its loss in reward."""
-
     theta: tuple[float, ...]  # parameters fitted to n*
     interval: tuple[tuple[float, float], ...] | None
     better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
@@ -125,16 +111,12 @@ class LawEntry(RuleLoss):
 class Comparison:
     """The comparison of laws: the preferred law, and the loss of each law in reward."""
 
-    constant: ConstantRule | None  # losses on the fitted curves or surface
-    logistic: RuleLoss | None
     monotone: bool  # False if n* falls after a rise (for a surface, if it falls in 95 % of draws)
-    # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law or
-    # ``no law``. None if no law is preferred, or if a preference is refused.
+    # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law. For the
+    # paper's method, ``logistic``, or ``no law`` if n* falls. None if a preference is missing or refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
-    falls: float | None = None  # share of draws in which n* falls after a rise
-    levels_off: float | None = None  # share of draws in which n* rises and levels off
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0  # the fewest runs of a configuration
 
@@ -144,19 +126,9 @@ class BatchHealth:
     """The health of one B_p: numbers of judged and healthy runs, and the reason if it is unstable."""
 
     problems_per_batch: int
-    share_healthy: Quantity
     healthy: int
     judged: int
     reason: str | None
-
-
-@dataclass(frozen=True)
-class HealthInfo:
-    """The smallest stable B_p, the health of each B_p, and the number of runs that isolaw cannot judge."""
-
-    smallest_stable: Quantity
-    batches: tuple[BatchHealth, ...]
-    unknown: int
 
 
 @dataclass(frozen=True)
@@ -195,7 +167,7 @@ class LawDocument(Flagged):
     curves: tuple[CurveEntry, ...]  # empty but for the paper's method
     bootstrap: DrawsInfo
     comparison: Comparison
-    health: HealthInfo
+    health: tuple[BatchHealth, ...]  # of each B_p with a run that isolaw can judge
     rules: SimpleRules  # what simple rules choose
     surface: SurfaceInfo | None = None  # None with the paper's method
     tolerance: float = TOLERANCE  # rewards within this difference count as equal, in the metric's own units

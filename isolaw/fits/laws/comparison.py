@@ -20,60 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.evidence import LEVEL
-from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, RuleLoss
+from isolaw.fits.document.schema import Comparison, LawEntry
 from isolaw.fits.frontier import TOLERANCE, Frontier, NStarPath
 from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
 
+LEAST_SEEDS = 3  # fewest seeds of each configuration that support a claim
+_LEAST_WEIGHT = 1e-3
+_LEAST_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
+_LEVEL_SHARE = 0.5  # n* levels off if its late slope is below this share of its earlier slope
 
-def _nearest_level(
-    log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Return the index of the allowed level that is nearest to n in log2, at each of X computes.
 
-    ``levels`` is (N,) and ``allowed`` (N, X). Of two equally near levels, the smaller one is returned.
+def judge_logistic(frontier: Frontier, has_law: bool, seeds: int) -> Comparison:
+    """Return whether the logistic law describes the strict n* of the curves (``paper``).
 
-    >>> _nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]), np.array([[True], [True]]))
-    array([0, 0, 1])
+    It cannot describe an n* that falls. With fewer than three ``seeds`` of each configuration, there is no
+    verdict. ``has_law`` is false if the law was refused.
     """
-    distance = np.abs(np.log2(levels)[:, None] - log2_n).round(9)
-    return np.asarray(np.where(allowed, distance, np.inf).argmin(axis=0))
-
-
-def compare_rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
-    """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
-
-    Only row 0 of the frontier is used. ``law_log2_n`` (X,) is the law at the frontier's computes, or None if
-    it was refused. With fewer than three ``seeds`` of each configuration, there is no verdict.
-    """
-    # Use only computes at which the neighbours of n* were measured. Elsewhere, no rule can lose.
-    has_neighbours = ~frontier.alone[0]
-    reward, best = frontier.reward[0][:, has_neighbours], frontier.best[0][has_neighbours]
-    measured = np.isfinite(reward)
-    columns = np.arange(best.size)
-
-    def losses(log2_n: Floats) -> Floats:
-        level = _nearest_level(log2_n, frontier.levels, measured)
-        return np.asarray(best - reward[level, columns])
-
-    constants = [
-        ConstantRule(*_mean_and_max(losses(np.full(columns.size, np.log2(n)))), int(n))
-        for n in frontier.levels[measured.all(axis=1) & has_neighbours.any()]
-    ]
-    constant = min(constants, key=lambda rule: round(rule.mean_loss / frontier.unit, 12), default=None)
-    logistic = None
-    if law_log2_n is not None and has_neighbours.any():
-        logistic = RuleLoss(*_mean_and_max(losses(law_log2_n[has_neighbours])))
     monotone = not _falls_after_rise(frontier)
     if seeds < LEAST_SEEDS:
-        return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
-    verdict = _verdict(constant, logistic, monotone, TOLERANCE * frontier.unit)
-    return Comparison(constant, logistic, monotone, verdict, seeds=seeds)
-
-
-def _mean_and_max(losses: Floats) -> tuple[float, float]:
-    return float(losses.mean()), float(losses.max())
+        return Comparison(monotone, None, refused="few_seeds", seeds=seeds)
+    return Comparison(monotone, "logistic" if has_law and monotone else "no law", seeds=seeds)
 
 
 def _falls_after_rise(frontier: Frontier) -> bool:
@@ -85,24 +53,6 @@ def _falls_after_rise(frontier: Frontier) -> bool:
             return True
         highest = max(highest, int(strict[x]))
     return False
-
-
-def _verdict(
-    constant: ConstantRule | None, logistic: RuleLoss | None, monotone: bool, tolerance: float
-) -> str:
-    if constant is not None and constant.max_loss <= tolerance:
-        return "constant"
-    if logistic is None or (constant is not None and logistic.mean_loss >= constant.mean_loss):
-        return "no law"
-    if not monotone and logistic.max_loss > tolerance:
-        return "no law"
-    return "logistic"
-
-
-LEAST_SEEDS = 3  # fewest seeds of each configuration that support a claim
-_LEAST_WEIGHT = 1e-3
-_LEAST_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
-_LEVEL_SHARE = 0.5  # n* levels off if its late slope is below this share of its earlier slope
 
 
 def compare_laws(
@@ -117,21 +67,15 @@ def compare_laws(
     """
     seeds = min(c.runs for c in configurations)
     has_draws = len(path.log2_n) > 1
-    falling, levelling = (falling_share(path), levelling_share(path)) if has_draws else (None, None)
-    monotone = falling is None or falling < LEVEL
+    monotone = not has_draws or falling_share(path) < LEVEL
     refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
     if not laws:
-        return Comparison(None, None, monotone, None, {}, None, falling, levelling, refused, seeds)
+        return Comparison(monotone, None, refused=refused, seeds=seeds)
     better = better_shares_of(laws) if has_draws else {name: {} for name in laws}
     entries = {name: law.entry(better[name]) for name, law in laws.items()}
-    constant = entries["constant"]
     best_law = choose_law(laws, tolerance) if has_draws and refused is None else None
-    verdict = "constant" if refused is None and constant.max_loss <= tolerance else best_law
-    return Comparison(
-        ConstantRule(constant.mean_loss, constant.max_loss, round(2 ** constant.theta[0])),
-        RuleLoss(entries["logistic"].mean_loss, entries["logistic"].max_loss),
-        *(monotone, verdict, entries, best_law, falling, levelling, refused, seeds),
-    )
+    verdict = "constant" if refused is None and entries["constant"].max_loss <= tolerance else best_law
+    return Comparison(monotone, verdict, entries, best_law, refused, seeds)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Run studies beyond the law.
 
-They compare recipes, two configurations and costs, re-tune lr, backtest, and fit the compute that reaches a
+They compare two configurations and costs, re-tune lr, backtest, and fit the compute that reaches a
 reward and laws of model size.
 """

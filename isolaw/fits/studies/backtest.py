@@ -14,8 +14,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from isolaw.allocation import BatchShape, axis_of
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused
 from isolaw.evidence import number
-from isolaw.fits.allocations import FAR, reached_compute, times_beyond
+from isolaw.fits.allocations import FAR, comparable_compute, reached_compute, times_beyond
+from isolaw.fits.document.schema import GridEntry
 from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
@@ -49,13 +50,12 @@ class RuleResult(TypedDict):
     mean_loss: float  #: mean of ``loss`` over budgets
     #: the mean ``difference`` in loss from isolaw, and its ``standard_error`` over seeds (None for one seed)
     against_isolaw: dict[str, float | None]
-    n_star_error: NotRequired[list[float]]  #: error of n* in doublings for each budget; only for isolaw
 
 
 class BacktestResult(TypedDict):
     """The result of `backtest`: the losses of isolaw and of simple rules at larger budgets."""
 
-    simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
+    simulated: bool  #: whether a simulator made any of the runs
     fit_below: float
     budgets: list[float]  #: the larger budgets C
     held_out: Literal["seed", "later checkpoints"]
@@ -65,11 +65,10 @@ class BacktestResult(TypedDict):
 
 
 class _Judgement(NamedTuple):
-    """A rule's choice and loss at each budget, and the law's error in n*."""
+    """A rule's choice and loss at each budget."""
 
     shapes: list[BatchShape]
     loss: Floats
-    n_star_error: Floats
 
 
 @checked
@@ -109,9 +108,7 @@ def backtest(
     runs, metric, eval_set, _ = read_reward(runs, metric, eval_set, reading)
     hold = hold or usual_hold(runs, where)
     selection = select(runs, metric, eval_set, hold, where)
-    low, high = supported_range(selection.configurations)
-    if not _is_judged(selection.configurations, np.array([high])):  # an n ran longer than the others
-        high = reached_compute(selection.configurations) or high
+    low, high = supported_range(selection.configurations)[0], horizon(selection.configurations)
     if not low < fit_below < high:
         expected = f"a measured compute, {number(low)} to {number(high)}"
         raise InputError(f"fit_below: found {number(fit_below)}; expected {expected}")
@@ -140,7 +137,7 @@ def backtest(
         predictions = [law.predict(float(c)) for c in budgets]
         choices = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(small, budgets)}
         surface = estimate(judges, 0, bounds=bounds(metric, judges))
-        judgements.append(_judge(predictions, surface, judges, budgets, choices))
+        judgements.append(_judge(surface, judges, budgets, choices))
     return {
         "simulated": runs.select(selection.run_ids).simulated.json,
         "fit_below": float(fit_below),
@@ -150,6 +147,16 @@ def backtest(
         "tolerance": TOLERANCE * unit_of(metric, selection.configurations),
         "rules": {rule: _summary(rule, judgements) for rule in judgements[0]},
     }
+
+
+def horizon(grid: Sequence[GridEntry | Configuration]) -> float:
+    """Return the largest compute at which the runs can judge a choice.
+
+    It is the compute of the longest run, or if fewer than three n ran that far, the compute that three n
+    reached.
+    """
+    longest = max(entry.measured[1] for entry in grid)
+    return longest if comparable_compute(grid) > longest else reached_compute(grid) or longest
 
 
 def _is_judged(configurations: list[Configuration], budgets: Floats) -> bool:
@@ -208,7 +215,6 @@ def _baselines(measured: list[Configuration], budgets: Floats) -> dict[str, list
 
 
 def _judge(
-    predictions: list[Prediction],
     surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
@@ -218,14 +224,12 @@ def _judge(
     between = [np.log2(shape)[::-1] for shape in choices["isolaw"] if n.min() < shape[1] < n.max()]
     cut = slices(surface, budgets, more=np.array(between) if between else None)
     best = cut.reward[0].max(axis=1)
-    log2_n_star = np.log2([prediction.n_star.value or np.nan for prediction in predictions])
-    n_error = log2_n_star - cut.log2_n[cut.best[0]]
     result = {}
     for rule, shapes in choices.items():
         indices = [index for shape in shapes if (index := _index_of(cut, shape)) is not None]
         if len(indices) < len(shapes):
             raise Refused(f"the runs that judge were not made near the choice of the rule {rule!r}")
-        result[rule] = _Judgement(shapes, best - cut.reward[0, np.arange(budgets.size), indices], n_error)
+        result[rule] = _Judgement(shapes, best - cut.reward[0, np.arange(budgets.size), indices])
     return result
 
 
@@ -248,12 +252,9 @@ def _summary(rule: str, judgements: list[dict[str, _Judgement]]) -> RuleResult:
     difference = (loss - isolaw_loss).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].shapes for split in judgements), strict=True)
-    result: RuleResult = {
+    return {
         "allocations": [[list(shape) for shape in shapes] for shapes in by_budget],
         "loss": loss.mean(axis=0).tolist(),
         "mean_loss": float(loss.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
-    if rule == "isolaw":
-        result["n_star_error"] = np.mean([split[rule].n_star_error for split in judgements], axis=0).tolist()
-    return result

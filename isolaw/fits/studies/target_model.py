@@ -220,21 +220,6 @@ class TargetModel:
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
-    def log_critical(self, target: float) -> float:
-        """Return log B_crit for a target reward, which can be beyond the data."""
-        return float(self._line(self.theta, "bc", self._scaled(target))[0])
-
-    def excess(self, problems: float, rollouts: float, target: float, lr: float | None = None) -> float:
-        """Return log N − log N_min at (B_p, n), for the form ``critical``.
-
-        ``target`` can be beyond the data, and ``lr`` defaults to lr*.
-        """
-        out = float(np.logaddexp(0.0, math.log(problems) - self.log_critical(target)))
-        if lr is not None and self.with_lr:
-            away = math.log(lr / self.best_lr(problems, rollouts, target))
-            out += math.exp(self.theta[self.at["p"]]) * float(np.logaddexp(away, -away) - math.log(2))
-        return out
-
     def _scaled(self, target: float) -> Floats:
         return np.array([(target - self._middle) / self._span])
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isolaw.evidence import Quantity, in_reward, interval, number
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
-from isolaw.fits.laws.equations import LAWS
+from isolaw.fits.laws.equations import LAWS, logistic
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.slices import slices
 from isolaw.report.document import Table, TableCell
@@ -216,7 +216,7 @@ def n_star(law: Law, budgets: Budgets) -> Chart:
     hover_keys = {"text": hover, "hovertemplate": "%{text}<extra></extra>"}
     data.append(line(x_star, n, solid, **hover_keys, **_legend_entry(name, 1)))
     x_law = np.geomspace(*document.x.range, 60)
-    law_n = _law_line(law, x_law)
+    law_n = _law_line(document, x_law)
     if law_n is not None:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         label = f"law ({law_text.law_name(law_text.preferred(document) or '')})"
@@ -280,17 +280,17 @@ def _fitted_curves(law: Law) -> list[tuple[Floats, Floats]]:
     return curves
 
 
-def _law_line(law: Law, x: Floats) -> Floats | None:
+def _law_line(document: LawDocument, x: Floats) -> Floats | None:
     """Return n of the preferred law at each ``x``; None without a preferred law."""
-    document = law.document
-    name = law_text.preferred(document)
-    argument = np.log10(x) if document.x.log10 else x
+    name, argument = law_text.preferred(document), np.log10(x) if document.x.log10 else x
     if document.method == "paper":
-        log2_n = None if law.logistic is None else law.logistic(argument)
+        parameters = [document.params[parameter].value for parameter in LAWS["logistic"].parameters]
+        values = np.array(parameters, np.float64)  # NaN for None
+        log2_n = logistic(argument, *values) if np.isfinite(values).all() else None
     else:
-        theta = None if name is None else law.theta(name)
-        log2_n = None if name is None or theta is None else LAWS[name].log2_n(argument, theta)
-    return None if log2_n is None else np.asarray(np.exp2(np.clip(log2_n[0], -20, 60)))
+        law = document.comparison.laws.get(name or "")
+        log2_n = LAWS[name].log2_n(argument, np.array([law.theta]))[0] if name and law else None
+    return None if log2_n is None else np.asarray(np.exp2(np.clip(log2_n, -20, 60)))
 
 
 def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[float, float]) -> Floats:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import commands
-from isolaw.design.advice import Case, Caveat, Differs, SourceReading, StartingPoint
-from isolaw.design.published import RECORDED, Basis, Leans, Span
+from isolaw.design.advice import Case, Caveat, StartingPoint
+from isolaw.design.published import RECORDED, Basis, Span
 from isolaw.evidence import amount, columns, count, number, share
 from isolaw.first_sweeps import Advice, FirstSweep
 from isolaw.report.document import Bullets, Caution, Document, Passage, Snippet, Stanza, Table
@@ -28,9 +28,17 @@ _BASES = {
     Basis.CURVES: "the highest fitted curve of a figure, which gives no uncertainty",
     Basis.RUNS: "isolaw's fit to recorded runs of one or two seeds. The range is a 95 % interval",
 }
+_AGREEMENT = (
+    "Publications disagree: n* rises with C, or a large n still improves the model (IsoCompute, BroRL); "
+    "a small n suffices (It Takes Two); n* does not depend on C, or only B_p · n matters (GRPO is a "
+    "U-statistic, Critical batch size)."
+)
 _ARTICLES = (
     "IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
+    "BroRL: arXiv 2510.01180. It Takes Two: arXiv 2510.00977. GRPO is a U-statistic: arXiv 2603.01162. "
+    "Critical batch size: OpenReview uK4kMpNx0W.",
 )
+_FAR = "Published results for other sizes are no evidence for yours: run the race first."
 _CAVEATS = {
     Caveat.ONE_PUBLICATION: "Only one publication covers this budget, and its rows in the table share runs.",
     Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget; "
@@ -52,18 +60,16 @@ def document(advice: Advice, folder: str = "first", again: str = 'advice.write("
         *_answer(advice),
         f"The advice uses no run of your model and no simulation. Your case: C = {number(case.budget)} "
         f"rollouts{_case_text(case)}.",
-        _agreement(advice),
+        _FAR if case.far else _AGREEMENT,
         " ".join(RECORDED),
         *(Caution(_CAVEATS[code]) for code in advice.caveats),
     ]
-    differ = [f"{_TITLES[reading.source.key]}: {_differences(reading, case)}." for reading in advice.readings]
     passages = [
         Passage("", answer),
         Passage("What to run first", _commands(advice, folder, again)),
         Passage(
             "Sources", [_table(advice), Bullets("", [*_ARTICLES, *(f"{k}: {t}." for k, t in _BASES.items())])]
         ),
-        Passage("Differences", [Bullets("How the sources differ from your case:", differ)]),
     ]
     return Document(f"advice for C = {number(case.budget)}", passages, _data(advice))
 
@@ -78,12 +84,8 @@ def _data(advice: Advice) -> dict[str, Any]:
         **advice.case.model_dump(),
         "start": start
         and {**asdict(start.allocation), "n_range": asdict(start.n), "batch_range": asdict(start.batch)},
-        "sources": [
-            {**asdict(reading), "covers": reading.covers, "steps": reading.steps}
-            for reading in advice.readings
-        ],
+        "sources": [{**asdict(reading), "steps": reading.steps} for reading in advice.readings],
         "caveats": list(advice.caveats),
-        "statements": [asdict(statement) for statement in advice.statements],
         "final": advice.final and asdict(advice.final),
         "sweeps": {sweep.name: _sweep_data(sweep) for sweep in advice.sweeps},
     }
@@ -193,23 +195,6 @@ def _commands(advice: Advice, folder: str, write_call: str) -> list[Stanza]:
     return [write, "Each file says what to set in it before you run it:", Snippet(columns(rows), "  ")]
 
 
-def _agreement(advice: StartingPoint) -> str:
-    """State whether publications agree on n."""
-    if advice.case.far:
-        return "Published results for other sizes are no evidence for yours: run the race first."
-    titles = {lean: [said.title for said in advice.statements if said.leans is lean] for lean in Leans}
-    views = [
-        f"{text} ({', '.join(titles[lean])})"
-        for lean, text in (
-            (Leans.RISES, "n* rises with C, or a large n still improves the model"),
-            (Leans.SMALL, "a small n suffices"),
-            (Leans.CONSTANT, "n* does not depend on C, or only B_p · n matters"),
-        )
-        if titles[lean]
-    ]
-    return f"Publications {'disagree' if len(views) > 1 else 'say'}: {'; '.join(views)}."
-
-
 def _table(advice: StartingPoint) -> Table:
     rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "used", "from"]]
     for reading in advice.readings:
@@ -235,20 +220,6 @@ def _span(span: Span, is_known: bool = True) -> str:
     if (low is None and high == value) or (high is None and low == value):
         return f"{value} or {'less' if low is None else 'more'}"
     return f"{value} ({range_text})" if range_text else str(value)
-
-
-def _differences(reading: SourceReading, case: Case) -> str:
-    source = reading.source
-    texts = {
-        Differs.DIFFICULTY: f"its problems are {source.difficulty}, and yours are {case.difficulty}",
-        Differs.MODEL_SIZE: f"its model has {_size_text(source.size)} parameters, and yours has "
-        f"{_size_text(case.model_size or 0)}",
-        Differs.PROBLEMS: f"it has {source.problems or 0:,} problems, and you have "
-        f"{case.n_train_problems or 0:,}",
-        Differs.BATCH: "its B_p differs from the B_p of the starting point",
-        Differs.BUDGET: f"its range of C does not include {number(case.budget)}",
-    }
-    return "; ".join(texts[code] for code in reading.differs) or "no known difference"
 
 
 def _size_text(billions: float) -> str:

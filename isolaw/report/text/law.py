@@ -20,7 +20,7 @@ __all__ = [
     "steps_scale", "symbol", "verdict",
 ]  # fmt: skip
 
-_AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
+_AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens"}
 
 
 def notes(flags: Iterable[Flag]) -> list[str]:
@@ -29,7 +29,7 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     The first line of the output states the flags about simulation (`isolaw.evidence`), and `saturation` its
     own.
     """
-    stated_elsewhere = (Code.SIMULATED, Code.PARTLY_SIMULATED, Code.NO_SATURATION)
+    stated_elsewhere = (Code.SIMULATED, Code.NO_SATURATION)
     texts = [caution.text for caution in flags if caution.code not in stated_elsewhere]
     named = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
     pairs = zip(texts, named, strict=True)
@@ -154,7 +154,8 @@ def verdict(document: LawDocument) -> str:
     if comparison.refused == "few_seeds":
         return f"Comparing laws needs 3 seeds per configuration; some have {comparison.seeds}."
     if not comparison.laws:
-        return _verdict_on_curves(document)
+        no_law = "isolaw prefers no law: the logistic does not describe " + SYMBOL_OF[document.axis]
+        return f"{no_law}*." if comparison.verdict == "no law" else ""
     if not document.bootstrap.draws:
         return " ".join(["Without draws, isolaw prefers no law.", *_constant_loss(document)])
     if comparison.preferred is None:
@@ -174,31 +175,11 @@ def verdict(document: LawDocument) -> str:
 def _constant_loss(document: LawDocument) -> list[str]:
     """Return the largest loss of the preferred constant n as a sentence; empty without such a law."""
     comparison = document.comparison
-    if comparison.verdict != "constant" or comparison.constant is None:
+    if comparison.verdict != "constant":
         return []
-    loss = in_reward(comparison.constant.max_loss, document.tolerance, 3)
-    n = SYMBOL_OF[document.axis]
-    return [f"On the fitted surface, {n} = {comparison.constant.n} loses at most {loss} at any budget."]
-
-
-def _verdict_on_curves(document: LawDocument) -> str:
-    """Return the verdict of the paper's method, which compares laws on the fitted curves."""
-    comparison, tolerance, n = document.comparison, document.tolerance, SYMBOL_OF[document.axis]
-    constant, logistic = comparison.constant, comparison.logistic
-    if comparison.verdict == "constant" and constant is not None:
-        largest_loss = in_reward(constant.max_loss, tolerance, 3)
-        return f"On the fitted curves, {n} = {constant.n} loses at most {largest_loss} at any budget."
-    if comparison.verdict == "no law":
-        return (
-            f"isolaw prefers no law: on the fitted curves, the logistic does no better than a constant {n}."
-        )
-    if constant is None or logistic is None:
-        return ""
-    return (
-        f"On the fitted curves, the law loses {in_reward(logistic.mean_loss, tolerance)} in reward "
-        f"on average along the frontier; a constant {n} = {constant.n} would lose "
-        f"{in_reward(constant.mean_loss, tolerance)}."
-    )
+    constant, n = comparison.laws["constant"], SYMBOL_OF[document.axis]
+    loss, level = in_reward(constant.max_loss, document.tolerance, 3), round(2 ** constant.theta[0])
+    return [f"On the fitted surface, {n} = {level} loses at most {loss} at any budget."]
 
 
 def intervals(document: LawDocument) -> list[str]:

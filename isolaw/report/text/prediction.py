@@ -27,7 +27,7 @@ _MOST_WEAK = 3
 _STANDARD_ERRORS = 2.0
 _LEAST_LEFTOVER = 0.05  # of the budget: what is left over is worth a word from here on
 # Flags that other lines already state.
-_STATED_ELSEWHERE = (Code.FAR, Code.SIMULATED, Code.PARTLY_SIMULATED)
+_STATED_ELSEWHERE = (Code.FAR, Code.SIMULATED)
 # The flags most likely to change the answer, in order.
 _FIRST = (
     Code.DIVERGED, Code.NO_DRAWS, Code.LIMITED, Code.NO_GAIN, Code.ONE_SEED, Code.LACK_OF_FIT, Code.CENSORED,
@@ -164,14 +164,7 @@ def _gain_sentence(prediction: Prediction, bought: Gain | None) -> str:
         return f"The runs cover this budget: they go to {_reach_text(law)}." if is_covered else ""
     today = bought.today
     note = "" if not today.options or today.options[0].measured else ", not measured"
-    text = f"Gain over the best at {_reach_text(law)} (n = {today.n}{note}): {_difference(bought.reward)}."
-    if bought.kept is None:
-        return text
-    low, high = bought.kept.interval or (None, None)
-    is_gain = low is not None and low > 0 and high is not None
-    reason = "the best n falls between these budgets" if is_gain else "the runs do not show which n is better"
-    change = f"n = {prediction.n} instead of n = {today.n} is worth {_difference(bought.kept)}"
-    return f"{text} At {_budget_text(prediction)}, {change}: {reason}."
+    return f"Gain over the best at {_reach_text(law)} (n = {today.n}{note}): {_difference(bought.reward)}."
 
 
 def _reach_text(law: LawDocument) -> str:

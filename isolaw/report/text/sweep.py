@@ -126,7 +126,7 @@ def health(run_healths: Sequence[Health], failed: int, document: LawDocument | N
     judges = sorted({name for run in run_healths for name in run.judged_by})
     judged_by = f"judged by {', '.join(judges)}" if judges else "no metric to judge by"
     lines = [f"{', '.join(parts)}; {judged_by}."]
-    batches = [] if document is None else document.health.batches
+    batches = () if document is None else document.health
     if len(batches) > 1:
         shares = ", ".join(
             f"{batch.healthy} of {batch.judged} at B_p = {batch.problems_per_batch}" for batch in batches

@@ -408,7 +408,7 @@ def test_failed_draws_are_counted_with_their_reason(
     assert all(
         c.parameters[name].interval is None for c in law.document.curves for name in ("R0", "A", "tau")
     )
-    assert all(p.reward.interval is None and p.band is None for p in law.document.frontier)
+    assert all(p.reward.interval is None for p in law.document.frontier)
     assert all(c.interval is None for c in law.document.crossovers)
     assert law.predict(5e5).reward.interval is None
     assert flags_with(law.document.flags, Code.NO_INTERVALS)
@@ -427,7 +427,6 @@ def test_no_draws_no_intervals(synthetic: Make, method: Any) -> None:
     assert len(law.draws) == 1
     assert all(q.interval is None for q in document.params.values())
     assert all(q.interval is None for p in document.frontier for q in (p.n_star, p.reward))
-    assert all(p.band is None for p in document.frontier)
     assert all(c.interval is None for c in document.crossovers)
     prediction = law.predict(5e5)
     assert prediction.reward.interval is None

@@ -31,14 +31,14 @@ def test_text_page_and_json_are_of_one_value() -> None:
         Passage("Next", [Snippet(["isolaw fit a", "isolaw fit b"], "Next: ")], printed=True),
         Passage("Nothing", []),
     ]
-    found = Document("runs", passages, {"n": 8, "simulated": "partly"})
+    found = Document("runs", passages, {"n": 8, "simulated": True})
     assert str(found).split("\n") == [
-        "Partly simulated runs. n = 8 is best.", "Caution: one <seed>.", "",
+        "Simulated runs. n = 8 is best.", "Caution: one <seed>.", "",
         " n  <b>", " 8    1", "16    2", "Assumptions:", "- a", "- b", "",
         "Next:", "Next: isolaw fit a", "      isolaw fit b",
     ]  # fmt: skip
     page = notebook(found)
-    assert "Partly simulated runs. n = 8 is best." in page
+    assert "Simulated runs. n = 8 is best." in page
     assert "Caution: one &lt;seed&gt;." in page
     assert '<th scope="col">&lt;b&gt;</th>' in page
     assert "<li>b</li>" in page
