@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import engine
-from isolaw.design.decisions import Decision
-from isolaw.design.directory import read
 from isolaw.evidence import amount
 from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.readers.reading import Reading
-from isolaw.registry import __version__, traits
+from isolaw.registry import __version__
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import law_charts, problems, race, run_charts
+from isolaw.report.page import law_charts, problems, run_charts
 from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
@@ -103,9 +101,7 @@ class PageContent:
     command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
-    sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
-    race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
     responses: Sequence[SavedResponses] = ()  # responses that the runs of sweeps kept
 
     @classmethod
@@ -115,8 +111,6 @@ class PageContent:
         """Return the content of the page about logs that were read; ``command`` recreates the page."""
         directories = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
         sweeps = {directory: engine.status(directory) for directory in directories}
-        is_one_sweep = len(reading.sources) == len(sweeps) == 1
-        can_continue = is_one_sweep and not traits(sweeps[directories[0]]["backend"]).recorded
         hours = {directory: hours_so_far(state) for directory, state in sweeps.items()}
         return cls(
             budgets,
@@ -126,9 +120,7 @@ class PageContent:
             command,
             [*reading.notes, *reading.runs.notes],
             ", ".join(reading.sources),
-            directories[0] if can_continue else "",
             [f"{directory}: {text}" for directory, text in hours.items() if text],
-            read(SweepStore(directories[0])) if is_one_sweep else (),
             [saved for directory in directories for saved in SweepStore(directory).responses()],
         )
 
@@ -140,7 +132,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     results = [
         law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
-        race.section(facts.race, facts.sweep),
         run_charts.at_one_compute(study),
         run_charts.spread(study),
         problems.landscape(study),
