@@ -226,9 +226,9 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
-    # Text: of predict, of answer and of fit.
+    # Text: of predict and of fit.
     assert f": n = {n:,}, B_p = {asked.B_p:,}, M = " in str(asked)
-    assert isolaw.answer(law, 2e6).n == n
+    assert law.predict(2e6).n == n
     assert law.summary().startswith(f"For {amount(today.compute)} rollouts: n = {m:,}, B_p = {today.B_p:,}, ")
     # The page: its headline, its marks, the labels of its charts, and its table.
     page = render(own, PageContent(found, "not asked for"))
