@@ -19,6 +19,7 @@ from isolaw import commands
 from isolaw.arguments import checked
 from isolaw.errors import DataError, Refused
 from isolaw.evidence import Interval, Quantity, Simulated
+from isolaw.fits.document.files import is_law
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.next_step import NextStep
@@ -29,6 +30,8 @@ from isolaw.readers.read import as_runs
 from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
+from isolaw.report.page import PageContent, check_replaceable, render, write
+from isolaw.report.page.budgets import budgets
 from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
 from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
@@ -110,6 +113,19 @@ class Answer(Shown):
     def plot(self) -> Figure:
         """Return the figure of n*(C) (`isolaw.law_figure`)."""
         return self.law.plot()
+
+    @checked
+    def write_page(self, path: str | Path) -> Path:
+        """Write a page about the answer, its runs and their law: one HTML file that opens in any browser.
+
+        isolaw replaces an earlier page at ``path``, but no other file. Raises `DataError` if ``path`` is
+        another file or cannot be written.
+        """
+        check_replaceable(path)
+        runs, prediction = self.study.runs, self.prediction
+        slider = budgets(self.law, prediction.asked or prediction.compute, **self.limits)
+        page = PageContent(slider, self.backtest, notes=runs.notes, title=str(runs.source or ""))
+        return write(render(self.study, page), path)
 
     def lines(self) -> list[str]:
         """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
@@ -210,6 +226,6 @@ def answer(
 
 def refuse_law(source: object, compute: float | str) -> None:
     """Raise `DataError` if ``source`` is a law's file, and name the command that predicts from the law."""
-    if isinstance(source, str | os.PathLike) and Law.is_file(Path(source)):
+    if isinstance(source, str | os.PathLike) and is_law(Path(source)):
         command = commands.predict(str(source), compute)
         raise DataError(f"{source}: a law, which has no runs; to predict from it: {command}")

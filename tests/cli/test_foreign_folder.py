@@ -107,7 +107,8 @@ for name, calls in doors.items():
         except IsolawError:
             pass
 law = isolaw.fit("runs", draws=0)
-isolaw.write_report("runs", Law.load(law.save("law2.json")), "page.html")
+isolaw.answer("runs", 1e5, draws=0).write_page("page.html")
+Law.load(law.save("law2.json"))
 isolaw.SweepSpec.read("real.toml")
 """
 ALL = """

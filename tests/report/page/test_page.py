@@ -22,7 +22,7 @@ from isolaw import evidence as numbers
 from isolaw.errors import DataError, InputError
 from isolaw.evidence import amount
 from isolaw.report.figures import law_figure
-from isolaw.report.fitted_runs import FittedRuns, is_of
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.fitted_runs import _common_compute as common_compute
 from isolaw.report.page import PageContent, check_replaceable, law_charts, render, write
 from isolaw.report.page import _script_json as as_script
@@ -537,15 +537,6 @@ def test_what_is_not_ours_is_as_it_was_published() -> None:
 
 
 # Studies
-
-
-def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
-    runs = synthetic([(32, n) for n in LEVELS])
-    law = isolaw.fit(runs, draws=0)
-    assert is_of(law, runs)
-    assert not is_of(law, synthetic([(32, n) for n in LEVELS], seeds=2))
-    assert not is_of(law, synthetic([(32, n) for n in LEVELS], checkpoints=20))
-    assert not is_of(law, synthetic([(16, n) for n in LEVELS]))
 
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
