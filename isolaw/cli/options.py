@@ -164,8 +164,8 @@ def _cost_option(style: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **style,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
-        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times. With the price of a GPU hour, "
-        "also print money: SOURCE,2.5/h (docs/costs.md).",
+        "GPUs (12/s@8), or runs or logs with times. With the price of a GPU hour, also print money: "
+        "SOURCE,2.5/h (docs/costs.md).",
     )  # fmt: skip
 
 

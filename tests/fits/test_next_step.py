@@ -23,7 +23,7 @@ from isolaw.report.text.prediction import _verdict as verdict
 from isolaw.report.text.prediction import at_the_end
 from isolaw.step_cost import Cost, CostOrigin, StepPart
 
-COST = Cost({"generate": StepPart(20.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
+COST = Cost({"generate": StepPart(20.0, 1e-3)}, 100.0, "tokens", CostOrigin.RATE, gpus=8)
 # The joint surface takes longest to predict.
 LAWS = 4 * ("surface B_p", "paper B_p", "surface B") + ("paper nothing", "surface nothing")
 Make = Callable[..., Any]
