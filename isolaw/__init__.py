@@ -2,13 +2,13 @@
 
 A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw estimates the best split.
 
-    isolaw.answer("DIR", 1e7)                       read, fit, predict and backtest: how to spend a budget
+    best = isolaw.answer("DIR", 1e7)                read, fit, predict and backtest: how to spend a budget
+    best.write_page("report.html")                  write a page about the answer, its runs and their law
     runs = isolaw.read("DIR")                       read a sweep, logs of other frameworks, or tables
     law = isolaw.fit(runs, metric="avg@4")          fit n*(C), with intervals
     law.predict(compute=1e7)                        predict the best allocation of a budget
     isolaw.advise(1e6)                              where to start without runs, from published results
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
-    isolaw.write_report(runs, law, "report.html")   write a page about the results
 
 Every command has a function in this package. Functions are imported at first use, so the import is fast.
 """

@@ -28,7 +28,6 @@ from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
 from isolaw.report.figures import law_figure as law_figure
 from isolaw.report.figures import paper_figures as paper_figures
-from isolaw.report.page import write_report as write_report
 from isolaw.runs import Runs as Runs
 
 __version__: str

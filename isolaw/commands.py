@@ -213,16 +213,18 @@ def fit(sources: Sequence[str], options: Sequence[str], out: str = "") -> _Comma
 
 @_printed
 def answer(sources: Sequence[str], budget: float | str) -> _Command:
-    """Return the command that answers how to spend a budget, from logs, a sweep or a law."""
-    return _isolaw(
-        "answer", *map(path, sources), "--compute", budget if isinstance(budget, str) else f"{budget:.15g}"
-    )
+    """Return the command that answers how to spend a budget, from logs or a sweep."""
+    return _isolaw("answer", *map(path, sources), "--compute", _budget(budget))
 
 
 @_printed
-def predict(law: str, budget: int) -> _Command:
+def predict(law: str, budget: float | str) -> _Command:
     """Return the command that predicts the allocation for a budget from a law's file."""
-    return _isolaw("predict", path(law), "--compute", budget)
+    return _isolaw("predict", path(law), "--compute", _budget(budget))
+
+
+def _budget(budget: float | str) -> str:
+    return budget if isinstance(budget, str) else f"{budget:.15g}"
 
 
 @_printed

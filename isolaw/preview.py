@@ -230,7 +230,6 @@ def read_cost(source: Any, price: float | None = None) -> Cost:
           model is a known name or a ``config.json``; ``/2048`` at the end limits the tokens of a response;
         - two numbers: rollouts a second and GPUs, such as ``"12/s@8"``;
         - a sweep's directory;
-        - step times: the mapping ``{"step": [{…}]}``, or a ``.csv`` file with a column ``step_s``;
         - runs with ``wall_s``, as `isolaw.Runs` or in any form that `isolaw.read` accepts;
         - a `Cost`.
 

@@ -70,7 +70,7 @@ class CostOrigin(StrEnum):
     """The kind of source from which a cost was read."""
 
     RECORDED = "recorded runs"
-    TABLE = "table"
+    RATE = "rate"
     ESTIMATE = "estimate"  # from the sizes of model, batch and GPUs; nothing was timed
 
 
@@ -161,7 +161,7 @@ class Cost:
 
         Returns None if the source timed only one batch size and this run has another.
 
-        >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.TABLE, gpus=8)
+        >>> cost = Cost({"generate": StepPart(2.0, 1e-3)}, 100.0, "tokens", CostOrigin.RATE, gpus=8)
         >>> cost.seconds(32, 8, 10)
         Quantity(value=276.0, interval=None, status='ok')
         >>> cost.gpu_hours(32, 8, 3600).value
@@ -204,7 +204,7 @@ class Cost:
         The budget is in GPU hours (``384gpuh``) or in hours (``48h``). Raises `InputError` for any other
         text, and for GPU hours if the source has no GPUs.
 
-        >>> Cost({}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
+        >>> Cost({}, 1.0, "rollouts", CostOrigin.RATE, gpus=8).budget_seconds("384gpuh") / 3600
         48.0
         """
         hours, in_gpu_hours = parse_hours(text)

@@ -254,6 +254,14 @@ def a_law_in_steps(desk: Desk) -> None:
     desk.run("fit", "both", "--hold", "B", "--draws", 8, "--out", "my law.json")
 
 
+@prints("predict")
+def a_law_in_place_of_runs(desk: Desk) -> None:
+    desk.sweep()
+    desk.run("fit", "my sweep", "--draws", 8, "--out", "my law.json")
+    desk.said = ""
+    desk.run("answer", "my law.json", "--compute", "30k", code=2)
+
+
 @prints("answer")
 def logs_whose_reading_is_saved(desk: Desk) -> Run:
     desk.logs()

@@ -196,8 +196,7 @@ def test_python(simulated: dict[str, Path], tmp_path: Path) -> None:
         assert table["simulated"].all()
     assert package.read(runs.to_pandas()).simulated is Simulated.YES
     assert law_figure(law).axes[0].get_title("left").startswith("simulated runs: ")
-    package.write_report(runs, law, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
+    page = package.answer(runs, 3e5, draws=4).write_page(tmp_path / "report.html").read_text()
     assert "<title>simulated runs: " in page
     assert '"simulated":"simulated runs"' in page  # for the charts that a reader saves
     assert set(runs.points.columns) == set(COLUMNS)

@@ -17,7 +17,7 @@ from isolaw.preview import Preview
 
 Call = Callable[..., tuple[int, str, str]]
 BUDGETS = [int(budget) for budget in np.geomspace(3e4, 1e9, 20)]
-COST = {"step": [{"problems_per_batch": 32, "rollouts_per_problem": n, "step_s": 20.0 + n} for n in (8, 512)]}
+SECONDS = {8: 20, 16: 25, 512: 300}  # of a step with B_p = 32 and this n
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_batch_rollouts": 1024}, {"n_train_problems": 10}])
@@ -74,8 +74,10 @@ def test_the_cost_is_that_of_a_dry_run(
 ) -> None:
     """Of the same file, with a model and problems that exist."""
     monkeypatch.chdir(tmp_path)
-    table = tmp_path / "steps.csv"
-    table.write_text("problems_per_batch,rollouts_per_problem,step_s\n32,8,20\n32,16,25\n32,512,300\n")
+    table = tmp_path / "runs.csv"
+    rows = [f"32,{n},{step},{step * seconds},0.5" for n, seconds in SECONDS.items() for step in (0, 1, 2)]
+    head = "problems_per_batch,rollouts_per_problem,step,wall_s,avg@4"
+    table.write_text("\n".join([head, *rows]) + "\n")
     words = ["advise", "--compute", "1e6", "--difficulty", "easy", "--backend", "command", "--write", "first"]
     costs = ["--cost", f"{table},2/h"]
     code, stdout, _ = isolaw(*words, *costs, "--json")
@@ -94,7 +96,7 @@ def test_the_cost_is_that_of_a_dry_run(
 
 def test_a_race_costs_the_part_of_its_grid_that_it_may_spend(tmp_path: Path) -> None:
     sweep = advise(1e6, "easy", 7, backend="bandit").sweeps[-1]
-    cost = package.read_cost(COST)
+    cost = package.read_cost("12/s@8")
     race = Preview(engine.resolve_sweep(sweep.spec, tmp_path / "race"), tmp_path / "race", cost).spent
     whole = sweep.spec.model_copy(update={"design": sweep.spec.design.model_copy(update={"kind": "grid"})})
     grid = Preview(engine.resolve_sweep(whole, tmp_path / "grid"), tmp_path / "grid", cost).spent

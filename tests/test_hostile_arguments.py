@@ -160,11 +160,6 @@ def test_odd_arguments(case: str, runs: Runs) -> None:
     assert rejected(call, runs).startswith(message)
 
 
-def test_a_backtest_is_a_result(runs: Runs, law: Law, tmp_path: Path) -> None:
-    message = rejected(isolaw.write_report, runs, law, tmp_path / "a.html", backtest={})
-    assert message.startswith("backtest: found dict; expected to_dict() of")
-
-
 def test_a_batch_beyond_all_numbers() -> None:
     assert isolaw.Allocation.within(1e6, HUGE, 8).steps == 0
 

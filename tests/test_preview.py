@@ -15,7 +15,7 @@ from isolaw.step_cost import Cost, CostOrigin, StepPart
 
 ROOT = Path(__file__).parents[1]
 COST = Cost(
-    {"step": StepPart(3.0, 0.5)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=4, evaluation_s=7.0, start_s=100.0
+    {"step": StepPart(3.0, 0.5)}, 1.0, "rollouts", CostOrigin.RATE, gpus=4, evaluation_s=7.0, start_s=100.0
 )
 
 

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
     from isolaw.report.answer import Answer
 
-# Options that apply to a law; all others apply to the runs that a law is fitted to.
-_LAW_OPTIONS = {"sources", *shared.QUESTION, "out", "as_json"}
-
 
 @click.command(cls=ShortHelp)
-@click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP|LAW.json")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="LOGS|SWEEP")
 @shared.answer_options
 @shared.law_options
 @shared.source_options
@@ -45,35 +42,31 @@ _LAW_OPTIONS = {"sources", *shared.QUESTION, "out", "as_json"}
 def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **options: Any) -> int:
     """Recommend how to split a budget, and what to train next.
 
-    isolaw reads the runs, fits a law, predicts the reward, and backtests the law, in one step. A law file, or
-    a folder with only law.json, has no runs to backtest.
+    isolaw reads the runs, fits a law, predicts the reward, and backtests the law, in one step.
 
     The exit code is 1 if isolaw recommends no allocation for the budget, and 2 if the logs lack values that
     only you know. isolaw then lists the missing values as isolaw read does.
     """
     import isolaw
-    from isolaw.report.answer import law_file
+    from isolaw.report.answer import refuse_law
 
     compute, limits = options["compute"], shared.limits_of(options)
     files = _output_files(out) if out is not None else None
-    reading: Reading | None = None
-    if len(sources) == 1 and (law := law_file(sources[0])) is not None:
-        shared.only(ctx, _LAW_OPTIONS, "a law")
-        result = isolaw.answer(law, compute, **limits)
-    else:
-        with stages() as progress:
-            progress("reading")
-            reading = shared.read_to_fit(sources, options)
-        if not reading.ready:
-            return _print_unready(ctx, reading, sources, options["metric"])
-        limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
-        keywords = shared.law_keywords(options)
-        with notes_on_failure(reading.runs.notes), stages() as progress:
-            result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
+    for source in sources:
+        refuse_law(source, compute)
+    with stages() as progress:
+        progress("reading")
+        reading = shared.read_to_fit(sources, options)
+    if not reading.ready:
+        return _print_unready(ctx, reading, sources, options["metric"])
+    limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
+    keywords = shared.law_keywords(options)
+    with notes_on_failure(reading.runs.notes), stages() as progress:
+        result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
     print_document(result)
     if files is not None:
         _write_files(result, compute, reading, files, str(commands.this(ctx.obj)))
-        note(f"Saved the law to {files[0]}{f' and the page to {files[1]}' if reading else ''}.")
+        note(f"Saved the law to {files[0]} and the page to {files[1]}.")
     return 0 if result.prediction.options else 1
 
 
@@ -101,18 +94,17 @@ def _output_files(out: str) -> tuple[Path, Path]:
 
 
 def _write_files(
-    result: Answer, budget: float | str, reading: Reading | None, files: tuple[Path, Path], command: str
+    result: Answer, budget: float | str, reading: Reading, files: tuple[Path, Path], command: str
 ) -> None:
-    """Write the law and, if there are runs, their page."""
+    """Write the law and the page about it and its runs."""
     from isolaw.report.page import PageContent, render, write
     from isolaw.report.page.budgets import budgets
 
     law, page = files
     law.parent.mkdir(parents=True, exist_ok=True)
     result.law.save(law)
-    if reading is not None and result.study is not None:
-        slider_budgets = budgets(result.law, budget, **result.limits)
-        write(render(result.study, PageContent.of(reading, slider_budgets, result.backtest, command)), page)
+    slider_budgets = budgets(result.law, budget, **result.limits)
+    write(render(result.study, PageContent.of(reading, slider_budgets, result.backtest, command)), page)
 
 
 @click.command(cls=ShortHelp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -164,8 +164,8 @@ def _cost_option(style: dict[str, Any]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--cost", type=click.Path(), metavar="SOURCE", **style,
         help="Also print hours. SOURCE: a model and its GPUs (qwen2.5-7b@h100-80g:8), rollouts a second and "
-        "GPUs (12/s@8), runs or logs with times, or a CSV file of step times. With the price of a GPU hour, "
-        "also print money: SOURCE,2.5/h (docs/costs.md).",
+        "GPUs (12/s@8), or runs or logs with times. With the price of a GPU hour, also print money: "
+        "SOURCE,2.5/h (docs/costs.md).",
     )  # fmt: skip
 
 
@@ -202,13 +202,13 @@ def recorded_cost(reading: Reading) -> Cost | None:
         return None
 
 
-# The question that answer, predict and report put to a law, in options with the same names as in Python.
-QUESTION = ("compute", "max_batch_rollouts", "n_train_problems", "cost")
+# Options of answer, predict and report with the same names as in Python.
+LIMITS = ("max_batch_rollouts", "n_train_problems", "cost")
 
 
 def limits_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a question, except the budget, as keyword arguments of `Law.predict`."""
-    return {name: options.get(name) for name in QUESTION[1:]} | {"cost": cost_of(options)}
+    """Return the options that limit or price a budget, as keyword arguments of `Law.predict`."""
+    return {name: options.get(name) for name in LIMITS} | {"cost": cost_of(options)}
 
 
 def _single_budget(_: click.Context, option: click.Parameter, values: Sequence[float | str]) -> float | str:
@@ -250,13 +250,6 @@ def _given_parameters(ctx: click.Context) -> dict[str, click.Parameter]:
     names = {str(value.name): value for value in ctx.command.params}
     typed = ParameterSource.COMMANDLINE
     return {key: value for key, value in names.items() if ctx.get_parameter_source(key) is typed}
-
-
-def only(ctx: click.Context, accepted: Collection[str], source: str) -> None:
-    """Raise `click.UsageError` if the user gave an option that does not apply to this kind of source."""
-    for name, option in _given_parameters(ctx).items():
-        if name not in accepted:
-            raise click.UsageError(f"{option.opts[0]} applies to runs, and cannot be combined with {source}")
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:

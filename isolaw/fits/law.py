@@ -244,12 +244,6 @@ class Law(Shown, LawPosterior):
             path.with_name(str(old_name)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
 
-    @staticmethod
-    @checked
-    def is_file(path: str | Path) -> bool:
-        """Return whether a file declares the format of a law, even if it is damaged."""
-        return files.is_law(Path(path))
-
     @classmethod
     @checked
     def load(cls, path: str | Path) -> Law:

@@ -15,21 +15,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pandas as pd
 
+from isolaw import commands
 from isolaw.arguments import checked
-from isolaw.errors import DataError, InputError, Refused
+from isolaw.errors import DataError, Refused
 from isolaw.evidence import Interval, Quantity, Simulated
+from isolaw.fits.document.files import is_law
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.next_step import NextStep
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import Hold
-from isolaw.readers.hub import local
 from isolaw.readers.read import as_runs
-from isolaw.readers.sources import search
 from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
+from isolaw.report.page import PageContent, check_replaceable, render, write
+from isolaw.report.page.budgets import budgets
 from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
 from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
@@ -46,7 +48,7 @@ class Answer(Shown):
 
     prediction: Prediction  #: the prediction, with all alternatives and cautions
     law: Law
-    study: FittedRuns | None  #: the runs and the fitted law; None if only a law was given
+    study: FittedRuns  #: the runs and the fitted law
     backtest: Mapping[str, Any] | str  #: the result of `isolaw.backtest`, or the reason why there is none
     gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
@@ -112,6 +114,19 @@ class Answer(Shown):
         """Return the figure of n*(C) (`isolaw.law_figure`)."""
         return self.law.plot()
 
+    @checked
+    def write_page(self, path: str | Path) -> Path:
+        """Write a page about the answer, its runs and their law: one HTML file that opens in any browser.
+
+        isolaw replaces an earlier page at ``path``, but no other file. Raises `DataError` if ``path`` is
+        another file or cannot be written.
+        """
+        check_replaceable(path)
+        runs, prediction = self.study.runs, self.prediction
+        slider = budgets(self.law, prediction.asked or prediction.compute, **self.limits)
+        page = PageContent(slider, self.backtest, notes=runs.notes, title=str(runs.source or ""))
+        return write(render(self.study, page), path)
+
     def lines(self) -> list[str]:
         """Return the lines of the text, without the label that marks simulated runs (see `simulated`)."""
         return answer_lines(self.prediction, self.backtest, self.gain, self.nearest)
@@ -140,7 +155,7 @@ def answered(result: Answer) -> Document:
 
 @checked
 def answer(
-    source: Source | Law,
+    source: Source,
     compute: float | str,
     metric: str | None = None,
     *,
@@ -160,8 +175,7 @@ def answer(
     Parameters
     ----------
     source
-        logs, a sweep's directory or a table, as for `isolaw.read`; `Runs`; or a law, its file, or a folder
-        with ``law.json`` and no runs. Without runs, isolaw does not backtest.
+        logs, a sweep's directory or a table, as for `isolaw.read`, or `Runs`.
     compute
         the budget: rollouts (``1e6``, ``"1M"``), or with ``cost`` hours (``"384gpuh"``).
     hold
@@ -191,60 +205,27 @@ def answer(
     >>> result.n * result.B_p * result.M <= 500_000
     True
     """
-    study: FittedRuns | None = None
-    if (law := _as_law(source)) is None:
-        progress("reading", 0.0)
-        runs = as_runs(source, metric, **reading)  # type: ignore[arg-type]  # no law
-        fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
-        fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
-        progress("fitting the law", 0.0)
-        study = FittedRuns.fitted_to(runs, fit_options)
-        if study.law is None:
-            raise Refused(study.no_law)
-        law = study.law
-    elif metric is not None or eval_set is not None or hold is not None or where or reading:
-        raise InputError("a law is already fitted, so metric, eval_set, hold, where and reading do not apply")
+    progress("reading", 0.0)
+    refuse_law(source, compute)
+    runs = as_runs(source, metric, **reading)
+    fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
+    fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
+    progress("fitting the law", 0.0)
+    study = FittedRuns.fitted_to(runs, fit_options)
+    if (law := study.law) is None:
+        raise Refused(study.no_law)
     limits: dict[str, Any] = {
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
-    result: Mapping[str, Any] | str = "it requires runs, and the source is a law"
-    if study is not None:
-        result = study.backtest(seed, partial(progress, "backtesting"))
+    result = study.backtest(seed, partial(progress, "backtesting"))
     nearest = largest_with_recommendation(law, prediction, **limits)
     return Answer(prediction, law, study, result, gain(law, prediction, **limits), nearest, limits)
 
 
-def _as_law(source: Source | Law) -> Law | None:
-    """Return the law that ``source`` is or names, or None if it is neither."""
-    if isinstance(source, Law):
-        return source
-    path = law_file(source) if isinstance(source, str | os.PathLike) else None
-    return None if path is None else Law.load(path)
-
-
-def law_file(source: str | os.PathLike[str]) -> Path | None:
-    """Return the law file that ``source`` names, or None.
-
-    It is the file itself, or ``law.json`` in a folder that has no runs.
-
-    >>> law_file("examples/data")
-    """
-    if str(source).startswith("wandb://"):  # which has runs only
-        return None
-    path = Path(local(source if isinstance(source, str) else Path(source)))
-    if path.is_file():
-        return path if Law.is_file(path) else None
-    law = path / "law.json"
-    if not law.is_file() or not Law.is_file(law):
-        return None
-    from isolaw.store import SweepStore
-
-    if SweepStore(path).exists:
-        return None
-    try:
-        search([path])
-    except DataError:  # neither a log nor a sweep
-        return law
-    return None
+def refuse_law(source: object, compute: float | str) -> None:
+    """Raise `DataError` if ``source`` is a law's file, and name the command that predicts from the law."""
+    if isinstance(source, str | os.PathLike) and is_law(Path(source)):
+        command = commands.predict(str(source), compute)
+        raise DataError(f"{source}: a law, which has no runs; to predict from it: {command}")

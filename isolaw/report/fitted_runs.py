@@ -18,7 +18,7 @@ from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import rows_with, select
+from isolaw.fits.selection import rows_with
 from isolaw.fits.studies.backtest import backtest, horizon
 from isolaw.runs import Runs
 
@@ -187,15 +187,3 @@ def _final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     grouped = nearby.groupby([*SHAPE_COLUMNS, "run_id"])["value"].mean().groupby(SHAPE_COLUMNS)
     table = pd.DataFrame({"runs": grouped.size(), "value": grouped.mean(), "error": grouped.sem()})
     return table.reset_index()
-
-
-def is_of(law: Law, runs: Runs) -> bool:
-    """Return whether ``law`` was fitted to these runs, according to its configurations and checkpoints."""
-    document = law.document
-    x = "compute" if document.x.name == "steps" else document.x.name
-    try:
-        selection = select(runs, document.metric, document.eval_set, document.hold, document.fixed, x)
-    except (IsolawError, KeyError):
-        return False
-    fitted = [(*cell.key, cell.runs, cell.compute.size, *cell.measured) for cell in selection.configurations]
-    return fitted == [(*cell.key, cell.runs, cell.checkpoints, *cell.measured) for cell in document.grid]

@@ -1,4 +1,4 @@
-"""`isolaw answer` from its three doors: logs, a sweep, a law; and what it says where logs lack facts."""
+"""`isolaw answer` from logs and from a sweep; and what it says where logs lack facts, or of a law."""
 
 from __future__ import annotations
 
@@ -39,13 +39,17 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     law, page = tmp_path / "kept" / "law.json", tmp_path / "kept" / "report.html"
     assert f"Saved the law to {law} and the page to {page}." in stderr
     # One best n at one C: in the text, in JSON, by the law, on the page.
-    by_law = json.loads(isolaw("answer", law, "--budget", "1e6", "--json")[1])
+    by_law = json.loads(isolaw("predict", law, "--budget", "1e6", "--json")[1])
     assert by_law["rollouts_per_problem"] == n
-    assert by_law["backtest"] is None
     assert (
         by_law["next"]["command"].startswith(f"isolaw sweep --out {directory}") or not by_law["next"]["runs"]
     )
     assert f"n\u00a0=\u00a0{n}, B_p" in page.read_text()
+    # A law has no runs.
+    code, stdout, stderr = isolaw("answer", law, "--compute", "2M")
+    assert (code, stdout) == (2, "")
+    command = f"isolaw predict {law} --compute 2000000"
+    assert stderr == f"isolaw: {law}: a law, which has no runs; to predict from it: {command}\n"
 
 
 @pytest.mark.parametrize("head", ["step,acc,loss", "step,x,loss", "iteration,n,group", "a,b,c"])

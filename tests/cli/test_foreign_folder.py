@@ -63,7 +63,7 @@ kind = "inline"
 """
 # Command lines of each command; {run} is a run of the sweep in runs/.
 LOOKS = {
-    "answer": ["answer runs --compute 3e4 --draws 0", "answer law.json --compute 3e4", "answer log"],
+    "answer": ["answer runs --compute 3e4 --draws 0", "answer log"],
     "read": ["read runs", "read log", "read . --verbose", "read evilmod.py"],
     "fit": ["fit runs --draws 0 --out law.json", "fit log", "fit evilmod.py"],
     "predict": ["predict law.json --compute 3e4"],
@@ -107,7 +107,8 @@ for name, calls in doors.items():
         except IsolawError:
             pass
 law = isolaw.fit("runs", draws=0)
-isolaw.write_report("runs", Law.load(law.save("law2.json")), "page.html")
+isolaw.answer("runs", 1e5, draws=0).write_page("page.html")
+Law.load(law.save("law2.json"))
 isolaw.SweepSpec.read("real.toml")
 """
 ALL = """

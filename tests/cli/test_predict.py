@@ -137,7 +137,7 @@ def test_what_it_costs(isolaw: Call, law: Path) -> None:
     data = strict(stdout)
     step = 32 * data["rollouts_per_problem"] / 12
     assert data["cost"]["gpu_hours"]["value"] == pytest.approx(data["steps"] * step * 8 / 3600)
-    assert (data["cost"]["source"], data["cost"]["money"], data["budget"]) == ("table", None, None)
+    assert (data["cost"]["source"], data["cost"]["money"], data["budget"]) == ("rate", None, None)
     # Beyond ten times the compute of the runs, the largest budget with an answer, in hours.
     code, stdout, _ = isolaw("predict", law, "--budget", "1e6gpuh", "--cost", own)
     assert code == 1

@@ -618,7 +618,7 @@ def test_the_shape_of_the_json(shared: SharedLaws, case: str) -> None:
 
 def cost_of(step_s: float, rollout_s: float, **more: Any) -> Cost:
     parts = {"step": StepPart(step_s, rollout_s)}
-    return Cost(parts, 1.0, "rollouts", CostOrigin.TABLE, **{"gpus": 8, "batches": (128, 32_768)} | more)
+    return Cost(parts, 1.0, "rollouts", CostOrigin.RATE, **{"gpus": 8, "batches": (128, 32_768)} | more)
 
 
 @pytest.mark.parametrize("case", ["paper B_p", "paper nothing", "surface B", "surface nothing"])

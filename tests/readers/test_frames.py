@@ -209,8 +209,8 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
 def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     runs = isolaw.read(own, metric="val_acc")
-    law = isolaw.fit(own, "val_acc", draws=0)
-    isolaw.write_report(own, law, tmp_path / "report.html")
+    answer = isolaw.answer(own, 8000, "val_acc", draws=0)
+    assert answer.write_page(tmp_path / "report.html").exists()
     assert isolaw.backtest(own, 8000, "val_acc", set={"problem_set": "math"}, draws=0) == (
         isolaw.backtest(runs, 8000, "val_acc", draws=0)
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import isolaw
-from isolaw.errors import InputError, Refused
+from isolaw.errors import DataError, InputError, Refused
 from isolaw.report.answer import Answer
 from isolaw.report.text import prediction as words
 
@@ -95,14 +96,13 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
 
 
 def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
-    own = isolaw.answer(found.law, 5e5)
+    own = isolaw.answer(found.study.runs, 5e5, draws=20)
     assert own.gain is None
     assert "The runs cover this budget: they go to 999k rollouts, the most that three n " in repr(own)
-    assert own.backtest == "it requires runs, and the source is a law"
 
 
 def test_too_far_for_an_allocation(found: Answer) -> None:
-    own = isolaw.answer(found.law, "30M")
+    own = isolaw.answer(found.study.runs, "30M", draws=20)
     assert (own.n, own.B_p, own.M, own.loss, own.interval, own.gain) == (None,) * 6
     lines = own.lines()
     assert lines[0] == "isolaw recommends no allocation for 30M rollouts."
@@ -112,11 +112,14 @@ def test_too_far_for_an_allocation(found: Answer) -> None:
     assert own.to_dict()["nearest"]["rollouts_per_problem"] == own.nearest.n
 
 
-def test_mistakes(found: Answer, synthetic: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="a law is already fitted, so metric"):
-        isolaw.answer(found.law, 1e6, metric="avg@4")
+def test_mistakes(found: Answer, synthetic: Callable[..., Any], tmp_path: Path) -> None:
+    law = found.law.save(tmp_path / "law.json")
+    with pytest.raises(
+        DataError, match=r"law\.json: a law, which has no runs; .*: isolaw predict .* 1000000$"
+    ):
+        isolaw.answer(law, 1e6)
     with pytest.raises(InputError, match=r"found 'much'; expected rollouts, e\.g\. 1e6 or 1M, a multiple"):
-        isolaw.answer(found.law, "much")
+        isolaw.answer(found.study.runs, "much", draws=20)
     with pytest.raises(Refused):
         isolaw.answer(synthetic([(32, 8), (32, 16)]), 1e6)
 

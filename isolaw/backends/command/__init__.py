@@ -7,14 +7,10 @@ command, and `following` reads its log.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import distributions
 from pathlib import Path
-
-from packaging.version import Version
 
 from isolaw.backend import Backend, Checkpoint, Needs, Outlook, RunContext, sampling_issues
 from isolaw.backends.command import adapters, template
@@ -80,10 +76,9 @@ class _CommandBackend(Backend):
         return [Issue("command.run", "no such program", program)]
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return notes on keys that do not reach the trainer, and on packages that are too new for it."""
+        """Return notes on keys that do not reach the trainer."""
         try:
-            options = CommandOptions.read(spec)
-            return [*template.unused(spec, options), *_version_notes(options)]
+            return template.unused(spec, CommandOptions.read(spec))
         except (SpecError, ValueError):  # `resolve` and `check` report the issues
             return []
 
@@ -137,28 +132,6 @@ class _CommandBackend(Backend):
 
 
 BACKEND = _CommandBackend()
-
-
-def _version_notes(options: CommandOptions) -> Iterator[str]:
-    """Yield a note for each package of the command's environment that is newer than its framework supports.
-
-    The environment is the one that contains the command's program. isolaw reads its metadata and executes no
-    code.
-    """
-    words = template.words_of(options)
-    program = shutil.which(words[0]) if words else None
-    if program is None or not (adapter := options.adapter):
-        return
-    prefix, settings = Path(program).absolute().parents[1], adapter.settings_in(words)
-    packages = [str(folder) for folder in prefix.glob("lib/python3*/site-packages")]
-    for setting, (package, newest) in adapter.newest_packages.items():
-        if not re.fullmatch(adapters.ON_VALUES, settings.get(setting, "false")):
-            continue
-        for distribution in distributions(name=package, path=packages):
-            if Version(distribution.version).release[: newest.count(".") + 1] > Version(newest).release:
-                version = f"{options.framework} {adapters.CHECKED_VERSIONS[options.framework]}"
-                supported = f"{version} supports {package} up to {newest}; "
-                yield supported + f"{prefix} has {distribution.version}"
 
 
 def is_trained(folder: Path) -> bool:

@@ -1,8 +1,8 @@
 """Define adapters: settings of a framework under which one step is B_p · n rollouts and one update.
 
 An `Adapter` maps the framework's settings to texts with the placeholders of `template.values_of`.
-docs/trainers.md describes each adapter for users. `CHECKED_VERSIONS` lists framework versions for which
-tests/backends/command/test_adapters.py shows that the framework's parser accepts the settings.
+docs/trainers.md describes each adapter for users, and tests/backends/command/test_adapters.py shows that the
+framework's parser accepts its settings.
 """
 
 from __future__ import annotations
@@ -12,14 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 VERSION = 2  # version of all adapters, part of a run's identity; increase it if the training changes
-CHECKED_VERSIONS = {
-    "veRL": "0.9.1",
-    "TRL": "1.16.0",
-    "OpenRLHF": "0.11.2",
-    "SkyRL": "0.3.0",
-    "ms-swift": "4.6.0",
-    "prime-rl": "0.4.0",
-}
 
 
 @dataclass(frozen=True)
@@ -34,9 +26,7 @@ class Adapter:
 
     ``refused_values`` maps settings to the values (a regular expression) with which a step is no longer B_p ·
     n rollouts and one update, and the reason. ``conflicts`` maps a recipe key to the setting and the values
-    of it under which the framework reads the key's setting differently, and the reason. ``newest_packages``
-    maps a setting to a package that it needs, and the last version of the package that the framework
-    supports.
+    of it under which the framework reads the key's setting differently, and the reason.
     """
 
     style: str  # "key=value" or "--key value"
@@ -49,7 +39,6 @@ class Adapter:
     refused_values: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     conflicts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     minimums: Mapping[str, tuple[float, str]] = field(default_factory=dict)  # of recipe keys, and why
-    newest_packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     log: str = "output"
     checkpoints: str = ""
     reader: str = ""  # name of the reader of its logs, if it differs from the framework's name
@@ -109,7 +98,7 @@ def plain_name(name: str) -> str:
     return name.lstrip("+").replace("-", "_")
 
 
-ON_VALUES = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
+_ON_VALUES = "(?i)(?!false$|0$|null$|none$).*"  # values that switch a setting on
 _DISCARDS_GROUPS = "it discards groups, whose rollouts C would not count"
 _SEVERAL_UPDATES = "a step would not be one update on B_p · n rollouts"
 _TRAINER_ALWAYS: dict[str, str | None] = {  # settings of Hugging Face's Trainer
@@ -180,7 +169,7 @@ ADAPTERS: dict[str, Adapter] = {
         },
         required_element=("trainer.logger", "file"),
         refused_values={
-            "algorithm.filter_groups.enable": (ON_VALUES, _DISCARDS_GROUPS),
+            "algorithm.filter_groups.enable": (_ON_VALUES, _DISCARDS_GROUPS),
             "trainer.v1.trainer_mode": ("separate_async", "it makes parameter_sync_step updates a step"),
         },
         conflicts=dict.fromkeys(
@@ -216,7 +205,6 @@ ADAPTERS: dict[str, Adapter] = {
         recipe=_TRAINER_RECIPE,
         refused_values=_TRAINER_REFUSED,
         conflicts=_TRAINER_UNLIKE,
-        newest_packages={"use_vllm": ("vllm", "0.31")},
         log="{out}/checkpoint-*/trainer_state.json",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
     ),
@@ -239,7 +227,7 @@ ADAPTERS: dict[str, Adapter] = {
             "ckpt.save_steps": "{every}",
             "ckpt.max_num": "2",
         },
-        refused_values={"algo.dynamic_filtering_enable": (ON_VALUES, _DISCARDS_GROUPS)},
+        refused_values={"algo.dynamic_filtering_enable": (_ON_VALUES, _DISCARDS_GROUPS)},
         resumed={"ckpt.load_enable": None},
         recipe={
             "lr": ("actor.adam.lr",),
@@ -272,7 +260,7 @@ ADAPTERS: dict[str, Adapter] = {
             "trainer.ckpt_interval": "{every}",
             "trainer.max_ckpts_to_keep": "2",
         },
-        refused_values={"trainer.algorithm.dynamic_sampling.type": (ON_VALUES, _DISCARDS_GROUPS)},
+        refused_values={"trainer.algorithm.dynamic_sampling.type": (_ON_VALUES, _DISCARDS_GROUPS)},
         conflicts=dict.fromkeys(("clip_low", "clip_high"), _SKYRL_CISPO),
         fresh={"trainer.resume_mode": "none"},
         resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
@@ -295,7 +283,7 @@ ADAPTERS: dict[str, Adapter] = {
         defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
-        refused_values=_TRAINER_REFUSED | {"dynamic_sample": (ON_VALUES, _DISCARDS_GROUPS)},
+        refused_values=_TRAINER_REFUSED | {"dynamic_sample": (_ON_VALUES, _DISCARDS_GROUPS)},
         conflicts=_TRAINER_UNLIKE,
         log="{out}/logging.jsonl",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",

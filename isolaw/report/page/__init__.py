@@ -13,30 +13,21 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isolaw import files
-from isolaw.arguments import checked
-from isolaw.errors import DataError, wrong_argument
-from isolaw.fits.law import Law
 from isolaw.registry import __version__
 from isolaw.report.document import Document
-from isolaw.report.fitted_runs import FittedRuns, is_of
-from isolaw.report.page.budgets import budgets
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page.build import PageContent, content
-from isolaw.runs import ReadKeywords, Source
-from isolaw.step_cost import Cost
 
-__all__ = [
-    "PageContent", "check_replaceable", "notebook", "render", "write", "write_report",
-]  # fmt: skip
+__all__ = ["PageContent", "check_replaceable", "notebook", "render", "write"]
 
 _SCRIPTS = (
     "vendor/plotly-cartesian.min.js",
@@ -47,55 +38,6 @@ _SCRIPTS = (
 _GENERATOR = "isolaw report"
 # A browser could read these characters as the end of the script, or of a line in it.
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
-
-
-@checked
-def write_report(
-    runs: Source,
-    law: Law,
-    path: str | Path,
-    *,
-    compute: float | None = None,
-    cost: Cost | None = None,
-    backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
-    **reading: Unpack[ReadKeywords],
-) -> Path:
-    """Write a page about runs and the law fitted to them: one HTML file that opens in any browser.
-
-    Parameters
-    ----------
-    runs, law
-        runs from `isolaw.read` or `isolaw.sweep` (or a source for `isolaw.read`), and the law from
-        `isolaw.fit`.
-    path
-        the HTML file; isolaw replaces an earlier page there, but no other file.
-    compute
-        budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
-    cost
-        as in `Law.predict`; the page then shows the hours of allocations.
-    backtest
-        ``to_dict()`` of the result of `isolaw.backtest`, or the reason why there is none.
-    reading
-        keywords of `isolaw.read`, if ``runs`` is a source.
-
-    Raises
-    ------
-    DataError
-        ``law`` was fitted to other runs, or ``path`` is a file other than such a page, or cannot be written.
-    InputError
-        ``compute`` is less than one step.
-    """
-    check_replaceable(path)
-    if not isinstance(backtest, str) and "rules" not in backtest:
-        raise wrong_argument("backtest", backtest, "to_dict() of the result of isolaw.backtest, or a reason")
-    from isolaw.readers.read import as_runs
-
-    runs = as_runs(runs, law.document.metric, **reading)
-    if not is_of(law, runs):
-        raise DataError("the law was fitted to other runs")
-    predictions = budgets(law, compute, cost=cost)
-    page = PageContent(predictions, backtest, notes=runs.notes, title=str(runs.source or ""))
-    return write(render(FittedRuns.of(law, runs), page), path)
 
 
 def render(study: FittedRuns, page: PageContent) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import engine
-from isolaw.design.decisions import Decision
-from isolaw.design.directory import read
 from isolaw.evidence import amount
-from isolaw.files import Walk, sha256
 from isolaw.fits.document.schema import LawDocument
 from isolaw.readers.reading import Reading
-from isolaw.registry import __version__, traits
+from isolaw.registry import __version__
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import law_charts, problems, race, run_charts
+from isolaw.report.page import law_charts, problems, run_charts
 from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
@@ -31,38 +27,16 @@ from isolaw.store import SweepStore
 from isolaw.store.sweep import SavedResponses
 
 _MOST_SOURCES = 12
-_SWEEP_FILES = ("sweep.json", "runs/*/points.jsonl")
 
 
-def _sources(names: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, kind, SHA-256) of each file or sweep in ``names``. Many files are listed as their folder.
-
-    The hash of a folder is the SHA-256 of the output of ``sha256sum`` for its files, sorted by name.
-    """
-    paths = [Path(name) for name in dict.fromkeys(map(str, names))]
-    directories = [path for path in paths if path.is_dir()]
-    sources = []
-    for path in directories:
-        files = sorted(file for pattern in _SWEEP_FILES for file in path.glob(pattern))
-        files = files or sorted(Walk(path))
-        sources.append((str(path), f"{len(files):,} files", _folder_hash(files, path)))
-    single = [path for path in paths if path not in directories]
-    if len(single) > _MOST_SOURCES:
-        folder = Path(os.path.commonpath(single))
-        return [*sources, (str(folder), f"{len(single):,} files", _folder_hash(sorted(single), folder))]
-    return sources + [(str(path), "file", _file_hash(path)) for path in single]
-
-
-def _folder_hash(files: Iterable[Path], folder: Path) -> str:
-    lines = [f"{_file_hash(file)}  {file.relative_to(folder)}\n" for file in files]
-    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        return f"not readable: {error.strerror}"
+def _sources(names: Iterable[str]) -> list[str]:
+    """Return the distinct files and sweeps in ``names``. Many files are listed as their folder."""
+    paths = list(dict.fromkeys(names))
+    files = [path for path in paths if not Path(path).is_dir()]
+    if len(files) <= _MOST_SOURCES:
+        return paths
+    directories = [path for path in paths if path not in files]
+    return [*directories, f"{os.path.commonpath(files)} ({len(files):,} files)"]
 
 
 def _versions(plotly: str) -> str:
@@ -99,13 +73,11 @@ class PageContent:
     budgets: Budgets | None  # predictions at the slider's stops; None without a law
     backtest: Mapping[str, Any] | str  # the result of `isolaw.backtest`, or the reason why there is none
     failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
-    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`_sources`)
+    sources: Sequence[str] = ()  # files and sweeps that were read (`_sources`)
     command: str = ""  # the command that repeats the report
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
-    sweep: str = ""  # the sweep's directory, if the source is a sweep; advice then has commands
     hours: Sequence[str] = ()  # the cost of real sweeps so far
-    race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
     responses: Sequence[SavedResponses] = ()  # responses that the runs of sweeps kept
 
     @classmethod
@@ -115,8 +87,6 @@ class PageContent:
         """Return the content of the page about logs that were read; ``command`` recreates the page."""
         directories = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
         sweeps = {directory: engine.status(directory) for directory in directories}
-        is_one_sweep = len(reading.sources) == len(sweeps) == 1
-        can_continue = is_one_sweep and not traits(sweeps[directories[0]]["backend"]).recorded
         hours = {directory: hours_so_far(state) for directory, state in sweeps.items()}
         return cls(
             budgets,
@@ -126,9 +96,7 @@ class PageContent:
             command,
             [*reading.notes, *reading.runs.notes],
             ", ".join(reading.sources),
-            directories[0] if can_continue else "",
             [f"{directory}: {text}" for directory, text in hours.items() if text],
-            read(SweepStore(directories[0])) if is_one_sweep else (),
             [saved for directory in directories for saved in SweepStore(directory).responses()],
         )
 
@@ -140,7 +108,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     results = [
         law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
-        race.section(facts.race, facts.sweep),
         run_charts.at_one_compute(study),
         run_charts.spread(study),
         problems.landscape(study),
@@ -203,10 +170,9 @@ def _numbers_text(values: Sequence[int]) -> str:
 def _origin_facts(study: FittedRuns, facts: PageContent, plotly: str) -> list[tuple[str, list[str]]]:
     """Return the facts needed to reproduce the page, as (name, lines) pairs."""
     document = study.document
-    data = [f"{name} ({kind}, SHA-256 {digest})" for name, kind, digest in facts.sources]
     lines_by_name = {
         "command": [facts.command] if facts.command else [],
-        "data": data,
+        "data": list(facts.sources),
         "as read": list(facts.notes),
         "fit": [_options(document)] if document else [],
         "intervals": law_text.intervals(document) if document else [],

@@ -46,34 +46,34 @@ def decision(step: Decision, index: int) -> str:
     known = ""
     if step.best is not None and step.compute is not None:
         known = (
-            f"{cell(step.best)} is the best at C = {number(step.compute)}, with an expected loss of "
+            f"{_cell(step.best)} is the best at C = {number(step.compute)}, with an expected loss of "
             f"{step.expected_loss:.4f}"
         )
         worse = [standing.key for standing in step.standings if standing.verdict is CellVerdict.WORSE]
-        known += f"; left behind: {cells(worse)}" if worse else ""
+        known += f"; left behind: {_cells(worse)}" if worse else ""
         known += "; "
     if step.ending is not None:
-        return f"decision {index}: {known}{ending(step.ending)}"
+        return f"decision {index}: {known}{_ending(step.ending)}"
     compute = max(request.compute for request in step.runs)
     seeds = sorted({request.seed for request in step.runs})
-    requested = cells([request.key for request in step.runs])
+    requested = _cells([request.key for request in step.runs])
     seeds_text = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     action = _STAGES[step.stage] if known else "start"
     return f"decision {index}: {known}{action} {requested} up to C = {number(compute)}, {seeds_text}"
 
 
-def ending(reason: Ending) -> str:
+def _ending(reason: Ending) -> str:
     """Return the reason why a race ended."""
     return f"the race ended: {_ENDINGS[reason]}"
 
 
-def outcome(last: Decision) -> str:
+def _outcome(last: Decision) -> str:
     """State the result of a race that has ended."""
     if last.best is None or last.ending is None:
         return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
     return (
-        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}, with an expected loss of "
-        f"{last.expected_loss:.4f} after {number(last.spent)} rollouts. It ended because "
+        f"The race recommends {_cell(last.best)} at C = {number(last.compute or 0)}, with an expected loss "
+        f"of {last.expected_loss:.4f} after {number(last.spent)} rollouts. It ended because "
         f"{_ENDINGS[last.ending]}."
         + (f" To continue, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
@@ -83,11 +83,11 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
     """Describe the result of a race over ``grid``. All runs of the grid would cost ``whole`` rollouts."""
     last = history[-1]
     if last.best is None:
-        return [outcome(last)]
+        return [_outcome(last)]
     runs = {request.run for decision in history for request in decision.runs}
     return [
         f"The race made {count(len(runs), 'run')} with {_percent(last.spent, whole)} of the grid's rollouts. "
-        f"{outcome(last)}",
+        f"{_outcome(last)}",
         *_edge_warning(last.best, grid),
     ]
 
@@ -107,8 +107,8 @@ def _edge_warning(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> l
 def state(race: Mapping[str, Any]) -> str:
     """Return the progress of a race, from `isolaw.design.directory.race_state`."""
     spend_text = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
-    ending_text = ending(race["ending"]) if race["ending"] else "not ended"
-    best = f"; the best configuration is {cell(race['best'])}" if race["best"] else ""
+    ending_text = _ending(race["ending"]) if race["ending"] else "not ended"
+    best = f"; the best configuration is {_cell(race['best'])}" if race["best"] else ""
     requested = f"{number(race['asked'])}{spend_text} rollouts requested"
     return f"race: {count(race['decisions'], 'decision')}, {requested}{best}; {ending_text}"
 
@@ -133,19 +133,19 @@ def standings(last: Decision) -> list[str]:
     return columns([["B_p", "n", "reward", "expected loss", "within 0.005"], *rows], ">")
 
 
-def cell(key: tuple[int, int]) -> str:
+def _cell(key: tuple[int, int]) -> str:
     """Return a configuration as text.
 
-    >>> cell((32, 512))
+    >>> _cell((32, 512))
     'n = 512 with B_p = 32'
     """
     return f"n = {key[1]} with B_p = {key[0]}"
 
 
-def cells(keys: Iterable[tuple[int, int]]) -> str:
+def _cells(keys: Iterable[tuple[int, int]]) -> str:
     """Return several configurations as text, grouped by B_p.
 
-    >>> cells([(32, 8), (8, 64), (32, 16)])
+    >>> _cells([(32, 8), (8, 64), (32, 16)])
     'n = 64 with B_p = 8, n = 8, 16 with B_p = 32'
     """
     parts = []

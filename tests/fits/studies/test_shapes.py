@@ -66,7 +66,7 @@ def test_a_target_takes_what_the_truth_takes(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_hours_give_each_its_own_compute(runs: Runs) -> None:
-    cost = Cost({"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=8)
+    cost = Cost({"step": StepPart(10.0, 0.01)}, 1.0, "rollouts", CostOrigin.RATE, gpus=8)
     found = compare_shapes(runs, (32, 4), (32, 64), compute="1h", cost=cost, draws=100)
     assert found.compute == pytest.approx((3600 / (10 + 1.28) * 128, 3600 / (10 + 20.48) * 2048))
     timed = compare_shapes(runs, (32, 4), (32, 64), target=0.5, cost=cost, draws=100)

@@ -118,7 +118,7 @@ def test_runs_of_a_configuration_are_pooled_and_cost_hours(synthetic: Callable[.
         return 0.2 + 0.6 * compute / (compute + LEAST * (1 + b / CRITICAL))
 
     runs = synthetic([(b, 8) for b in BATCHES], reward, between=0.02, noise=0.002)
-    ten = Cost({"all": StepPart(10.0, 0.0)}, 1.0, "rollouts", CostOrigin.TABLE, gpus=4, batches=(1, 2))
+    ten = Cost({"all": StepPart(10.0, 0.0)}, 1.0, "rollouts", CostOrigin.RATE, gpus=4, batches=(1, 2))
     own = to_target(runs, [0.5], cost=ten)
     assert [row.runs for row in own.rows] == [3] * len(BATCHES)
     for row in own.rows:

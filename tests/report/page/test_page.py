@@ -22,7 +22,7 @@ from isolaw import evidence as numbers
 from isolaw.errors import DataError, InputError
 from isolaw.evidence import amount
 from isolaw.report.figures import law_figure
-from isolaw.report.fitted_runs import FittedRuns, is_of
+from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.fitted_runs import _common_compute as common_compute
 from isolaw.report.page import PageContent, check_replaceable, law_charts, render, write
 from isolaw.report.page import _script_json as as_script
@@ -226,9 +226,9 @@ def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]
-    # Text: of predict, of answer and of fit.
+    # Text: of predict and of fit.
     assert f": n = {n:,}, B_p = {asked.B_p:,}, M = " in str(asked)
-    assert isolaw.answer(law, 2e6).n == n
+    assert law.predict(2e6).n == n
     assert law.summary().startswith(f"For {amount(today.compute)} rollouts: n = {m:,}, B_p = {today.B_p:,}, ")
     # The page: its headline, its marks, the labels of its charts, and its table.
     page = render(own, PageContent(found, "not asked for"))
@@ -537,15 +537,6 @@ def test_what_is_not_ours_is_as_it_was_published() -> None:
 
 
 # Studies
-
-
-def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
-    runs = synthetic([(32, n) for n in LEVELS])
-    law = isolaw.fit(runs, draws=0)
-    assert is_of(law, runs)
-    assert not is_of(law, synthetic([(32, n) for n in LEVELS], seeds=2))
-    assert not is_of(law, synthetic([(32, n) for n in LEVELS], checkpoints=20))
-    assert not is_of(law, synthetic([(16, n) for n in LEVELS]))
 
 
 def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:

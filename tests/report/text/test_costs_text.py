@@ -46,5 +46,5 @@ def test_where_nothing_is_known() -> None:
 def test_sources_are_labelled() -> None:
     shape = replace(COST, source=CostOrigin.ESTIMATE, where="qwen2.5-7b@h100-80g:8", gpu="h100-80g")
     assert costs.origin(shape) == "the shape of the model (qwen2.5-7b@h100-80g:8; 8 × h100-80g)"
-    table = replace(COST, source=CostOrigin.TABLE, where="own.toml", gpu="")
-    assert costs.origin(table) == "the given throughputs (own.toml; 8 GPUs)"
+    rate = replace(COST, source=CostOrigin.RATE, where="12/s@8", gpu="")
+    assert costs.origin(rate) == "the given throughputs (12/s@8; 8 GPUs)"
