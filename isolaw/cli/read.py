@@ -65,12 +65,6 @@ def read(
     words = shared.words_of(ctx, sources)
     if save and _save(reading, sources, options):
         return 0
-    configurations = [run for run in reading.candidates if run.container == "configuration"]
-    if configurations and len(configurations) == len(reading.candidates) and not as_json():
-        for run in configurations:
-            _print_log(run)
-        print_notes(reading.notes)
-        return 0 if all("rollouts_per_step" in run.facts for run in configurations) else 2
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
         print_notes(reading.read_as)
         raise DataError(reading.none_ready())

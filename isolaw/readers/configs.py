@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -135,32 +134,6 @@ def read(path: str | Path) -> dict[str, Any]:
         if not isinstance(config, Mapping):
             raise DataError("not a configuration: it has no keys")
         return flatten(config)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a configuration file, a printed configuration or a command line.
-
-    Raises `DataError` if the file has none.
-    """
-    with limits.os_errors(path), open_file(path) as file:
-        text = file.read(limits.LARGEST_CONFIG).decode("utf-8-sig", "replace")
-    if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json"):
-        return read(path)
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError:
-        words = text.split()
-    settings = overrides(word for word in words if not word.startswith("-"))
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
-            continue
-        argument = words[i + 1] if i + 1 < len(words) else "--"
-        is_flag = argument.startswith("--") or not argument
-        settings[name[2:].replace("-", "_")] = literal(value if equals else "true" if is_flag else argument)
-    if not settings:
-        raise DataError(f"{path}: found no settings")
-    return settings
 
 
 def _parse(text: str, suffix: str) -> Any:

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.arguments import check_path
-from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
-from isolaw.readers import frameworks, limits
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.readers import limits
 from isolaw.readers.assemble import MIN_RANGE, assemble, indistinct_runs
 from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts
 from isolaw.readers.frameworks.base import Fact
@@ -23,7 +23,6 @@ from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
-from isolaw.readers.resolve import resolve
 from isolaw.readers.sources import LogSource, expected_formats, search
 from isolaw.readers.table_columns import TableNeeds
 from isolaw.readers.tables import read_table
@@ -127,9 +126,6 @@ class _Collector:
             if file.covers([path]) and not (source.is_ours or source.is_sweep):
                 options = file  # the nearest file comes last
         try:
-            if source.config:
-                self._add_configuration(source)
-                return
             if source.no_history:
                 raise NoHistory(f"{path}: {source.no_history}")
             if source.container is None:
@@ -189,21 +185,6 @@ class _Collector:
                 raise
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(runs, source, settings)
-
-    def _add_configuration(self, source: LogSource) -> None:
-        """Add what a configuration says, without the log of a run."""
-        name, path = _run_name(source.path), str(source.path)
-        framework = frameworks.named(source.framework)
-        settings = settings_of(self.option_sets, name, [path])
-        self.used_rules |= {setting.rule for setting in settings.values()}
-        config_log = RawLog(path, "", name, dict(source.config), source.path.name)
-        resolved = resolve([config_log], framework, settings)
-        message = "it is a configuration without a log"
-        if resolved.problems:
-            message += f": {joined('. ', resolved.problems)}"
-        log = FoundLog(name, framework.name, "configuration", [path], LogStatus.NO_HISTORY, [], message)
-        log.facts, log.notes = resolved.facts, resolved.notes
-        self.candidates.append(log)
 
     def _add_runs(self, runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""

@@ -77,10 +77,9 @@ def zoo(folder: Path) -> Path:
     (empty / "run-abcd1234.wandb").write_bytes(b"")
     (folder / "empty.wandb").write_bytes(b"")
     (folder / "killed.log").write_text(
-        "{'actor_rollout_ref': {'rollout': {'n': 8, 'name': 'vllm'},\n"
-        "                       'actor': {'lr': 1}},\n"
-        " 'data': {'train_batch_size': 32,\n          'a': 1, 'b': 2, 'c': 3, 'd': 4, 'e': 5},\n"
-        " 'trainer': {'x': 1}}\nRay started\nCUDA out of memory\n"
+        "Checkpoint tracker file does not exist: /m/latest_checkpointed_iteration.txt\n"
+        "Training from scratch\nTraining Progress:   0%|          | 0/9 [00:00<?, ?it/s]\n"
+        "CUDA out of memory\n"
     )
     tinker = [{"step": s, "env/all/reward/total": 0.3 + s / 100, "env/all/correct": 0.3} for s in range(9)]
     (folder / "tinker").mkdir()

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import isolaw
-from isolaw.cli import run
 from isolaw.errors import DataError
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead
@@ -119,48 +118,6 @@ def test_a_printed_configuration_with_other_output_inside(tmp_path: Path, betwee
     (own,) = found(write(tmp_path, "a.log", printed + steps))
     shape = [own.facts[name].value for name in ("rollouts_per_problem", "problems_per_batch", "seed")]
     assert shape == [16, 8, 3]
-    (own,) = found(write(tmp_path, "b.log", printed))
-    assert (own.status, own.message) == (LogStatus.NO_HISTORY, "it has a configuration, but logged no step")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "shape", "said"),
-    [
-        ("a.yaml", json.dumps(CONFIG | {"data": {"train_batch_size": 32}}), (32, 16), "4        per batch"),
-        ("a.sh", "python3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n "
-         "actor_rollout_ref.rollout.n=4\n",
-         (8, 4), "on-policy      not known"),
-        ("b.sh", "accelerate launch --num_processes 2 t.py --num_generations 8 "
-         "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_iterations 2",
-         (2, 8), "2        per batch"),
-        ("c.sh", "python -m openrlhf.cli.train_ppo_ray --rollout_batch_size 128 "
-         "--micro_rollout_batch_size=16 --n_samples_per_prompt 8 --train_batch_size 512",
-         (128, 8), "2        per batch"),
-        ("rl.toml", "[orchestrator]\nbatch_size = 512\ngroup_size = 16\nmax_off_policy_steps = 0", (32, 16),
-         "on-policy      yes"),
-        ("overrides.yaml", "- data.train_batch_size=32\n- actor_rollout_ref.rollout.n=8\n"
-         "- actor_rollout_ref.actor.ppo_mini_batch_size=16\n", (32, 8), "2        per batch"),
-        ("easyr1.json", '{"worker": {"rollout": {"n": 5}, "actor": {"global_batch_size": 128}}, '
-         '"data": {"rollout_batch_size": 512}}', (512, 5), "4        per batch"),
-        ("nemo.yaml", json.dumps(NEMO), (8, 16), "1        per batch"),
-        ("d.slurm", "#!/bin/bash\n#SBATCH --nodes 1\nuv run train.py trainer.train_batch_size=64 "
-         "generator.n_samples_per_prompt=5 trainer.policy_mini_batch_size=16", (64, 5), "4        per batch"),
-        ("slime.sh", "python train.py --rollout-batch-size 32 --n-samples-per-prompt 8 "
-         "--hf-checkpoint /m --global-batch-size 256 --colocate", (32, 8), "1        per batch"),
-        ("args.json", '{"num_generations": 8, "per_device_train_batch_size": 4, "world_size": 2, '
-         '"gradient_accumulation_steps": 4, "num_iterations": 1}', (4, 8), "1        per batch"),
-    ],
-)  # fmt: skip
-def test_a_configuration_without_a_log(
-    tmp_path: Path, name: str, text: str, shape: tuple[int, int], said: str, capsys: Any
-) -> None:
-    path = write(tmp_path, name, text)
-    (own,) = found(path)
-    assert (own.facts["problems_per_batch"].value, own.n) == shape
-    assert run(["read", str(path)]) == 0
-    printed = capsys.readouterr().out
-    assert f"{shape[0] * shape[1]:,} · M after M steps" in printed
-    assert said in printed
 
 
 ARGUMENTS = "GRPOConfig(\nnum_generations=16,\nper_device_train_batch_size=16,\nworld_size=1,\nseed=3,\n"
