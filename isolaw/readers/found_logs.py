@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, TypeVar
 
 from isolaw.readers.frameworks.base import Fact
@@ -80,12 +79,6 @@ def grouped(logs: Iterable[_Log], key: Callable[[_Log], Any]) -> dict[Any, list[
     for log in logs:
         logs_of_key.setdefault(key(log), []).append(log)
     return logs_of_key
-
-
-def are_parts(logs: Sequence[FoundLog]) -> bool:
-    """Return whether these can be parts of one run: each starts and ends later than the one before."""
-    spans = sorted(log.steps for log in logs if log.steps)
-    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(spans)) and len(spans) == len(logs)
 
 
 def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:

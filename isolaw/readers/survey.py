@@ -6,6 +6,7 @@ A source that cannot be read does not stop the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
 from isolaw.readers import limits
 from isolaw.readers.assemble import MIN_RANGE, assemble, indistinct_runs
-from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
@@ -222,7 +223,7 @@ class _Collector:
             if len({log.sources[0] for log in logs}) > 1 or all(log.run in self.trainings for log in logs):
                 logs = self._without_copies(logs)
                 text = indistinct_runs(logs[0].facts, [log.run for log in logs])
-                if are_parts(logs):
+                if _are_parts(logs):
                     text += ". If one continues the other, append its rows to the file of the other"
                 for log in logs if len(logs) > 1 else ():
                     log.leave_out(LogStatus.NEEDS, text, ["seed"])
@@ -285,6 +286,12 @@ def _status(error: Exception, source: LogSource) -> LogStatus:
     if isinstance(error, NotInstalled):
         return LogStatus.NOT_INSTALLED
     return LogStatus.DAMAGED if source.container or source.is_sweep else LogStatus.UNKNOWN_FORMAT
+
+
+def _are_parts(logs: Sequence[FoundLog]) -> bool:
+    """Return whether these can be parts of one run: each starts and ends later than the one before."""
+    spans = sorted(log.steps for log in logs if log.steps)
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(spans)) and len(spans) == len(logs)
 
 
 def with_values(options: HowToRead, settings: Mapping[str, Assignment]) -> HowToRead:
