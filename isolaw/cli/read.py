@@ -53,7 +53,7 @@ def read(
     a data set on the Hugging Face Hub, or wandb://ENTITY/PROJECT[/RUN_ID].
 
     The exit code is 0 if all runs are ready, 3 if only some runs are ready because others lack a value, and 2
-    if no run is ready. Supervised logs, runs without history and duplicates do not change the exit code.
+    if no run is ready. Runs without history and duplicates do not change the exit code.
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing

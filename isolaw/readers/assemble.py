@@ -24,7 +24,7 @@ from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
-from isolaw.readers.measures import is_supervised, runs_in_percent
+from isolaw.readers.measures import runs_in_percent
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, glob_for, resolve, set_option
@@ -171,8 +171,8 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
         left_out = f"; left out: {drop_reasons}" if drop_reasons else ""
         run.framework = framework.name if framework else ""
         run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
-    elif framework is None and is_supervised(keys):
-        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
+    elif framework is None and not any(map(is_reward, keys)):
+        run.leave_out(LogStatus.NO_HISTORY, f"it logs no reward, only {_short_list(keys)}")
     elif framework is None and (candidates := frameworks.possible(keys)):
         run.frameworks = [candidate.name for candidate in candidates]
         run.leave_out(LogStatus.NEEDS, *_ambiguous_framework(run, logs, keys, candidates))

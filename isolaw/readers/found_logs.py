@@ -21,14 +21,13 @@ class LogStatus(StrEnum):
     APART = "apart"  # can be fitted, but not together with the others
     UNKNOWN_FORMAT = "unknown_format"
     DAMAGED = "damaged"
-    NO_HISTORY = "no_history"  # a killed run, an empty file
-    SUPERVISED = "supervised"  # has losses, and no metric of RL
+    NO_HISTORY = "no_history"  # a killed run, an empty file, a log without a reward
     DUPLICATE = "duplicate"
 
     @property
     def settled(self) -> bool:
         """True if the log is ready, or unusable regardless of the values that the user adds."""
-        return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
+        return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.DUPLICATE)
 
 
 @dataclass

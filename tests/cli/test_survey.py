@@ -126,7 +126,7 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     assert {
         name: status[name] for name in status if name.startswith("n") and "-s" in name and "seed" not in name
     } == {f"n{n}-s{seed}": "ready" for n in (8, 32, 128) for seed in (0, 1)}
-    expected = {"sft": "supervised", "killed.log": "no_history", "empty.wandb": "no_history"}
+    expected = {"sft": "no_history", "killed.log": "no_history", "empty.wandb": "no_history"}
     expected |= {"run-20260101_000000-abcd1234": "no_history", "console-of-n8-s0": "duplicate"}
     assert {name: status.get(name) for name in expected} == expected
     duplicate = runs[f"{mixed}/verl/console-of-n8-s0"]
@@ -168,7 +168,7 @@ def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
     law = json.loads(out)
     assert (law["metric"], law["eval_set"]) == ("avg@4", "math")
     assert "left out" in err
-    assert "1 supervised" in err
+    assert " no history" in err
     assert "framework TRL" in err
     assert err.count("n and B_p unknown") <= 2  # not once for each run
     assert "is not known for every run" not in err  # of runs that are left out
@@ -347,10 +347,10 @@ def test_python_reads_what_is_ready_and_warns(mixed: Path) -> None:
     with pytest.warns(UserWarning, match="left out"):
         runs = isolaw.read(mixed / "verl", mixed / "sft")
     assert len(runs) == 6
-    assert {group.status.value for group in runs.left_out} == {"supervised", "duplicate"}
+    assert {group.status.value for group in runs.left_out} == {"no_history", "duplicate"}
     assert len(isolaw.read(mixed, only=["*/verl/n*", "!*-s1"])) == 3
-    with pytest.raises(isolaw.errors.DataError, match="supervised"):
-        isolaw.read(mixed / "sft" / "train.jsonl")
+    with pytest.raises(isolaw.errors.DataError, match="it logs no reward, only loss, learning_rate, epoch"):
+        isolaw.read(mixed / "sft" / "trainer_state.json")
 
 
 def test_many_runs_are_a_table_and_few_are_shown_in_full(isolaw: Call, tmp_path: Path) -> None:

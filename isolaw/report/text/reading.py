@@ -29,7 +29,6 @@ _STATUSES = {
     LogStatus.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
     LogStatus.DAMAGED: ("damaged", "is damaged", "are damaged"),
     LogStatus.NO_HISTORY: ("no history", "has no history", "have no history"),
-    LogStatus.SUPERVISED: ("supervised", "is supervised", "are supervised"),
     LogStatus.DUPLICATE: ("duplicate", "is a duplicate", "are duplicates"),
 }
 
