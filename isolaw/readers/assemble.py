@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,11 +38,10 @@ _COARSE_CONTAINERS = ("notebook", "step-console", "stdout-dicts", "verl-console"
 _BASE_BATCH = 1024
 _MAX_LR_RATIO = 1.02  # ratio; people write rounded values such as 7.1e-7
 _MAX_EXTRA = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
-_MIN_SHARED = 2  # values
+_MIN_SHARED, _MIN_SHARED_PART = 2, 0.1  # values, and their share of the steps of a metric
 _CHECKPOINT_FOLDER = re.compile(
     r"(?:checkpoint|global_?step|step|epoch|iter)[-_]?\d*|huggingface|hf|actor|model|latest|final|\d+"
 )
-_NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
@@ -425,12 +425,10 @@ def _leave_out_copies(runs: Sequence[_LoggedRun]) -> None:
     numbered = [run for run in runs if run.framework and run.curves.of and not run.curves.unnumbered]
     for framework, framework_runs in grouped(numbered, lambda run: run.framework).items():
         ranked_runs = sorted(framework_runs, key=_completeness, reverse=True)
-        copies: set[int] = set()
-        for i, j in sorted(_similar_pairs([run.curves for run in ranked_runs])):
-            original, run = ranked_runs[i], ranked_runs[j]
-            if copies & {i, j} or _contradict(original, run) or not _is_copy(original.curves, run.curves):
+        for original, run in combinations(ranked_runs, 2):
+            is_left_out = LogStatus.DUPLICATE in (original.status, run.status)
+            if is_left_out or _contradict(original, run) or not _is_copy(original.curves, run.curves):
                 continue
-            copies.add(j)
             run.leave_out(LogStatus.DUPLICATE, "another log of this run has the same values")
             run.duplicate_of = original.run
             original.curves.notes.append(
@@ -440,35 +438,6 @@ def _leave_out_copies(runs: Sequence[_LoggedRun]) -> None:
             original.assignments = {**run.assignments, **original.assignments}
             resolved = resolve(original.configurations, frameworks.named(framework), original.assignments)
             original.set_facts(resolved)
-
-
-def _similar_pairs(runs: Sequence[RunCurves]) -> set[tuple[int, int]]:
-    """Return pairs of logs (the earlier first) that nearly agree at no less than a tenth of a metric's steps.
-
-    A full comparison of all pairs would take minutes for a thousand logs.
-    """
-    similar: set[tuple[int, int]] = set()
-    for target in {target for run in runs for target in run.of}:
-        indexed_curves = [(i, run.of[target]) for i, run in enumerate(runs) if target in run.of]
-        if len(indexed_curves) < 2:
-            continue
-        sizes = np.zeros(len(runs))
-        sizes[[i for i, _ in indexed_curves]] = [curve.step.size for _, curve in indexed_curves]
-        owner = np.concatenate([np.full(curve.step.size, i) for i, curve in indexed_curves])
-        step = np.concatenate([curve.step for _, curve in indexed_curves])
-        value = np.concatenate([curve.value for _, curve in indexed_curves])
-        sort_order = np.lexsort((value, step))
-        owner, step, value = owner[sort_order], step[sort_order], value[sort_order]
-        pair_codes = []
-        for shift in range(1, _NEIGHBOURS + 1):  # neighbours in the order of values
-            is_near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *ROUNDED)
-            upper, lower = owner[shift:][is_near], owner[:-shift][is_near]
-            pair_codes.append(np.minimum(upper, lower) * len(runs) + np.maximum(upper, lower))
-        pair_code, match_counts = np.unique(np.concatenate(pair_codes), return_counts=True)
-        first, second = np.divmod(pair_code, len(runs))
-        is_enough = match_counts >= np.maximum(_MIN_SHARED, np.minimum(sizes[first], sizes[second]) / 10)
-        similar |= set(zip(first[is_enough].tolist(), second[is_enough].tolist(), strict=True))
-    return similar
 
 
 def _completeness(run: _LoggedRun) -> tuple[int, int, bool]:
@@ -512,15 +481,19 @@ def _is_copy(original: RunCurves, copy: RunCurves) -> bool:
 
     A run that continues beyond the other was resumed, and is not a duplicate.
     """
-    compared_values = 0
+    compared_values, shares_enough = 0, False
     for target in original.of.keys() & copy.of.keys():
         curve, copied_curve = original.of[target], copy.of[target]
         _, i, j = np.intersect1d(curve.step, copied_curve.step, assume_unique=True, return_indices=True)
-        if not np.allclose(curve.value[i], copied_curve.value[j], *ROUNDED):
-            return False
-        if i.size and np.ptp(curve.value[i]) > MIN_RANGE:  # constants do not identify a run
+        value, copied_value = curve.value[i], copied_curve.value[j]
+        relative, absolute = ROUNDED
+        if (np.abs(value - copied_value) > absolute + relative * np.abs(copied_value)).any():
+            return False  # nearly always: all pairs of logs are compared
+        fewest_steps = min(curve.step.size, copied_curve.step.size)
+        shares_enough |= i.size >= max(_MIN_SHARED, _MIN_SHARED_PART * fewest_steps)
+        if i.size and np.ptp(value) > MIN_RANGE:  # constants do not identify a run
             compared_values += i.size
-    if compared_values < _MIN_SHARED or original.steps is None:
+    if compared_values < _MIN_SHARED or not shares_enough or original.steps is None:
         return False
     steps = np.unique(np.concatenate([curve.step for curve in copy.of.values()]))
     return bool(np.mean((steps < original.steps[0]) | (steps > original.steps[1])) <= _MAX_EXTRA)
