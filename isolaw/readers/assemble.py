@@ -44,7 +44,7 @@ _CHECKPOINT_FOLDER = re.compile(
 )
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
-MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
+_MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
 
 
 # Facts that are columns of the table, or lead to one; all others are attributes of the run.
@@ -491,7 +491,7 @@ def _is_copy(original: RunCurves, copy: RunCurves) -> bool:
             return False  # nearly always: all pairs of logs are compared
         fewest_steps = min(curve.step.size, copied_curve.step.size)
         shares_enough |= i.size >= max(_MIN_SHARED, _MIN_SHARED_PART * fewest_steps)
-        if i.size and np.ptp(value) > MIN_RANGE:  # constants do not identify a run
+        if i.size and np.ptp(value) > _MIN_RANGE:  # constants do not identify a run
             compared_values += i.size
     if compared_values < _MIN_SHARED or not shares_enough or original.steps is None:
         return False

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
 from isolaw.readers import limits
-from isolaw.readers.assemble import MIN_RANGE, assemble, indistinct_runs
+from isolaw.readers.assemble import assemble, indistinct_runs
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
@@ -221,29 +221,11 @@ class _Collector:
                 logs_of_facts.setdefault((*fact_values, *log.metrics), []).append(log)
         for logs in (group for group in logs_of_facts.values() if len(group) > 1):
             if len({log.sources[0] for log in logs}) > 1 or all(log.run in self.trainings for log in logs):
-                logs = self._without_copies(logs)
                 text = indistinct_runs(logs[0].facts, [log.run for log in logs])
                 if _are_parts(logs):
                     text += ". If one continues the other, append its rows to the file of the other"
-                for log in logs if len(logs) > 1 else ():
+                for log in logs:
                     log.leave_out(LogStatus.NEEDS, text, ["seed"])
-
-    def _without_copies(self, logs: Sequence[FoundLog]) -> list[FoundLog]:
-        """Leave out the runs all of whose values begin another run, and return the others."""
-        columns = ["step", "eval_set", "metric", "value"]
-        tables = [_rows_of_run(*self.table_runs[log.run][1])[columns] for log in logs]
-        originals: dict[str, list[tuple[FoundLog, pd.DataFrame]]] = {}
-        for log, table in sorted(zip(logs, tables, strict=True), key=lambda pair: -len(pair[1])):
-            table = table.sort_values(columns[:-1], ignore_index=True)
-            alike = originals.setdefault(repr(table.head(2).to_numpy().tolist()), [])
-            original = next((run for run, rows in alike if table.equals(rows.head(len(table)))), None)
-            value_range = table["value"].max() - table["value"].min()
-            if original and value_range > MIN_RANGE:  # constants do not identify a run
-                log.leave_out(LogStatus.DUPLICATE, "a run in another source has the same values")
-                log.duplicate_of = original.run
-            else:
-                alike.append((log, table))
-        return [log for log in logs if log.status is LogStatus.READY]
 
     def _ready_tables(self) -> list[Runs]:
         """Return the tables without runs that are left out."""

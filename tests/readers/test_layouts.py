@@ -12,7 +12,6 @@ import pytest
 
 import isolaw
 from isolaw.cli import run
-from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.proposals import proposed
 from isolaw.readers.survey import survey
@@ -136,16 +135,6 @@ def test_runs_of_one_name_are_asked_for_by_their_files(tmp_path: Path) -> None:
     options = proposed(survey([tmp_path], how).candidates)
     assert options is not None
     assert [f"{tmp_path}/a.csv:seed=<number>" in options.options(), len(options.options())] == [True, 4]
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_a_table_that_another_has_too_is_a_copy(share: float, tmp_path: Path) -> None:
-    header, *rows = table(8, 0).splitlines(keepends=True)
-    (tmp_path / "run.csv").write_text("".join([header, *rows]))
-    (tmp_path / "run_copy.csv").write_text("".join([header, *rows[: int(share * len(rows))]]))
-    runs = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc"))
-    (copy,) = runs.left_out
-    assert (copy.status, copy.duplicate_of) == (LogStatus.DUPLICATE, str(tmp_path / "run"))
 
 
 def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:
