@@ -117,7 +117,7 @@ def as_mlflow(folder: Path, content: bytes) -> None:
 
 
 def as_wandb(folder: Path, content: bytes) -> None:
-    names = ("run-a.wandb", "files/output.log", "files/config.yaml")
+    names = ("run-a.wandb", "files/config.yaml")
     write(folder, names, content)
     drain("wandb-offline", folder)
 
