@@ -23,7 +23,7 @@ from isolaw import parquet
 from isolaw.documents import reading
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
-from isolaw.readers.containers.notebook import html_tables
+from isolaw.readers.containers.notebook import _html_tables
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
@@ -323,13 +323,13 @@ class TestTables:
 
     @pytest.mark.parametrize(
         "unit",
-        ["</a", "<?", "<!-", "<!--", "<![CDATA[", "<table a='", "<script>", "<script", "x<b>", "&"],
+        ["</a", "<?", "<!--", "<table a='", "<table ", "<tr ", "<td ", "<td>x", "<td>", " x", "x<b>", "&"],
     )
     def test_html_takes_linear_time(self, unit: str) -> None:
         began = time.process_time()
-        text = "<table><tr><th>step<th>reward<tr><td>1<td>0.5</table>"
-        assert html_tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
-        html_tables("<table><tr><td>" + unit * 200_000)
+        text = "<table><tr><th>step</th><th>reward</th></tr><tr><td>1</td><td>0.5</td></tr></table>"
+        assert _html_tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
+        _html_tables("<table><tr><td>" + unit * 200_000)
         assert time.process_time() - began < SECONDS / 3
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])

@@ -1,4 +1,4 @@
-"""Tables in other forms than CSV: a JSON document with a list of steps, JSON lines with a header, HTML."""
+"""Tables in other forms than CSV: a JSON document with a list of steps, JSON lines with a header."""
 
 from __future__ import annotations
 
@@ -67,14 +67,6 @@ def test_a_frameworks_lines_below_their_configuration(tmp_path: Path) -> None:
     points = isolaw.read(path, set=["B_p=8"]).points
     assert points[["rollouts_per_problem", "seed"]].iloc[0].tolist() == [4, 3]
     assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
-
-
-def test_html(tmp_path: Path) -> None:
-    path = tmp_path / "results.html"
-    table = pd.DataFrame({"step": [1, 2, 3], "acc": REWARDS}).to_html()
-    path.write_text(f"<!doctype html><p>a &lt; b</p><table><tr><th>x<th>y<tr><td>1<td>2</table>{table}")
-    runs = isolaw.read(path, set={"B_p": 8, "n": 4}, metric="acc")
-    assert runs.points["value"].tolist() == REWARDS
 
 
 @pytest.mark.parametrize(
