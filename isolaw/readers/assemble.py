@@ -23,7 +23,7 @@ from isolaw.errors import DataError, Wording, joined, nearest
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
-from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
 from isolaw.readers.measures import runs_in_percent
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
@@ -31,7 +31,7 @@ from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, glob_for, resolve, set_option
 from isolaw.readers.stitch import RunCurves, stitch
 from isolaw.readers.trainings import ROUNDED, split_by_training
-from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
+from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
 _COARSE_CONTAINERS = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
@@ -174,8 +174,9 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
     elif framework is None and not any(map(is_reward, keys)):
         run.leave_out(LogStatus.NO_HISTORY, f"it logs no reward, only {_short_list(keys)}")
     elif framework is None and (candidates := frameworks.possible(keys)):
-        run.frameworks = [candidate.name for candidate in candidates]
-        run.leave_out(LogStatus.NEEDS, *_ambiguous_framework(run, logs, keys, candidates))
+        names = " or ".join(candidate.name for candidate in candidates)
+        text = f"the framework is unknown: {_short_list(keys)} are names of {names}"
+        run.leave_out(LogStatus.NEEDS, text, ["framework"])
     elif framework is None:
         run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, logs[0].source, run.container))
     else:
@@ -263,30 +264,6 @@ def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[Raw
         pairs = zip(logs, log_frameworks, strict=True)
         members = [log for log, framework in pairs if framework is None or framework.name not in other_names]
         yield f"{name} ({framework_name})", members
-
-
-def _ambiguous_framework(
-    run: _LoggedRun, logs: Sequence[RawLog], keys: Sequence[str], candidates: Sequence[Framework]
-) -> tuple[str, list[str]]:
-    """Return the message about names that several frameworks use, and the values that the user must set."""
-    text = f"the framework is unknown: {_short_list(keys)} are names of {' or '.join(run.frameworks)}"
-    needs = ["framework"]
-    if sum(name in run.assignments for name in SPLIT) < 2 and not any(log.config for log in logs):
-        unknown_symbols = [symbol for symbol in ("n", "B_p") if SYMBOLS[symbol] not in run.assignments]
-        needs += unknown_symbols
-        text += f". {' and '.join(unknown_symbols)} unknown"
-    record_counters = [
-        candidate.name
-        for candidate in candidates
-        if not candidate.counted_by_trackers and not {*candidate.step_keys} & {*keys}
-    ]
-    if record_counters and all(log.of_tracker for log in logs) and "logging_steps" not in run.assignments:
-        needs.append("logging_steps")
-        text += (
-            f". For {record_counters[0]}, the step in W&B counts records: set logging_steps, the number of "
-            "updates between two records"
-        )
-    return text, needs
 
 
 def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:

@@ -49,7 +49,6 @@ class FoundLog:
     compute: tuple[int, int] | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
     notes: list[str] = field(default_factory=list)  # assumptions and changes
-    frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
 
     # each of ``needs`` → the key that supplies it (`isolaw.readers.how_to_read`), and its value
     offered: dict[str, tuple[str, str] | None] = field(default_factory=dict)

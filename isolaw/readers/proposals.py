@@ -23,6 +23,7 @@ _PLACEHOLDERS = {
     "on_policy": Placeholder("true|false"),
     "problem_set": Placeholder("name"),
     "algorithm": Placeholder("name"),
+    "framework": Placeholder("name"),
 }
 _COLUMN, _NUMBER = map(Placeholder, ("column", "number"))
 _Settings = dict[str, dict[str, Any]]
@@ -53,8 +54,7 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
             else:
                 proposal[key] = value
             continue
-        frameworks = dict.fromkeys(name for log in lacking for name in log.frameworks)
-        value = Placeholder("|".join(frameworks)) if need == "framework" else _PLACEHOLDERS.get(need, _NUMBER)
+        value = _PLACEHOLDERS.get(need, _NUMBER)
         can_be_shared = len(lacking) == 1 or need not in ("n", "seed")
         if len(lacking) == len(usable) and can_be_shared:
             settings.setdefault("", {})[need] = value

@@ -239,34 +239,34 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("x", "runs", "framework", "more"),
+    ("x", "runs", "frameworks", "more"),
     [
-        ("train/global_step", ("qwen-n8", "qwen-n32"), "framework=<OpenRLHF|TRL>", []),
-        (
-            "Step",
-            ("trl-n8", "trl-n32"),
-            "framework=<isolaw|NeMo-RL|OpenRLHF|ART|TRL>",
-            ["logging_steps=<number>"],
-        ),
+        ("train/global_step", ("qwen-n8", "qwen-n32"), "OpenRLHF or TRL", []),
+        ("Step", ("trl-n8", "trl-n32"), "isolaw or NeMo-RL or OpenRLHF or ART or TRL", ["logging_steps"]),
     ],
     ids=["names of two", "names of five"],
 )
 def test_a_panel_that_several_frameworks_may_have_written(
-    isolaw: Call, tmp_path: Path, x: str, runs: tuple[str, ...], framework: str, more: list[str]
+    isolaw: Call, tmp_path: Path, x: str, runs: tuple[str, ...], frameworks: str, more: list[str]
 ) -> None:
-    """A W&B panel of ``train/reward``, a column each run: the framework is part of what is asked."""
+    """A W&B panel of ``train/reward``, a column each run: the framework is asked, then what it lacks."""
     header = ",".join(f'"{name}"' for name in (x, *(f"{run} - train/reward" for run in runs)))
     path = tmp_path / "panel.csv"
     path.write_text("".join(f"{line}\n" for line in (header, *(f"{s},0.{s},0.{s}5" for s in range(1, 9)))))
-    code, out, _ = isolaw("read", path)
-    assert code == 2
-    (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
-    words = shlex.split(settles.partition(": ")[2])
-    values = [framework, "B_p=<number>", *more]
-    assert words == ["isolaw", "read", str(path), "--name-pattern", "*-n{n}*", *(
-        word for value in values for word in ("--set", value)
-    )]  # fmt: skip
-    filled = [word.replace("<number>", "16").replace(framework, "framework=TRL") for word in words[2:]]
+    filled: list[object] = [path]
+    for wanted in ([], ["--set", "framework=TRL"]):
+        filled += wanted
+        code, out, _ = isolaw("read", *filled)
+        assert code == 2
+        assert wanted or f"are names of {frameworks}\n" in out
+        (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
+        words = shlex.split(settles.partition(": ")[2])
+        asked = words[2 + len(filled) :]
+        pattern = ["--name-pattern", "*-n{n}*"]
+        values = [f"{name}=<number>" for name in ("B_p", *more)] if wanted else ["framework=<name>"]
+        expected = [word for value in values for word in ("--set", value)]
+        assert [word for word in asked if word not in pattern] == expected
+    filled = [word.replace("<number>", "16") for word in words[2:]]
     code, found = listed(isolaw, *filled)
     assert (code, [result["framework"] for result in found.values()]) == (0, ["TRL", "TRL"])
 
