@@ -36,7 +36,7 @@ with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.parquet import frame_of, read_parquet
     from isolaw.readers import configs, containers, frameworks, table_files, tables
     from isolaw.readers.how_to_read import HowToRead
-    from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
+    from isolaw.readers.name_patterns import NamePattern, suggest
     from isolaw.readers.survey import survey
     from isolaw.runs import Runs
 
@@ -117,7 +117,7 @@ def as_mlflow(folder: Path, content: bytes) -> None:
 
 
 def as_wandb(folder: Path, content: bytes) -> None:
-    names = ("run-a.wandb", "files/output.log", "files/config.yaml")
+    names = ("run-a.wandb", "files/config.yaml")
     write(folder, names, content)
     drain("wandb-offline", folder)
 
@@ -157,9 +157,8 @@ def as_isolaw_toml(folder: Path, content: bytes) -> None:
 def as_name_pattern(_: Path, content: bytes) -> None:
     """A pattern, and names."""
     pattern, *names = content.decode("utf-8", "replace").split(SEPARATOR.decode())
-    for value in (words_that_differ, lambda runs: suggest(runs, ["n", "B_p", "seed"])):
-        if names:
-            value(names)
+    if names:
+        suggest(names, ["n", "B_p", "seed"])
     read = NamePattern(pattern)
     for name in names:
         read.read(name, names)

@@ -53,7 +53,7 @@ def read(
     a data set on the Hugging Face Hub, or wandb://ENTITY/PROJECT[/RUN_ID].
 
     The exit code is 0 if all runs are ready, 3 if only some runs are ready because others lack a value, and 2
-    if no run is ready. Supervised logs, runs without history and duplicates do not change the exit code.
+    if no run is ready. Runs without history and duplicates do not change the exit code.
     """
     from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
@@ -65,12 +65,6 @@ def read(
     words = shared.words_of(ctx, sources)
     if save and _save(reading, sources, options):
         return 0
-    configurations = [run for run in reading.candidates if run.container == "configuration"]
-    if configurations and len(configurations) == len(reading.candidates) and not as_json():
-        for run in configurations:
-            _print_log(run)
-        print_notes(reading.notes)
-        return 0 if all("rollouts_per_step" in run.facts for run in configurations) else 2
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
         print_notes(reading.read_as)
         raise DataError(reading.none_ready())

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,29 +23,28 @@ from isolaw.errors import DataError, Wording, joined, nearest
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
-from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, settings_of
-from isolaw.readers.measures import is_supervised, runs_in_percent
+from isolaw.readers.measures import runs_in_percent
 from isolaw.readers.names import ASSUMED, FOR_TABLES, SPLIT
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, glob_for, resolve, set_option
 from isolaw.readers.stitch import RunCurves, stitch
 from isolaw.readers.trainings import ROUNDED, split_by_training
-from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
+from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
 
 # Containers that round values, the coarsest first: consoles print few digits, TensorBoard stores 32 bits.
 _COARSE_CONTAINERS = ("notebook", "step-console", "stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _MAX_LR_RATIO = 1.02  # ratio; people write rounded values such as 7.1e-7
 _MAX_EXTRA = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
-_MIN_SHARED = 2  # values
+_MIN_SHARED, _MIN_SHARED_PART = 2, 0.1  # values, and their share of the steps of a metric
 _CHECKPOINT_FOLDER = re.compile(
     r"(?:checkpoint|global_?step|step|epoch|iter)[-_]?\d*|huggingface|hf|actor|model|latest|final|\d+"
 )
-_NEIGHBOURS = 8
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
-MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
+_MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
 
 
 # Facts that are columns of the table, or lead to one; all others are attributes of the run.
@@ -171,11 +171,12 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
         left_out = f"; left out: {drop_reasons}" if drop_reasons else ""
         run.framework = framework.name if framework else ""
         run.leave_out(LogStatus.NO_HISTORY, f"it has no number with a name{left_out}")
-    elif framework is None and is_supervised(keys):
-        run.leave_out(LogStatus.SUPERVISED, "it logs losses and no reward, so training is supervised")
+    elif framework is None and not any(map(is_reward, keys)):
+        run.leave_out(LogStatus.NO_HISTORY, f"it logs no reward, only {_short_list(keys)}")
     elif framework is None and (candidates := frameworks.possible(keys)):
-        run.frameworks = [candidate.name for candidate in candidates]
-        run.leave_out(LogStatus.NEEDS, *_ambiguous_framework(run, logs, keys, candidates))
+        names = " or ".join(candidate.name for candidate in candidates)
+        text = f"the framework is unknown: {_short_list(keys)} are names of {names}"
+        run.leave_out(LogStatus.NEEDS, text, ["framework"])
     elif framework is None:
         run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, logs[0].source, run.container))
     else:
@@ -263,30 +264,6 @@ def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[Raw
         pairs = zip(logs, log_frameworks, strict=True)
         members = [log for log, framework in pairs if framework is None or framework.name not in other_names]
         yield f"{name} ({framework_name})", members
-
-
-def _ambiguous_framework(
-    run: _LoggedRun, logs: Sequence[RawLog], keys: Sequence[str], candidates: Sequence[Framework]
-) -> tuple[str, list[str]]:
-    """Return the message about names that several frameworks use, and the values that the user must set."""
-    text = f"the framework is unknown: {_short_list(keys)} are names of {' or '.join(run.frameworks)}"
-    needs = ["framework"]
-    if sum(name in run.assignments for name in SPLIT) < 2 and not any(log.config for log in logs):
-        unknown_symbols = [symbol for symbol in ("n", "B_p") if SYMBOLS[symbol] not in run.assignments]
-        needs += unknown_symbols
-        text += f". {' and '.join(unknown_symbols)} unknown"
-    record_counters = [
-        candidate.name
-        for candidate in candidates
-        if not candidate.counted_by_trackers and not {*candidate.step_keys} & {*keys}
-    ]
-    if record_counters and all(log.of_tracker for log in logs) and "logging_steps" not in run.assignments:
-        needs.append("logging_steps")
-        text += (
-            f". For {record_counters[0]}, the step in W&B counts records: set logging_steps, the number of "
-            "updates between two records"
-        )
-    return text, needs
 
 
 def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:
@@ -425,12 +402,10 @@ def _leave_out_copies(runs: Sequence[_LoggedRun]) -> None:
     numbered = [run for run in runs if run.framework and run.curves.of and not run.curves.unnumbered]
     for framework, framework_runs in grouped(numbered, lambda run: run.framework).items():
         ranked_runs = sorted(framework_runs, key=_completeness, reverse=True)
-        copies: set[int] = set()
-        for i, j in sorted(_similar_pairs([run.curves for run in ranked_runs])):
-            original, run = ranked_runs[i], ranked_runs[j]
-            if copies & {i, j} or _contradict(original, run) or not _is_copy(original.curves, run.curves):
+        for original, run in combinations(ranked_runs, 2):
+            is_left_out = LogStatus.DUPLICATE in (original.status, run.status)
+            if is_left_out or _contradict(original, run) or not _is_copy(original.curves, run.curves):
                 continue
-            copies.add(j)
             run.leave_out(LogStatus.DUPLICATE, "another log of this run has the same values")
             run.duplicate_of = original.run
             original.curves.notes.append(
@@ -440,35 +415,6 @@ def _leave_out_copies(runs: Sequence[_LoggedRun]) -> None:
             original.assignments = {**run.assignments, **original.assignments}
             resolved = resolve(original.configurations, frameworks.named(framework), original.assignments)
             original.set_facts(resolved)
-
-
-def _similar_pairs(runs: Sequence[RunCurves]) -> set[tuple[int, int]]:
-    """Return pairs of logs (the earlier first) that nearly agree at no less than a tenth of a metric's steps.
-
-    A full comparison of all pairs would take minutes for a thousand logs.
-    """
-    similar: set[tuple[int, int]] = set()
-    for target in {target for run in runs for target in run.of}:
-        indexed_curves = [(i, run.of[target]) for i, run in enumerate(runs) if target in run.of]
-        if len(indexed_curves) < 2:
-            continue
-        sizes = np.zeros(len(runs))
-        sizes[[i for i, _ in indexed_curves]] = [curve.step.size for _, curve in indexed_curves]
-        owner = np.concatenate([np.full(curve.step.size, i) for i, curve in indexed_curves])
-        step = np.concatenate([curve.step for _, curve in indexed_curves])
-        value = np.concatenate([curve.value for _, curve in indexed_curves])
-        sort_order = np.lexsort((value, step))
-        owner, step, value = owner[sort_order], step[sort_order], value[sort_order]
-        pair_codes = []
-        for shift in range(1, _NEIGHBOURS + 1):  # neighbours in the order of values
-            is_near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *ROUNDED)
-            upper, lower = owner[shift:][is_near], owner[:-shift][is_near]
-            pair_codes.append(np.minimum(upper, lower) * len(runs) + np.maximum(upper, lower))
-        pair_code, match_counts = np.unique(np.concatenate(pair_codes), return_counts=True)
-        first, second = np.divmod(pair_code, len(runs))
-        is_enough = match_counts >= np.maximum(_MIN_SHARED, np.minimum(sizes[first], sizes[second]) / 10)
-        similar |= set(zip(first[is_enough].tolist(), second[is_enough].tolist(), strict=True))
-    return similar
 
 
 def _completeness(run: _LoggedRun) -> tuple[int, int, bool]:
@@ -512,15 +458,19 @@ def _is_copy(original: RunCurves, copy: RunCurves) -> bool:
 
     A run that continues beyond the other was resumed, and is not a duplicate.
     """
-    compared_values = 0
+    compared_values, shares_enough = 0, False
     for target in original.of.keys() & copy.of.keys():
         curve, copied_curve = original.of[target], copy.of[target]
         _, i, j = np.intersect1d(curve.step, copied_curve.step, assume_unique=True, return_indices=True)
-        if not np.allclose(curve.value[i], copied_curve.value[j], *ROUNDED):
-            return False
-        if i.size and np.ptp(curve.value[i]) > MIN_RANGE:  # constants do not identify a run
+        value, copied_value = curve.value[i], copied_curve.value[j]
+        relative, absolute = ROUNDED
+        if (np.abs(value - copied_value) > absolute + relative * np.abs(copied_value)).any():
+            return False  # nearly always: all pairs of logs are compared
+        fewest_steps = min(curve.step.size, copied_curve.step.size)
+        shares_enough |= i.size >= max(_MIN_SHARED, _MIN_SHARED_PART * fewest_steps)
+        if i.size and np.ptp(value) > _MIN_RANGE:  # constants do not identify a run
             compared_values += i.size
-    if compared_values < _MIN_SHARED or original.steps is None:
+    if compared_values < _MIN_SHARED or not shares_enough or original.steps is None:
         return False
     steps = np.unique(np.concatenate([curve.step for curve in copy.of.values()]))
     return bool(np.mean((steps < original.steps[0]) | (steps > original.steps[1])) <= _MAX_EXTRA)

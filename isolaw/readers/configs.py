@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isolaw.errors import DataError
+from isolaw.documents.reading import parse_toml
+from isolaw.errors import DataError, InputError
 from isolaw.files import leads_out, open_file
 from isolaw.readers import limits
 from isolaw.readers.literals import literal, loads, parse_yaml, scalar
 
-_MAX_KEY_PARTS = 10  # parts of a key; tomllib takes quadratic time in this number
-_MAX_TOML_CHARACTERS = 250_000  # characters; tomllib is ten times slower than the others
 # The paths of configurations of frameworks and trackers, relative to the log, the most complete first.
 _CONFIG_PATHS = (
     *(".hydra/config.yaml", "experiment_config.json", "config.yaml", "config.yml", "files/config.yaml"),
@@ -32,11 +29,6 @@ _CONFIG_PATHS = (
 # Folders inside a run's directory that can contain its logs.
 _LOG_FOLDERS = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
-)
-# The pattern starts only where a key can start and uses possessive quantifiers, so its time is linear.
-_DEEP_KEY = re.compile(
-    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
-    f"{{{_MAX_KEY_PARTS}}}"
 )
 _MAX_REFERENCE = 1_000  # characters
 _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
@@ -129,7 +121,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise DataError(f"{path}: a configuration larger than {limits.LARGEST_CONFIG // limits.MB} MB")
     text = content.decode("utf-8-sig", errors="replace")
     with limits.errors_in(path):
-        config = _parse(text, path.suffix)
+        config = _parse(text, path)
         if isinstance(config, list):
             config = overrides(word for word in config if isinstance(word, str))
         if not isinstance(config, Mapping):
@@ -137,45 +129,18 @@ def read(path: str | Path) -> dict[str, Any]:
         return flatten(config)
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a configuration file, a printed configuration or a command line.
-
-    Raises `DataError` if the file has none.
-    """
-    with limits.os_errors(path), open_file(path) as file:
-        text = file.read(limits.LARGEST_CONFIG).decode("utf-8-sig", "replace")
-    if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json"):
-        return read(path)
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError:
-        words = text.split()
-    settings = overrides(word for word in words if not word.startswith("-"))
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
-            continue
-        argument = words[i + 1] if i + 1 < len(words) else "--"
-        is_flag = argument.startswith("--") or not argument
-        settings[name[2:].replace("-", "_")] = literal(value if equals else "true" if is_flag else argument)
-    if not settings:
-        raise DataError(f"{path}: found no settings")
-    return settings
-
-
-def _parse(text: str, suffix: str) -> Any:
-    try:
-        if suffix == ".toml":
-            if len(text) > _MAX_TOML_CHARACTERS:
-                raise DataError(f"a TOML file of more than {_MAX_TOML_CHARACTERS:,} characters")
-            if deep_key := _DEEP_KEY.search(text):
-                raise DataError(f"a TOML key of more than {_MAX_KEY_PARTS} parts: {deep_key[0][:40]}…")
-            return tomllib.loads(text)
-        if text.lstrip()[:1] in ("{", "["):
+def _parse(text: str, path: Path) -> Any:
+    if path.suffix == ".toml":
+        try:
+            return parse_toml(text, path)
+        except InputError as error:
+            raise DataError(str(error).removeprefix(f"{path}: ")) from None
+    if text.lstrip()[:1] in ("{", "["):
+        try:
             return loads(text)
-    except (ValueError, RecursionError) as error:
-        if suffix in (".toml", ".json"):
-            raise DataError(f"not {suffix[1:].upper()} ({error})") from None
+        except (ValueError, RecursionError) as error:
+            if path.suffix == ".json":
+                raise DataError(f"not JSON ({error})") from None
     return parse_yaml(text)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, TypeVar
 
 from isolaw.readers.frameworks.base import Fact
@@ -22,14 +21,13 @@ class LogStatus(StrEnum):
     APART = "apart"  # can be fitted, but not together with the others
     UNKNOWN_FORMAT = "unknown_format"
     DAMAGED = "damaged"
-    NO_HISTORY = "no_history"  # a killed run, an empty file
-    SUPERVISED = "supervised"  # has losses, and no metric of RL
+    NO_HISTORY = "no_history"  # a killed run, an empty file, a log without a reward
     DUPLICATE = "duplicate"
 
     @property
     def settled(self) -> bool:
         """True if the log is ready, or unusable regardless of the values that the user adds."""
-        return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.SUPERVISED, LogStatus.DUPLICATE)
+        return self in (LogStatus.READY, LogStatus.NO_HISTORY, LogStatus.DUPLICATE)
 
 
 @dataclass
@@ -51,7 +49,6 @@ class FoundLog:
     compute: tuple[int, int] | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
     notes: list[str] = field(default_factory=list)  # assumptions and changes
-    frameworks: list[str] = field(default_factory=list)  # candidates if the names fit several
 
     # each of ``needs`` → the key that supplies it (`isolaw.readers.how_to_read`), and its value
     offered: dict[str, tuple[str, str] | None] = field(default_factory=dict)
@@ -80,12 +77,6 @@ def grouped(logs: Iterable[_Log], key: Callable[[_Log], Any]) -> dict[Any, list[
     for log in logs:
         logs_of_key.setdefault(key(log), []).append(log)
     return logs_of_key
-
-
-def are_parts(logs: Sequence[FoundLog]) -> bool:
-    """Return whether these can be parts of one run: each starts and ends later than the one before."""
-    spans = sorted(log.steps for log in logs if log.steps)
-    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(spans)) and len(spans) == len(logs)
 
 
 def groups(candidates: Iterable[FoundLog]) -> list[list[FoundLog]]:

@@ -8,7 +8,7 @@ improves.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,21 +40,6 @@ _BOOLEANS |= {"false": False, "no": False, "0": False, "0.0": False}
 _TRAINER_METRIC = re.compile(
     r"(?:.*[/_ .])?(?:loss|kl|grad_?norm|lr|learning[_ ]rate|entropy|(?:response|completions?)_length)"
     r"(?:[/_ ].*)?",
-    re.I,
-)
-# Names of a loss, and names that a trainer logs with it; a table of samples with losses has none of these.
-_LOSS_NAME = re.compile(r"(?:(?:train|eval|val|valid|validation|test)[/_])?(?:loss|nll|perplexity|ppl)", re.I)
-_LOGGED_WITH_LOSS = re.compile(
-    r"(?:(?:train|eval|val)[/_])?(?:lr\b.*|learning_rate|epoch|(?:global_?)?step|grad_?norm"
-    r"|num_tokens|mean_token_accuracy|runtime)",
-    re.I,
-)
-# DPO has no rollouts: rewards/chosen and rewards/margins are computed from a data set. token_acc and seq_acc
-# are shares of the labels, in supervised training.
-_LABEL_NAME = re.compile(r"rewards?/(?:chosen|rejected|margins|accuracies)|(?:token|seq)_acc", re.I)
-_RL_NAME = re.compile(
-    r"(?:^|[/_.])(?:advantages?|kl|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|avg)"
-    r"(?:$|[/_.@])",
     re.I,
 )
 # Names of evaluations: avg@4, pass_1, aime24, gsm8k, math_500.
@@ -211,20 +196,6 @@ def is_of_training(column: str, columns: Sequence[str]) -> bool:
         if words_of(name) & HELD_OUT and (is_reward(name) or words_of(name) <= HELD_OUT)
     ]
     return bool(held_out and is_reward(column)) or any(map(is_measured_by_trainer, columns))
-
-
-def is_supervised(keys: Iterable[str]) -> bool:
-    """Return whether metric keys belong to supervised training: losses, and no metric of RL.
-
-    >>> is_supervised(["loss", "token_acc", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
-    (True, False)
-    """
-    keys = list(keys)
-    return (
-        any(_LOSS_NAME.fullmatch(key) for key in keys)
-        and any(_LOGGED_WITH_LOSS.fullmatch(key) for key in keys)
-        and not any((is_reward(key) or _RL_NAME.search(key)) and not _LABEL_NAME.search(key) for key in keys)
-    )
 
 
 def names_percent(name: str) -> bool:

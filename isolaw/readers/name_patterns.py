@@ -30,9 +30,6 @@ _VALUE_FIELD = re.compile(r"\{(\w+)\}")
 # A whole number, not a part of a longer one; any other value as long as possible, such as 1e-6 or easy.
 _INTEGER, _VALUE = r"(?<![0-9])([0-9]++)", r"((?>[0-9.]+e-?[0-9]+|[^-_/ ]+))"
 _MAX_PARTS = 40  # values and * in a pattern
-_REPETITIONS = {"run", "rep", "repeat", "trial", "try", "r", "job", "v", "version", "exp", "id", "copy"}
-_REPETITIONS |= {"part", "rerun", "again", "seed"}
-_WORD_OR_SETTING = re.compile(r"(?<![^-_/ .])([A-Za-z]{2,})(?:[0-9][0-9.]*(?:e-?[0-9]+)?)?(?![^-_/ .#])")
 
 
 @dataclass(frozen=True)
@@ -152,24 +149,6 @@ def suggest(runs: Sequence[str], needs: Sequence[str], roots: Sequence[str] = ()
             key=lambda match: len(match[1]),
         )
     return best
-
-
-def words_that_differ(runs: Sequence[str]) -> list[str]:
-    """Return a word of each name that not all names contain, or "" for a name without one.
-
-    Runs that differ in a word, or in the number of a setting such as ``lr1e-6``, are not repetitions. The
-    list is empty if the names differ only in numbers.
-
-    >>> words_that_differ(["a/ppo-8", "a/grpo-8"]), words_that_differ(["run1", "run2-again"])
-    (['ppo', 'grpo'], [])
-    >>> words_that_differ(["a2_vi_42", "a3_enlang_42", "reproduce_rs2_42"])
-    ['vi', 'enlang', 'reproduce']
-    """
-    matches = [list(_WORD_OR_SETTING.finditer(run)) for run in runs]
-    words = [[match[0] for match in of_run if match[1].lower() not in _REPETITIONS] for of_run in matches]
-    shared = set(words[0]).intersection(*words[1:])
-    different = [next((word for word in of_run if word not in shared), "") for of_run in words]
-    return different if any(different) else []
 
 
 def _pattern_for(runs: Sequence[str], part_count: int, needs: Sequence[str]) -> tuple[str, list[str]]:

@@ -65,8 +65,6 @@ MAYBE = {
 # Columns that name a run or one of its starts; the coarsest one is the run's name.
 _RUN_COLUMNS = ("run", "name", "run_name", "display_name", "experiment", "experiment_name")
 RUN_NAMES = {name: name for name in (*_RUN_COLUMNS, "id", "uid", "uuid", "wandb_id")}
-# Columns that name the metric of each row in a long table.
-METRIC_NAMES = {"variable", "metric_name", "metrics", "measure", "measurement"}
 # Settings of a recipe that can distinguish runs with the same name.
 RECIPE = {
     "lr": "lr learning_rate",

@@ -10,12 +10,11 @@ from typing import Any
 
 from isolaw.commands import Placeholder
 from isolaw.errors import DataError, InputError, lines_of, one_line
-from isolaw.metrics import is_reward
-from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts, grouped
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
-from isolaw.readers.name_patterns import NamePattern, suggest, words_that_differ
+from isolaw.readers.name_patterns import suggest
 from isolaw.readers.names import ASSUMED
-from isolaw.readers.resolve import ALGORITHMS, glob_for
+from isolaw.readers.resolve import glob_for
 from isolaw.readers.table_columns import TableNeeds, check_complete
 from isolaw.readers.table_files import load
 
@@ -24,8 +23,9 @@ _PLACEHOLDERS = {
     "on_policy": Placeholder("true|false"),
     "problem_set": Placeholder("name"),
     "algorithm": Placeholder("name"),
+    "framework": Placeholder("name"),
 }
-_NAME, _VALUE, _COLUMN, _NUMBER = map(Placeholder, ("name", "value", "column", "number"))
+_COLUMN, _NUMBER = map(Placeholder, ("column", "number"))
 _Settings = dict[str, dict[str, Any]]
 
 
@@ -39,16 +39,12 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
     runs = [log.run for log in incomplete]
     seeds_assumed = all(log.facts["seed"].origin == ASSUMED for log in incomplete if "seed" in log.facts)
-    names_to_find = list(dict.fromkeys([*_all_needs(incomplete), *(["seed"] if seeds_assumed else [])]))
-    pattern, found_names = suggest(runs, names_to_find, sources)
-    if "seed" in found_names and not _separates_runs(NamePattern(pattern), incomplete):
-        names_to_find.remove("seed")
-        pattern, found_names = suggest(runs, names_to_find, sources)
-    names = [log.run for log in logs]
+    names_to_find = {*_all_needs(incomplete)} - {"seed"} | ({"seed"} if seeds_assumed else set())
+    pattern, found_names = suggest(runs, sorted(names_to_find), sources)
     settings: _Settings = {}
     proposal: dict[str, Any] = {"columns": {}}
     for need in (need for need in _all_needs(incomplete) if need not in found_names):
-        lacking = [log for log in incomplete if need in log.needs]
+        lacking = [log for log in incomplete if need in log.needs and not (need == "seed" and log.final)]
         if supplies := {supply for log in lacking if (supply := log.offered.get(need))}:
             ((key, value), *others) = sorted(supplies)
             if others:  # the tables differ
@@ -58,16 +54,13 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
             else:
                 proposal[key] = value
             continue
-        frameworks = dict.fromkeys(name for log in lacking for name in log.frameworks)
-        value = Placeholder("|".join(frameworks)) if need == "framework" else _PLACEHOLDERS.get(need, _NUMBER)
-        if need == "seed":
-            for glob, values in _seed_settings([log for log in lacking if not log.final], logs).items():
-                settings.setdefault(glob, {}).update(values)
-        elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
+        value = _PLACEHOLDERS.get(need, _NUMBER)
+        can_be_shared = len(lacking) == 1 or need not in ("n", "seed")
+        if len(lacking) == len(usable) and can_be_shared:
             settings.setdefault("", {})[need] = value
         else:
-            folder = _folder_glob(lacking, logs) if need != "n" else None
-            for glob in [folder] if folder else [glob_for(log.run, names) for log in lacking]:
+            folder = _folder_glob(lacking, logs) if can_be_shared else None
+            for glob in [folder] if folder else [_glob_of(log, logs) for log in lacking]:
                 settings.setdefault(glob, {})[need] = value
     pattern = pattern or proposal.pop("name_pattern", "")
     if sum(map(len, settings.values())) + bool(pattern) > limit:
@@ -83,49 +76,14 @@ def _folder_glob(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> str 
     return glob if not folders and len(matching) == len(logs) > 1 else None
 
 
+def _glob_of(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
+    """Return a glob for a log's run, or for its file if files have runs of one name."""
+    names = [other.run for other in all_logs]
+    return glob_for(log.run, names) if names.count(log.run) == 1 else glob_for(log.sources[0])
+
+
 def _all_needs(logs: Sequence[FoundLog]) -> list[str]:
     return list(dict.fromkeys(need for log in logs for need in log.needs))
-
-
-def _separates_runs(pattern: NamePattern, logs: Sequence[FoundLog]) -> bool:
-    """Return whether seeds in names separate runs with the same identity, and no log records a seed."""
-    seedless = (log for log in logs if "seed" in log.needs)
-    return all(
-        len({tuple(pattern.read(log.run, log.sources).items()) for log in group}) == len(group)
-        and all(log.facts["seed"].origin == ASSUMED for log in group if "seed" in log.facts)
-        for group in grouped(seedless, lambda log: log.message).values()
-    )
-
-
-def _seed_settings(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> _Settings:
-    """Return settings for seeds. Among repetitions with the same identity, the first keeps its seed."""
-    settings: _Settings = {}
-    groups = grouped(logs, lambda log: log.message).values()
-    for group in (group for group in groups if not are_parts(group)):
-        fact = group[0].facts.get("seed")
-        first_seed = fact.value if fact else 0
-        globs = dict.fromkeys(_glob_for(log, all_logs) for log in group)
-        words = words_that_differ([log.run for log in group])
-        rewards = {frozenset(filter(is_reward, log.metrics.get("train", ()))) for log in group}
-        is_known = fact is not None and fact.origin != ASSUMED
-        is_repeated = not words and len(rewards) == 1 and not is_known  # else they differ in another value
-        for i, (glob, word) in enumerate(zip(globs, words or [""] * len(globs), strict=False)):
-            if not is_repeated:
-                is_algorithm = word.lower() in ALGORITHMS
-                settings.setdefault(glob, {}).update({"algorithm": word} if is_algorithm else {_NAME: _VALUE})
-            elif i:
-                settings.setdefault(glob, {})["seed"] = first_seed + i
-    return settings
-
-
-def _glob_for(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
-    """Return a glob for a log's run, or for a table's file, since run names can repeat across tables."""
-    if log.container != "table" or sum(other.sources == log.sources for other in all_logs) > 1:
-        return glob_for(log.run, [other.run for other in all_logs])
-    files = {source for other in all_logs for source in other.sources}
-    stem = PurePath(log.sources[0]).stem
-    is_unique = sum(PurePath(file).stem == stem for file in files) == 1
-    return glob_for(stem if is_unique else log.sources[0])
 
 
 # Drafts

@@ -29,7 +29,6 @@ _CONSTANT_FACTS = (*SPLIT, UPDATES, "seed", "problem_set", "algorithm", "on_poli
 _GROUP_ALGORITHMS = {"grpo", "grpo_passk", "gigpo", "dr_grpo", "drgrpo", "rloo", "opo", "dapo", "gspo"}
 # The last two are OpenRLHF's names: GRPO, and a group's mean as baseline.
 _GROUP_ALGORITHMS |= {"loop", "group_norm", "reinforce_baseline"}
-ALGORITHMS = {*_GROUP_ALGORITHMS, "ppo", "reinforce", "reinforce_plus_plus", "remax", "cispo"}
 _SUFFICIENT = 2  # of B_p, n and rollouts per step; if the user sets two, they override the log
 # Instructions for isolaw, not facts of the run.
 _READER_SETTINGS = ("percent", "framework")

@@ -7,25 +7,22 @@ and code. It follows links last, and only to places in the directory that are no
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from isolaw.errors import DataError, Wording, shown
 from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
-from isolaw.readers import configs, frameworks, limits
+from isolaw.readers import limits
 from isolaw.readers.console_table import is_console
 from isolaw.readers.containers import CONTAINERS, candidates, wandb_csv
-from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
 from isolaw.readers.how_to_read import READING_FILE, HowToRead, is_reading_file
 from isolaw.readers.names import RUN_NAMES, guess
-from isolaw.readers.raw_log import HEAD, Container, clean, is_text, unprefixed
+from isolaw.readers.raw_log import HEAD, Container, is_text
 from isolaw.readers.table_columns import columns_needed
 from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS, listed
@@ -35,8 +32,6 @@ _LOG_SUFFIXES = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _CONSOLE_SUFFIXES = {".log", ".out", ".txt", ".err", ".stdout", ""}
 # Lines that veRL prints before its first step.
 _VERL_START_LINES = (b"Checkpoint tracker file does not exist", b"Training Progress:")
-# Words that only printed configurations contain, in any of their forms.
-_CONFIG_SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
 
 def _no_history_reason(path: Path, head: bytes) -> tuple[str, str] | None:
@@ -52,22 +47,9 @@ def _no_history_reason(path: Path, head: bytes) -> tuple[str, str] | None:
         return None
     if all(sign in head for sign in _VERL_START_LINES):
         return "training began, but no step was logged", "veRL"
-    if not any(sign in head for sign in _CONFIG_SIGNS):
-        return None
-    printed_config, arguments = PrintedConfig(), PrintedArguments()
-    head = limits.start(path, limits.MB)  # a progress bar can be printed inside a configuration
-    for line in head.replace(b"\r", b"\n").split(b"\n"):
-        worker, text = unprefixed(clean(line))
-        printed_config.add(worker, text)
-        arguments.add(text)
-    printed_config.close()
-    framework = frameworks.find((), {**printed_config.command, **printed_config.config, **arguments.config})
-    if framework is None:
-        return None
-    return "it has a configuration, but logged no step", framework.name
+    return None
 
 
-_SETTINGS_SUFFIXES = {".yaml", ".yml", ".toml", ".json", ".sh", ".bash", ".sbatch", ".slurm", ".args", ""}
 _TEXT_SUFFIXES = {".log", ".out", ".txt"}
 _MAX_LISTED = 1_000  # files that are not logs
 _MAX_NAMED = 3
@@ -86,8 +68,7 @@ class LogSource:
     is_sweep: bool = False
     is_ours: bool = False
     no_history: str = ""
-    framework: str = ""  # of a run without history, or of a configuration
-    config: Mapping[str, Any] = field(default_factory=dict)  # of a configuration that was named without a log
+    framework: str = ""  # of a run without history
 
 
 @dataclass
@@ -281,14 +262,7 @@ def _source_of_file(path: Path, containers: Sequence[Container], is_forced: bool
         head = file.read(HEAD)
     if is_forced:
         return LogSource(path, containers[0])
-    source = _classify(path, head, containers)
-    if source.container or source.is_ours or not containers or path.suffix.lower() not in _SETTINGS_SUFFIXES:
-        return source
-    with contextlib.suppress(DataError):  # then it is a table, or no format that isolaw knows
-        config = configs.read_settings(path)
-        if framework := frameworks.find((), config):
-            return replace(source, config=config, framework=framework.name, no_history="")
-    return source
+    return _classify(path, head, containers)
 
 
 def _has_runs(columns: list[str]) -> bool:

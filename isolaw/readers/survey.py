@@ -6,6 +6,7 @@ A source that cannot be read does not stop the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.arguments import check_path
-from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording, joined
-from isolaw.readers import frameworks, limits
-from isolaw.readers.assemble import MIN_RANGE, assemble, indistinct_runs
-from isolaw.readers.found_logs import FoundLog, LogStatus, are_parts
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.readers import limits
+from isolaw.readers.assemble import assemble, indistinct_runs
+from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.reading import Reading, shared_notes
-from isolaw.readers.resolve import resolve
 from isolaw.readers.sources import LogSource, expected_formats, search
 from isolaw.readers.table_columns import TableNeeds
 from isolaw.readers.tables import read_table
@@ -127,9 +127,6 @@ class _Collector:
             if file.covers([path]) and not (source.is_ours or source.is_sweep):
                 options = file  # the nearest file comes last
         try:
-            if source.config:
-                self._add_configuration(source)
-                return
             if source.no_history:
                 raise NoHistory(f"{path}: {source.no_history}")
             if source.container is None:
@@ -190,21 +187,6 @@ class _Collector:
             raise DataError(Wording(str(error), _NO_LOG.format(expected_formats()))) from None
         self._add_runs(runs, source, settings)
 
-    def _add_configuration(self, source: LogSource) -> None:
-        """Add what a configuration says, without the log of a run."""
-        name, path = _run_name(source.path), str(source.path)
-        framework = frameworks.named(source.framework)
-        settings = settings_of(self.option_sets, name, [path])
-        self.used_rules |= {setting.rule for setting in settings.values()}
-        config_log = RawLog(path, "", name, dict(source.config), source.path.name)
-        resolved = resolve([config_log], framework, settings)
-        message = "it is a configuration without a log"
-        if resolved.problems:
-            message += f": {joined('. ', resolved.problems)}"
-        log = FoundLog(name, framework.name, "configuration", [path], LogStatus.NO_HISTORY, [], message)
-        log.facts, log.notes = resolved.facts, resolved.notes
-        self.candidates.append(log)
-
     def _add_runs(self, runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> None:
         """Add the runs of a table or a sweep; no two runs can have the same name."""
         points = runs.points.drop(columns="wall_s")
@@ -239,29 +221,11 @@ class _Collector:
                 logs_of_facts.setdefault((*fact_values, *log.metrics), []).append(log)
         for logs in (group for group in logs_of_facts.values() if len(group) > 1):
             if len({log.sources[0] for log in logs}) > 1 or all(log.run in self.trainings for log in logs):
-                logs = self._without_copies(logs)
                 text = indistinct_runs(logs[0].facts, [log.run for log in logs])
-                if are_parts(logs):
+                if _are_parts(logs):
                     text += ". If one continues the other, append its rows to the file of the other"
-                for log in logs if len(logs) > 1 else ():
+                for log in logs:
                     log.leave_out(LogStatus.NEEDS, text, ["seed"])
-
-    def _without_copies(self, logs: Sequence[FoundLog]) -> list[FoundLog]:
-        """Leave out the runs all of whose values begin another run, and return the others."""
-        columns = ["step", "eval_set", "metric", "value"]
-        tables = [_rows_of_run(*self.table_runs[log.run][1])[columns] for log in logs]
-        originals: dict[str, list[tuple[FoundLog, pd.DataFrame]]] = {}
-        for log, table in sorted(zip(logs, tables, strict=True), key=lambda pair: -len(pair[1])):
-            table = table.sort_values(columns[:-1], ignore_index=True)
-            alike = originals.setdefault(repr(table.head(2).to_numpy().tolist()), [])
-            original = next((run for run, rows in alike if table.equals(rows.head(len(table)))), None)
-            value_range = table["value"].max() - table["value"].min()
-            if original and value_range > MIN_RANGE:  # constants do not identify a run
-                log.leave_out(LogStatus.DUPLICATE, "a run in another source has the same values")
-                log.duplicate_of = original.run
-            else:
-                alike.append((log, table))
-        return [log for log in logs if log.status is LogStatus.READY]
 
     def _ready_tables(self) -> list[Runs]:
         """Return the tables without runs that are left out."""
@@ -304,6 +268,12 @@ def _status(error: Exception, source: LogSource) -> LogStatus:
     if isinstance(error, NotInstalled):
         return LogStatus.NOT_INSTALLED
     return LogStatus.DAMAGED if source.container or source.is_sweep else LogStatus.UNKNOWN_FORMAT
+
+
+def _are_parts(logs: Sequence[FoundLog]) -> bool:
+    """Return whether these can be parts of one run: each starts and ends later than the one before."""
+    spans = sorted(log.steps for log in logs if log.steps)
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(spans)) and len(spans) == len(logs)
 
 
 def with_values(options: HowToRead, settings: Mapping[str, Assignment]) -> HowToRead:

@@ -1,4 +1,4 @@
-"""Table files as pandas tables, recognised by content: CSV, Parquet, JSON, HTML, or console lines."""
+"""Table files as pandas tables, recognised by content: CSV, Parquet, JSON, or console lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,6 @@ def _from_arrow(table: Any, notes: list[str], attributes: dict[str, dict[str, An
 
 
 _PARQUET_MAGIC = b"PAR1"
-_PIPES = re.compile(rb"\|[ \t:]*-|-[ \t:]*\|")  # in the line below the header of a Markdown table
 _TORN = re.compile(rb"(?:\d\.|[\s,:=][-+]|\d[eE][-+])$")  # a number that cannot be whole
 _LARGEST_SEARCHED = 2 * MB  # bytes of a document that a search for tables reads
 _LARGEST_TEXT = 100 * MB  # bytes of text; Parquet has its own limits
@@ -113,10 +111,6 @@ def load(path: str | Path) -> pd.DataFrame:
         return _check_rows(path, _read_document(path, text))
     if text.startswith(b"{"):
         return _check_rows(path, _read_jsonl(path, content))
-    if text.startswith(b"<"):
-        return _check_rows(
-            path, _read_grid(path, notebook.html_tables(content.decode("utf-8-sig", "replace")))
-        )
     last_line = content.rfind(b"\n") + 1
     is_torn = last_line > 0 and _TORN.search(content, last_line) is not None
     is_torn &= not wandb_csv.is_of_own_metrics(content[:HEAD])  # whose reader opens the file
@@ -129,9 +123,6 @@ def load(path: str | Path) -> pd.DataFrame:
 def _read_lines(path: Path, content: bytes) -> pd.DataFrame:
     if is_console(content):  # whose text can contain tables, as model output does
         return read_console(path, content)
-    tables = notebook.pipe_tables(content.decode("utf-8-sig", "replace")) if _PIPES.search(content) else []
-    if tables:
-        return _check_rows(path, _read_grid(path, tables))
     if wandb_csv.is_of_own_metrics(content[:HEAD]):
         return _check_rows(path, _read_export(path))
     return _check_rows(path, _read_csv(path, content))
@@ -269,7 +260,10 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
         raise DataError(f"{path}: neither JSON nor JSON lines ({str(error)[:200]}){_NOR_CONSOLE}") from None
     _check_size(path, 0, content.count(b":"))
     if notebook.is_notebook(document):
-        return _read_notebook(path, document)
+        raise DataError(
+            f"{path}: no cell of the notebook has printed metrics of a known framework, or shown them in a "
+            "table with Step. If you ran the cells, save the notebook with their outputs"
+        )
     candidates = [(rows, _plain_row(outside)) for rows, outside in record_lists(document)]
     records, outside = max(candidates, key=lambda pair: len(pair[0]), default=([], {}))
     if not records:
@@ -305,31 +299,6 @@ def _rows_of_nan(rows: list[dict[str, Any]], positions: list[int]) -> dict[str, 
     return rows_of_column
 
 
-def _read_notebook(path: Path, document: dict[str, Any]) -> pd.DataFrame:
-    """Read the printed text if it is a custom trainer's console, else the longest table in the outputs."""
-    text = notebook.printed_text(document).encode("utf-8", "replace")
-    html = "".join(notebook.html_outputs(document)).encode("utf-8", "replace")
-    if is_console(text):
-        return read_console(path, text)
-    if b"<table" in html:
-        return _read_grid(path, notebook.html_tables(html.decode()))
-    raise DataError(
-        f"{path}: the outputs of the notebook have no metrics; expected a table with Step, or lines such as "
-        "'step 3: reward=0.5'. If you ran the cells, save the notebook with their outputs"
-    )
-
-
-def _read_grid(path: Path, grids: Sequence[notebook.HtmlTable]) -> pd.DataFrame:
-    """Read the longest of some tables of HTML or Markdown."""
-    header, rows = max(grids, key=lambda table: len(table[1]), default=([], []))
-    if not rows:
-        raise DataError(f"{path}: found no table with a header and rows in its HTML")
-    text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
-    frame = _read_csv(path, text.getvalue().encode())
-    return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-
-
 def _plain_row(record: dict[str, Any]) -> dict[str, Any]:
     """Return the plain values of a record under dotted keys; of a list of rewards, its mean and length."""
     flat = flatten(record)
@@ -352,10 +321,8 @@ def columns_of(path: Path, head: bytes) -> list[str]:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     line = head.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
     try:
-        if text[:1] in (b"{", b"[") or _PIPES.search(head):
-            if path.stat().st_size <= _LARGEST_SEARCHED and (
-                _PIPES.search(head) or _is_document(path.read_bytes().strip())
-            ):
+        if text[:1] in (b"{", b"["):
+            if path.stat().st_size <= _LARGEST_SEARCHED and _is_document(path.read_bytes().strip()):
                 return list(map(str, load(path).columns))
             return list(flatten(loads(line)))
         return next(csv.reader([line]), [])

@@ -22,7 +22,7 @@ from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks, measures, records, table_columns, trainings
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead, Rule
-from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, METRIC_NAMES, NAME_PATTERN, SPLIT, counts, guess
+from isolaw.readers.names import ALIASES, ASSUMED, DEFAULTS, NAME_PATTERN, SPLIT, counts, guess
 from isolaw.readers.proposals import proposed
 from isolaw.readers.table_files import SOURCE, as_pandas, load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, check_sizes, plain
@@ -102,11 +102,10 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     if not is_named and (accuracy := measures.only_accuracy(frame, free_columns)):
         options = options.but(metric=accuracy)
         notes.append(f"isolaw uses {accuracy}, the only accuracy")
-    for recognise in (_symbol_columns, _metric_name_column):
-        recognised, note = recognise(frame, options)
-        if recognised:
-            options = options.but(columns={**recognised, **options.columns})
-            notes.append(note)
+    if symbols := _symbol_columns(frame, options):
+        options = options.but(columns={**symbols, **options.columns})
+        text = ", ".join(f"{symbol} for {name}" for name, symbol in symbols.items())
+        notes.append(f"isolaw recognised columns by their symbols: {text}")
     options, count_notes = records.with_counts(frame, options, source)
     notes += count_notes
     table_columns.check_complete(frame, options, source)
@@ -116,12 +115,13 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     table = table_columns.apply(options, frame, source)
     only_value = table_columns.has_only_value(frame, options)
     is_long = "value" in options.column_names or {"metric", "value"} <= set(table)
+    is_unnamed = only_value or ("value" in options.column_names and "metric" not in table.columns)
     is_wide = not (options.metrics or only_value or is_long)
     with_unit = set[str]()
     if options.metrics:
         table, melt_notes, with_unit = table_columns.melt(options, table, source)
         notes += melt_notes
-    elif only_value or ("value" in options.column_names and "metric" not in table.columns):
+    elif is_unnamed:
         if only_value and metric is None:
             reward = "reward"
             notes.append("isolaw uses the column value as the validation reward; name its metric, e.g. avg@1")
@@ -149,6 +149,10 @@ def _runs_of(frame: pd.DataFrame, source: str, options: HowToRead, name: str = "
     run_keys = [*(column for column in identity if column not in SPLIT), *name_columns]
     notes += records.use_training_shapes(table, run_keys, source)
     names, setting_columns = ([], {}) if "run_id" in table else trainings.run_columns(table, IDENTITY, unused)
+    metric_columns = [column for column in names if is_unnamed and _names_rewards(frame[column])]
+    if metric_columns and len(names) > 1:
+        remedy = option("columns", "metric", metric_columns[0])
+        raise DataError(f"{source}: {metric_columns[0]} has names of metrics, not of runs; use " + remedy)
     is_empty = table[identity].isna()
     if is_empty.any(axis=None):
         column = next(column for column in identity if is_empty[column].any())
@@ -234,10 +238,10 @@ def _eval_sets(table: pd.DataFrame, frame: pd.DataFrame, unmapped: list[str]) ->
     return table["metric"].map(lambda name: set_of_metric[str(name)]), notes
 
 
-def _symbol_columns(frame: pd.DataFrame, options: HowToRead) -> tuple[dict[str, str], str]:
-    """Return the columns called B_p, n, B, M or C, unless another column is named for them; and a note."""
+def _symbol_columns(frame: pd.DataFrame, options: HowToRead) -> dict[str, str]:
+    """Return the columns called B_p, n, B, M or C, unless another column is named for them."""
     known_columns = {*frame.columns, *options.column_names}
-    symbols = {
+    return {
         ALIASES[symbol]: symbol
         for symbol in ("B_p", "n", "B", "M", "C")
         if symbol in frame.columns
@@ -245,31 +249,6 @@ def _symbol_columns(frame: pd.DataFrame, options: HowToRead) -> tuple[dict[str, 
         and ALIASES[symbol] not in known_columns
         and frame[symbol].notna().mean() > 0.5  # else it belongs to a few other lines
     }
-    text = ", ".join(f"{symbol} for {name}" for name, symbol in symbols.items())
-    return symbols, f"isolaw recognised columns by their symbols: {text}"
-
-
-def _metric_name_column(frame: pd.DataFrame, options: HowToRead) -> tuple[dict[str, str], str]:
-    """Return the column that names each row's metric in a long table, and a note.
-
-    Such a column contains the name of a reward. Either it has a name such as ``variable``, or its values
-    differ at one step of each run that another column names.
-    """
-    known_columns = {*frame.columns, *options.column_names}
-    if options.metrics or "value" not in known_columns or "metric" in known_columns:
-        return {}, ""
-    unmapped = [str(column) for column in frame.columns if column not in {*options.expressions, *COLUMNS}]
-    run, step = (options.columns.get(name, name) for name in ("run_id", "step"))
-    run_columns = [run] if "run_id" in known_columns else trainings.names_of(frame, unmapped)
-    for column in unmapped:
-        if not _names_rewards(frame[column]):
-            continue
-        others = [name for name in run_columns if name in frame and name != column]
-        groupings = [frame.groupby([name, step] if step in frame else [name])[column] for name in others]
-        names_per_step = [values.nunique().groupby(level=0).max() for values in groupings]
-        if column.lower() in METRIC_NAMES or any((most > 1).all() for most in names_per_step):
-            return {"metric": column}, f"the column {column} names the metric of each row"
-    return {}, ""
 
 
 def _names_rewards(column: pd.Series) -> bool:

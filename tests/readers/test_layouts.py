@@ -12,7 +12,6 @@ import pytest
 
 import isolaw
 from isolaw.cli import run
-from isolaw.readers.found_logs import LogStatus
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.proposals import proposed
 from isolaw.readers.survey import survey
@@ -100,72 +99,42 @@ def test_runs_of_an_export_with_metrics_of_ones_own(
     assert run(["read", str(tmp_path / "wandb.csv"), *options]) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "settled"),
-    [
-        (("run1", "run2"), "--set run2:seed=1"),
-        (("s1", "s2"), "--name-pattern '*s{seed}*'"),
-        (("lr1e-6", "lr2e-6"), "--set 'lr1e-6:<name>=<value>' --set 'lr2e-6:<name>=<value>'"),
-        (("ppo", "grpo"), "--set grpo:algorithm=grpo --set ppo:algorithm=ppo"),
-        (("base", "new"), "--set 'base:<name>=<value>' --set 'new:<name>=<value>'"),
-        (("a2_vi_42", "rs2_42"), "--set 'a2_vi_42:<name>=<value>' --set 'rs2_42:<name>=<value>'"),
-        (("run1", "run2-again"), "--set run2-again:seed=1"),
-    ],
-)
-def test_no_seeds_are_invented_for_runs_that_differ_in_another_setting(
-    names: tuple[str, ...], settled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("given", [[], ["--set", "seed=42"]])
+@pytest.mark.parametrize("names", [("run1", "run2"), ("ppo", "grpo"), ("s1", "s2")])
+def test_seeds_are_asked_for(
+    names: tuple[str, ...], given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed, name in enumerate(names):
         (tmp_path / f"{name}.csv").write_text(table(8, seed))
-    options = ["--set", "n=8", "--set", "B_p=4", "--metric", "val_acc"]
+    options = ["--set", "n=8", "--set", "B_p=4", *given, "--metric", "val_acc"]
     assert run(["read", str(tmp_path), *options]) == 2
-    out = capsys.readouterr().out
-    assert f"--metric val_acc {settled}\n" in out
-    if "<" not in settled:
-        assert run(["read", str(tmp_path), *options, *shlex.split(settled)]) == 0
-
-
-def test_no_seeds_replace_those_that_the_user_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed in (0, 1):
-        (tmp_path / f"run{seed}.csv").write_text(table(8, seed))
-    options = ["--set", "n=8", "--set", "B_p=4", "--set", "seed=42", "--metric", "val_acc"]
-    assert run(["read", str(tmp_path), *options]) == 2
-    out = capsys.readouterr().out
-    assert "--set 'run0:<name>=<value>' --set 'run1:<name>=<value>'\n" in out
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_a_table_that_another_has_too_is_a_copy(share: float, tmp_path: Path) -> None:
-    header, *rows = table(8, 0).splitlines(keepends=True)
-    (tmp_path / "run.csv").write_text("".join([header, *rows]))
-    (tmp_path / "run_copy.csv").write_text("".join([header, *rows[: int(share * len(rows))]]))
-    runs = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc"))
-    (copy,) = runs.left_out
-    assert (copy.status, copy.duplicate_of) == (LogStatus.DUPLICATE, str(tmp_path / "run"))
+    words = printed(capsys, "To read these logs")
+    if names == ("s1", "s2") and not given:
+        assert words[-1] == "*s{seed}*"
+    else:
+        asked = [f"{name}:seed=<number>" for name in sorted(names)]
+        assert words[-4:] == ["--set", asked[0], "--set", asked[1]]
+    if not given:  # else the first seed would replace none
+        assert run([word.replace("<number>", str(i)) for i, word in enumerate(words)]) == 0
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-def test_no_seeds_are_invented_for_parts_of_a_run(overlap: int, tmp_path: Path) -> None:
+def test_a_part_of_a_run_is_said_to_be_one(overlap: int, tmp_path: Path) -> None:
     header, *rows = table(8, 0).splitlines(keepends=True)
     (tmp_path / "part1.csv").write_text("".join([header, *rows[: len(rows) // 2 + overlap]]))
     (tmp_path / "part2.csv").write_text("".join([header, *rows[len(rows) // 2 :]]))
     parts = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"], metric="val_acc")).candidates
-    options = proposed(parts)
-    assert options is not None
-    assert options.options() == []
     assert "If one continues the other, append its rows to the file of the other" in parts[0].message
 
 
-def test_no_seeds_are_invented_for_runs_with_other_rewards(tmp_path: Path) -> None:
-    for i, name in enumerate(("correctness", "format")):
-        record = {"loss": 0.1, "reward_std": 0.1, "completion_length": 9.0, "epoch": 0.1}
-        rows = [{**record, "reward": t / 9 + i / 7, f"rewards/{name}": t / 9, "step": t} for t in range(1, 9)]
-        (tmp_path / f"run{i}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = survey([tmp_path], HowToRead.of(set=["n=8", "B_p=4"])).candidates
-    how = proposed(found)
-    assert how is not None
-    assert how.options() == ["--set", "run0:<name>=<value>", "--set", "run1:<name>=<value>"]
+def test_runs_of_one_name_are_asked_for_by_their_files(tmp_path: Path) -> None:
+    for name, shift in (("a", 0.0), ("b", 0.1)):
+        rows = [f"{t},{run},4,8,{curve(8, 0, t) + shift}\n" for run in ("x", "y") for t in STEPS]
+        (tmp_path / f"{name}.csv").write_text("step,run_id,B_p,n,avg@4\n" + "".join(rows))
+    how = HowToRead.of(columns={"run_id": "run_id"})
+    options = proposed(survey([tmp_path], how).candidates)
+    assert options is not None
+    assert [f"{tmp_path}/a.csv:seed=<number>" in options.options(), len(options.options())] == [True, 4]
 
 
 def test_rows_of_an_evaluation_are_not_of_training(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from isolaw import parquet
+from isolaw.documents import reading
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
-from isolaw.readers.containers.notebook import html_tables
+from isolaw.readers.containers.notebook import _html_tables
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 from isolaw.readers.table_files import columns_of, load
@@ -119,7 +120,7 @@ def test_toml_of_common_depth(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['"' + '\\"' * 100_000, "'" * 200_000, "a" * 200_000, ' "\\' * 60_000])
 def test_looking_for_deep_keys_is_linear(text: str) -> None:
     began = time.process_time()
-    assert configs._DEEP_KEY.search(text) is None
+    assert reading._DEEP_KEY.search(text) is None
     assert time.process_time() - began < 2.5
 
 
@@ -322,13 +323,13 @@ class TestTables:
 
     @pytest.mark.parametrize(
         "unit",
-        ["</a", "<?", "<!-", "<!--", "<![CDATA[", "<table a='", "<script>", "<script", "x<b>", "&"],
+        ["</a", "<?", "<!--", "<table a='", "<table ", "<tr ", "<td ", "<td>x", "<td>", " x", "x<b>", "&"],
     )
     def test_html_takes_linear_time(self, unit: str) -> None:
         began = time.process_time()
-        text = "<table><tr><th>step<th>reward<tr><td>1<td>0.5</table>"
-        assert html_tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
-        html_tables("<table><tr><td>" + unit * 200_000)
+        text = "<table><tr><th>step</th><th>reward</th></tr><tr><td>1</td><td>0.5</td></tr></table>"
+        assert _html_tables(text + unit * 200_000)[0] == (["step", "reward"], [["1", "0.5"]])
+        _html_tables("<table><tr><td>" + unit * 200_000)
         assert time.process_time() - began < SECONDS / 3
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -389,7 +390,7 @@ class TestDirectories:
             [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(SETTINGS)],
             capture_output=True, text=True, check=True, timeout=300,
         )  # fmt: skip
-        assert "no files/output.log" in done.stdout
+        assert "the W&B run has no history" in done.stdout
 
     def test_more_files_than_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(30):

@@ -77,12 +77,6 @@ def table(rows: list[Record]) -> tuple[str, str]:
     return "run.csv", text.getvalue()
 
 
-def markdown(rows: list[Record]) -> tuple[str, str]:
-    names, cells = _cells(rows)
-    lines = [names, ["--"] * len(names), *cells]
-    return "run.md", "# Run\n\n" + "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
 def export(rows: list[Record]) -> tuple[str, str]:
     names, cells = _cells(rows)
     header = ["Step", *(f"r - {name}" for name in names if name != "step")]
@@ -99,24 +93,9 @@ def history(rows: list[Record]) -> tuple[str, str]:
     return "run.csv", text.getvalue()
 
 
-def notebook(rows: list[Record]) -> tuple[str, str]:
-    output = {"output_type": "stream", "name": "stdout", "text": own_console(rows)[1]}
-    cell = {"cell_type": "code", "source": "", "outputs": [output]}
-    return "run.ipynb", json.dumps({"nbformat": 4, "cells": [cell]})
-
-
-def notebook_table(rows: list[Record]) -> tuple[str, str]:
-    names, cells = _cells(rows)
-    lines = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in cells]
-    html = f"<table><tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>{''.join(lines)}</table>"
-    output = {"output_type": "display_data", "data": {"text/html": html}}
-    return "run.ipynb", json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "outputs": [output]}]})
-
-
 Write = Callable[[list[Record]], tuple[str, str]]
 CONTAINERS: list[Write] = [
-    *(verl, dictionaries, own_console, jsonl, json_list, table, markdown, export, history, notebook),
-    notebook_table,
+    *(verl, dictionaries, own_console, jsonl, json_list, table, export, history),
 ]
 IN_ORDER = [one for one in CONTAINERS if one is not export]  # a panel has one row for each step
 OWN = [one for one in CONTAINERS if one not in (verl, dictionaries)]  # without names of a framework
@@ -151,7 +130,7 @@ def test_an_evaluation_is_of_validation(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4])
     for row in rows[1::2]:
         row["val_acc"] = round(row["mean_reward"] / 2, 3)
-    metric = "acc" if write in (own_console, notebook) else "val_acc"
+    metric = "acc" if write is own_console else "val_acc"
     reading = read(tmp_path, write(rows), metric, **SET)
     name = {verl: "avg@4", dictionaries: "pass@1"}.get(write, metric)
     eval_set = {verl: "m", dictionaries: "m"}.get(write, "validation")
@@ -242,7 +221,7 @@ def test_the_only_accuracy_is_the_metric_and_a_group_may_feed_several_updates(
     assert (run.metrics, run.compute) == ({"validation": {"acc": 6}}, (2, 12))
 
 
-@pytest.mark.parametrize("write", [own_console, notebook, jsonl, json_list])
+@pytest.mark.parametrize("write", [own_console, jsonl, json_list])
 def test_a_list_of_rewards_is_its_mean_and_its_length_is_n(tmp_path: Path, write: Write) -> None:
     rows = [{"step": s, "loss": 0.5, "rewards": [s / 10, 0.0]} for s in range(1, 7)]
     reading = read(tmp_path, write(rows), "rewards", B_p=4)
@@ -250,7 +229,7 @@ def test_a_list_of_rewards_is_its_mean_and_its_length_is_n(tmp_path: Path, write
     assert reading.runs.points["value"].tolist() == pytest.approx([s / 20 for s in range(1, 7)])
 
 
-@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, notebook_table])
+@pytest.mark.parametrize("write", [jsonl, json_list, table])
 def test_rows_that_are_rollouts_are_asked_for_their_number(tmp_path: Path, write: Write) -> None:
     rows = [{"step": s, "prompt": 4 * s + p, "k": k, "reward": (s + p + k) % 2}
             for s in range(1, 6) for p in range(4) for k in range(2)]  # fmt: skip
@@ -263,7 +242,7 @@ def test_rows_that_are_rollouts_are_asked_for_their_number(tmp_path: Path, write
     assert (points["compute"].tolist(), set(points["value"])) == ([8, 16, 24, 32, 40], {0.5})
 
 
-@pytest.mark.parametrize("write", [verl, jsonl, json_list, table, markdown, export, history])
+@pytest.mark.parametrize("write", [verl, jsonl, json_list, table, export, history])
 def test_settings_above_the_records_are_the_configuration(tmp_path: Path, write: Write) -> None:
     rows = records([1, 2, 3, 4])
     name, text = write(rows)
@@ -285,7 +264,7 @@ def test_settings_above_the_records_are_the_configuration(tmp_path: Path, write:
     assert (own.facts["rollouts_per_step"].value, own.facts["seed"].value) == (32, 7)
 
 
-@pytest.mark.parametrize("write", [jsonl, json_list, table, markdown, own_console, notebook_table, history])
+@pytest.mark.parametrize("write", [jsonl, json_list, table, own_console, history])
 def test_what_is_measured_is_no_label_of_runs(tmp_path: Path, write: Write) -> None:
     """Two processes that write one step each: no loss, time or memory distinguishes them."""
     rows = records([1, 1, 2, 2, 3, 3])

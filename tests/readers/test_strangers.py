@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import isolaw
-from isolaw.cli import run
 from isolaw.errors import DataError
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import HowToRead
@@ -119,48 +118,6 @@ def test_a_printed_configuration_with_other_output_inside(tmp_path: Path, betwee
     (own,) = found(write(tmp_path, "a.log", printed + steps))
     shape = [own.facts[name].value for name in ("rollouts_per_problem", "problems_per_batch", "seed")]
     assert shape == [16, 8, 3]
-    (own,) = found(write(tmp_path, "b.log", printed))
-    assert (own.status, own.message) == (LogStatus.NO_HISTORY, "it has a configuration, but logged no step")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "shape", "said"),
-    [
-        ("a.yaml", json.dumps(CONFIG | {"data": {"train_batch_size": 32}}), (32, 16), "4        per batch"),
-        ("a.sh", "python3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n "
-         "actor_rollout_ref.rollout.n=4\n",
-         (8, 4), "on-policy      not known"),
-        ("b.sh", "accelerate launch --num_processes 2 t.py --num_generations 8 "
-         "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --num_iterations 2",
-         (2, 8), "2        per batch"),
-        ("c.sh", "python -m openrlhf.cli.train_ppo_ray --rollout_batch_size 128 "
-         "--micro_rollout_batch_size=16 --n_samples_per_prompt 8 --train_batch_size 512",
-         (128, 8), "2        per batch"),
-        ("rl.toml", "[orchestrator]\nbatch_size = 512\ngroup_size = 16\nmax_off_policy_steps = 0", (32, 16),
-         "on-policy      yes"),
-        ("overrides.yaml", "- data.train_batch_size=32\n- actor_rollout_ref.rollout.n=8\n"
-         "- actor_rollout_ref.actor.ppo_mini_batch_size=16\n", (32, 8), "2        per batch"),
-        ("easyr1.json", '{"worker": {"rollout": {"n": 5}, "actor": {"global_batch_size": 128}}, '
-         '"data": {"rollout_batch_size": 512}}', (512, 5), "4        per batch"),
-        ("nemo.yaml", json.dumps(NEMO), (8, 16), "1        per batch"),
-        ("d.slurm", "#!/bin/bash\n#SBATCH --nodes 1\nuv run train.py trainer.train_batch_size=64 "
-         "generator.n_samples_per_prompt=5 trainer.policy_mini_batch_size=16", (64, 5), "4        per batch"),
-        ("slime.sh", "python train.py --rollout-batch-size 32 --n-samples-per-prompt 8 "
-         "--hf-checkpoint /m --global-batch-size 256 --colocate", (32, 8), "1        per batch"),
-        ("args.json", '{"num_generations": 8, "per_device_train_batch_size": 4, "world_size": 2, '
-         '"gradient_accumulation_steps": 4, "num_iterations": 1}', (4, 8), "1        per batch"),
-    ],
-)  # fmt: skip
-def test_a_configuration_without_a_log(
-    tmp_path: Path, name: str, text: str, shape: tuple[int, int], said: str, capsys: Any
-) -> None:
-    path = write(tmp_path, name, text)
-    (own,) = found(path)
-    assert (own.facts["problems_per_batch"].value, own.n) == shape
-    assert run(["read", str(path)]) == 0
-    printed = capsys.readouterr().out
-    assert f"{shape[0] * shape[1]:,} · M after M steps" in printed
-    assert said in printed
 
 
 ARGUMENTS = "GRPOConfig(\nnum_generations=16,\nper_device_train_batch_size=16,\nworld_size=1,\nseed=3,\n"
@@ -237,20 +194,6 @@ def test_settings_in_the_first_record(tmp_path: Path, header: dict[str, Any], co
 # Forms
 
 
-PASTED = "Step | Training Loss | reward\n-- | -- | --\n" + lines("{s} | 0.5 | {r}")
-
-
-@pytest.mark.parametrize(
-    "text", [PASTED, "# Run\n\n" + PASTED + "\nend", "".join(f"| {line} |\n" for line in PASTED.splitlines())]
-)
-def test_a_pipe_table(tmp_path: Path, text: str) -> None:
-    write(tmp_path, "README.md", text)
-    for source in (tmp_path, tmp_path / "README.md"):
-        runs = isolaw.read(source, columns={"step": "Step"}, metric="reward", set=SET)
-        assert runs.points["value"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-        assert set(runs.points["eval_set"]) == {"train"}
-
-
 @pytest.mark.parametrize(
     "form",
     [
@@ -322,8 +265,6 @@ def test_nanochat_and_torchforge(tmp_path: Path) -> None:
         ("group-size-elsewhere-verlagent/train.log", None, {}, (16, 8, (1, 4))),
         ("jsonl-config-record/event.jsonl", None, SET, "num_samples_per_prompt says 8"),
         ("jsonl-config-record/type.jsonl", None, SET, "num_samples_per_prompt says 8"),
-        ("markdown-table/n_table.md", None, SET, "step or compute"),
-        ("markdown-table/pasted.md", "reward", SET, "step or compute"),
         ("n-called-compute/final.csv", None, {"B_p": 32, "n": 8}, "Export the runs' histories"),
         ("nanochat-console/rl.log", None, {"n": 16}, (16, 16, (0, 13))),
         ("own-console/a.log", None, SET, (8, 4, (1, 5))),
@@ -350,7 +291,6 @@ def test_nanochat_and_torchforge(tmp_path: Path) -> None:
         ("unread-frameworks/mlx_lm.log", None, SET, (8, 4, (1, 3))),
         ("unread-frameworks/nemo_rl.log", None, {"n": 16}, (32, 16, (1, 3))),
         ("verl-config-interleaved/bar_25.log", None, {}, (8, 16, (1, 8))),
-        ("verl-config-interleaved/bar_80_no_steps.log", None, {}, "logged no step"),
     ],
 )  # fmt: skip
 def test_the_rebuilt_logs(path: str, metric: str | None, values: dict[str, int], expected: Any) -> None:
@@ -417,15 +357,14 @@ def test_mounts_of_one_model_are_one_model(tmp_path: Path, mounts: str, beside: 
     assert [run.facts["model"].value for run in runs] == ["m-4b", "m-4b"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "md", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
 def test_a_folder_names_the_columns_that_its_table_has(tmp_path: Path, kind: str) -> None:
     rows = [{"idx": s, "val_acc": s / 9} for s in range(6)]
     frame = pd.DataFrame(rows)
     if kind == "parquet":
         frame.to_parquet(tmp_path / "t.parquet")
     else:
-        pipes = "idx | val_acc\n-- | --\n" + "".join(f"{r['idx']} | {r['val_acc']}\n" for r in rows)
-        texts = {"csv": frame.to_csv(index=False), "json": json.dumps(rows), "md": pipes}
+        texts = {"csv": frame.to_csv(index=False), "json": json.dumps(rows)}
         texts["jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
         write(tmp_path, f"t.{kind}", texts[kind])
     (own,) = found(tmp_path, "val_acc", **SET)

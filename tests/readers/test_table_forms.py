@@ -1,4 +1,4 @@
-"""Tables in other forms than CSV: a JSON document with a list of steps, JSON lines with a header, HTML."""
+"""Tables in other forms than CSV: a JSON document with a list of steps, JSON lines with a header."""
 
 from __future__ import annotations
 
@@ -69,14 +69,6 @@ def test_a_frameworks_lines_below_their_configuration(tmp_path: Path) -> None:
     assert points[points["metric"] == "reward"]["value"].tolist() == REWARDS
 
 
-def test_html(tmp_path: Path) -> None:
-    path = tmp_path / "results.html"
-    table = pd.DataFrame({"step": [1, 2, 3], "acc": REWARDS}).to_html()
-    path.write_text(f"<!doctype html><p>a &lt; b</p><table><tr><th>x<th>y<tr><td>1<td>2</table>{table}")
-    runs = isolaw.read(path, set={"B_p": 8, "n": 4}, metric="acc")
-    assert runs.points["value"].tolist() == REWARDS
-
-
 @pytest.mark.parametrize(
     "content", ["[1, 2]", "{\n}", '{"a":\n', "<html></html>", "[[[]]]", '{"a": {"b": [1]}\n}']
 )
@@ -129,14 +121,16 @@ LONG = [
     ("name", "run"),
     [("variable", None), ("metric_name", None), ("name", "run"), ("tag", "run_id"), ("of", "id")],
 )
-def test_a_long_table_names_its_metrics_in_a_column_of_any_name(name: str, run: str | None) -> None:
+def test_the_column_that_names_metrics_is_asked_for(name: str, run: str | None) -> None:
     frame = pd.DataFrame(LONG).rename(columns={"of": name})
     if run:
         frame[run] = "r" + frame["n"].astype(str)
-    runs = isolaw.read(frame)
+    with pytest.raises(DataError, match=r"names .*metric") as error:
+        isolaw.read(frame)
+    assert f'columns={{"metric": "{name}"}}' in str(error.value)
+    runs = isolaw.read(frame, columns={"metric": name})
     assert set(runs.points["metric"]) == {"acc", "len", "reward-shaped"}
     assert runs.points.loc[runs.points["metric"] == "acc", "value"].tolist() == [0.125, 0.25] * 2
-    assert f"the column {name} names the metric of each row" in runs.notes
 
 
 def test_a_column_that_may_name_runs_does_not_name_metrics() -> None:

@@ -18,7 +18,7 @@ from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.printed_config import Settings
 from isolaw.readers.literals import parse_json
-from isolaw.readers.measures import PHASES, eval_set_of, is_supervised
+from isolaw.readers.measures import PHASES, eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess, is_step
 from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, lines, progress
 
@@ -48,7 +48,7 @@ def _has_metrics(_path: Path, head: bytes) -> bool:
         return True
     items = [item for record in parsed_records for item in flat_metrics(record).items()]
     keys = {key for key, value in items if type(value) is not list}
-    return frameworks.find(keys, {}) is not None or is_supervised(keys)
+    return frameworks.find(keys, {}) is not None
 
 
 def _read(path: Path) -> Iterator[RawLog]:

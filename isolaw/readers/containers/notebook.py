@@ -24,14 +24,9 @@ from isolaw.readers import containers, frameworks, limits
 from isolaw.readers.containers.printed_config import PrintedArguments
 from isolaw.readers.raw_log import Container, RawLog, clean, finite
 
-HtmlTable = tuple[list[str], list[list[str]]]  # header, and rows with as many cells
-_MOST_CELLS = 5_000_000
-# A tag ends before the next "<", and the quantifiers are possessive, so the search takes linear time.
-_TAG = re.compile(
-    r"""<!--|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?:(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+|[^<>]*+)>|<[!?][^<>]*+>"""
-)
-_COMMENT_END = re.compile("-->")
-_END_OF_HIDDEN = {name: re.compile(f"</{name}[^<>]*+>", re.IGNORECASE) for name in ("script", "style")}
+# Each pattern ends before the next "<", so the search takes linear time.
+_TABLE, _ROW = re.compile("<table(?=[ >])"), re.compile("<tr(?=[ >])")
+_CELL = re.compile(r"<t[hd](?: [^<>]*+)?>([^<>]{0,300}+)</t[hd]>")
 _LARGEST = 50 * limits.MB
 _CONSOLES = ("verl-console", "step-console", "stdout-dicts")  # that a cell can print
 _KEY_OF_COLUMN = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
@@ -89,9 +84,9 @@ class _Notebook:
             document = None
         if not is_notebook(document):
             raise DataError(f"{path}: not a notebook, or one larger than {_LARGEST // limits.MB} MB")
-        self.text = printed_text(document)
+        self.text = _printed_text(document)
         self.tables = []
-        for header, rows in (table for html in html_outputs(document) for table in html_tables(html)):
+        for header, rows in (table for html in _html_outputs(document) for table in _html_tables(html)):
             keys = [_KEY_OF_COLUMN.get(name, name.replace(" / ", "/")) for name in header]
             if "Step" in keys and frameworks.find(keys, {}):
                 self.tables.append((keys, rows))
@@ -160,89 +155,21 @@ def _parse_cell(cell: str) -> ast.AST:
 # Tables and texts
 
 
-def html_tables(text: str) -> list[HtmlTable]:
-    """Return the tables in an HTML text that have a header and rows of its length; nothing is executed.
+def _html_tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the header and the rows of each table in HTML that the Trainer or pandas wrote, in linear time.
 
-    >>> html_tables("<table><tr><th>Step<th>reward</tr><tr><td>1</td><td>0.5</td></tr></table>")
+    >>> _html_tables("<table><tr><th>Step</th><th>reward</th></tr><tr><td>1</td><td>0.5</td></tr></table>")
     [(['Step', 'reward'], [['1', '0.5']])]
     """
     tables = []
-    for rows in _parse_tables(text):
-        header, *body_rows = rows or [[]]
+    for table in _TABLE.split(text)[1:]:
+        rows = [[unescape(cell).strip() for cell in _CELL.findall(row)] for row in _ROW.split(table)[1:]]
+        header = rows.pop(0) if rows else []
         names = header[next((i for i, name in enumerate(header) if name), 0) :]  # pandas' index is unnamed
-        body = [row[-len(names) :] for row in body_rows if len(row) >= len(names) > 1]
+        body = [row[-len(names) :] for row in rows if len(row) >= len(names) > 1]
         if body and len(set(names)) == len(names):
             tables.append((names, body))
     return tables
-
-
-def _parse_tables(text: str) -> list[list[list[str]]]:
-    """Return the cells of each row of each table, in linear time, also if nothing is closed."""
-    tables: list[list[list[list[str]]]] = []  # table, row, cell, pieces of its text
-    cells = position = 0
-    cell: list[str] | None = None  # the one that is open
-    while tag := _TAG.search(text, position):
-        if cell is not None:
-            cell.append(_unescape(text[position : tag.start()]))
-        position = tag.end()
-        name = (tag["name"] or "").lower()
-        if tag[0] == "<!--" or (name in _END_OF_HIDDEN and not tag["end"]):
-            end_tag = _END_OF_HIDDEN.get(name, _COMMENT_END).search(text, position)
-            if end_tag is None:
-                break
-            position = end_tag.end()
-        elif name in ("table", "tr", "td", "th"):
-            cell = None
-            if tag["end"]:
-                continue
-            if name == "table":
-                tables.append([])
-            elif name == "tr" and tables:
-                tables[-1].append([])
-            elif name in ("td", "th") and tables and tables[-1] and cells < _MOST_CELLS:
-                cell = []
-                tables[-1][-1].append(cell)
-                cells += 1
-    else:
-        if cell is not None:
-            cell.append(_unescape(text[position:]))
-    return [[["".join(pieces) for pieces in row] for row in rows] for rows in tables]
-
-
-def _unescape(text: str) -> str:
-    try:
-        return unescape(text).strip()
-    except ValueError:  # the number of a character with thousands of digits
-        return text.strip()
-
-
-_DASHES = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?[ \t]*\|?)?[ \t]*")
-_MARKUP = re.compile(r"[*`_]{1,3}(.*?)[*`_]{1,3}")
-
-
-def pipe_tables(text: str) -> list[HtmlTable]:
-    """Return the Markdown tables in a text: a header, a line of dashes, and rows, with ``|`` between cells.
-
-    >>> pipe_tables("# Run\\nStep | reward\\n-- | --\\n1 | **0.5**\\n")
-    [(['Step', 'reward'], [['1', '0.5']])]
-    """
-    lines = text.splitlines()
-    tables = []
-    for i in (i for i, line in enumerate(lines) if i and "|" in line and _DASHES.fullmatch(line)):
-        names = _cells(lines[i - 1])
-        rows = []
-        for line in lines[i + 1 :]:
-            if len(cells := _cells(line)) != len(names):
-                break
-            rows.append(cells)
-        if rows and len(set(names)) == len(names) > 1:
-            tables.append((names, rows))
-    return tables
-
-
-def _cells(line: str) -> list[str]:
-    cells = (cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|"))
-    return [match[1] if (match := _MARKUP.fullmatch(cell)) else cell for cell in cells]
 
 
 def is_notebook(document: Any) -> bool:
@@ -256,14 +183,14 @@ def _code_cells(document: dict[str, Any]) -> list[str]:
     return [_joined(cell.get("source")) for cell in cells if cell.get("cell_type") == "code"]
 
 
-def printed_text(document: dict[str, Any]) -> str:
+def _printed_text(document: dict[str, Any]) -> str:
     """Return the text that the cells printed, in order."""
     return "\n".join(
         _joined(output.get("text")) for output in _outputs(document) if output.get("output_type") == "stream"
     )
 
 
-def html_outputs(document: dict[str, Any]) -> list[str]:
+def _html_outputs(document: dict[str, Any]) -> list[str]:
     """Return the HTML in the outputs of the cells."""
     texts = (
         output["data"].get("text/html")

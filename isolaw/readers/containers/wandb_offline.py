@@ -8,8 +8,7 @@
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
 buffers. isolaw reads the blocks itself, because the wandb library has no reader for them; the library decodes
-the messages. Without a history, or without the library, isolaw reads `files/output.log` if it is a known
-console.
+the messages.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from isolaw.files import leads_out
 from isolaw.readers import limits
 from isolaw.readers.configs import find_config, flatten
 from isolaw.readers.literals import loads
-from isolaw.readers.raw_log import HEAD, Container, RawLog, number
+from isolaw.readers.raw_log import Container, RawLog, number
 
 _MAGIC = b":W&B"
 _FILE_HEADER = 7  # the magic number, two bytes of check, and a version
@@ -57,33 +56,24 @@ def _is_run(path: Path) -> bool:
 def _read(path: Path) -> Iterator[RawLog]:
     """Read a run's folder, or just its ``.wandb`` file.
 
-    Raises `DataError` if wandb is not installed, or if the run has neither a history nor a known console.
+    Raises `NotInstalled` without wandb, and `NoHistory` if the run has none.
     """
     folder = path if path.is_dir() else path.parent
     is_whole_run = _is_run(folder)
     log = RawLog(str(path), "wandb-offline", folder.name if is_whole_run else path.stem)
-    not_installed: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
             # Opening a pipe could block forever.
             if file.is_file() and file.stat().st_size and not (path.is_dir() and leads_out(file, path)):
-                try:
-                    _add_records(log, file)
-                except NotInstalled as error:
-                    not_installed = error
+                _add_records(log, file)
         if not log.config and is_whole_run:  # otherwise the files could belong to another run
             log.config, log.config_source = find_config(folder)
-        if log.series:
-            yield log
-            return
-        if not is_whole_run:
-            raise not_installed or NoHistory(f"{path}: the W&B run has no history")
-        try:
-            yield from _read_console(log, folder / "files" / "output.log")
-        except NoHistory:
-            if not_installed:
-                raise not_installed from None
-            raise
+        if not log.series:
+            console = folder / "files" / "output.log"
+            has_console = is_whole_run and console.is_file()
+            hint = f". If its console has metrics, name the console: {console}" if has_console else ""
+            raise NoHistory(f"{path}: the W&B run has no history{hint}")
+        yield log
 
 
 def _add_records(log: RawLog, file: Path) -> None:
@@ -190,26 +180,6 @@ def _update_config(config: dict[str, Any], record: Any) -> None:
         if key != _WANDB_KEY:
             with contextlib.suppress(ValueError, RecursionError):
                 section[key] = loads(item.value_json)
-
-
-def _read_console(log: RawLog, path: Path) -> Iterator[RawLog]:
-    """Read the printed output as the log of this run."""
-    from isolaw.readers.containers import candidates
-
-    no_history = f"{log.source}: the W&B run has no history"
-    if not path.is_file() or leads_out(path, path.parents[1]):
-        raise NoHistory(f"{no_history}, and no files/output.log to read instead")
-    head = limits.start(path, HEAD)
-    console = next((container for container in candidates() if container.file(path, head)), None)
-    if console is None:
-        raise NoHistory(f"{no_history}, and its files/output.log has no known metrics")
-    for printed in console.read(path):
-        printed.run = log.run
-        if log.config:
-            printed.config, printed.config_source = log.config, log.config_source
-        printed.notes.append("W&B has no history of this run, so isolaw read its console, files/output.log")
-        printed.dropped += log.dropped
-        yield printed
 
 
 CONTAINER = Container(

@@ -250,19 +250,3 @@ def one_update(
     if trained.value < batch or (passes is not None and passes.value > 1):
         return Fact(False, origin)
     return Fact(True, origin) if apart else None
-
-
-def updates_a_batch(origin: str) -> int:
-    """Return the optimiser steps for each batch, from the origin of the fact ``on_policy``; 0 if unknown.
-
-    >>> updates_a_batch("256 prompts per update (mini in a.yaml), 1024 per batch; epochs in a.yaml = 2")
-    8
-    >>> updates_a_batch("num_iterations = 1, steps_per_generation = 8, gradient_accumulation_steps = 2 in a")
-    4
-    """
-    if match := re.match(r"(\d+) \w+ per update .*, (\d+) per batch(?:; .* = (\d+))?$", origin):
-        return -(-int(match[2]) // int(match[1])) * int(match[3] or 1)
-    sizes = {name: int(value) for name, value in re.findall(r"(\w+)(?: in \S+)? = (\d+)", origin)}
-    if (iterations := sizes.get("num_iterations", 0)) == 0:
-        return 0
-    return sizes.get("steps_per_generation", 1) * iterations // sizes.get("gradient_accumulation_steps", 1)

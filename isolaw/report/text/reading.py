@@ -12,7 +12,7 @@ from isolaw.evidence import columns, count, number
 from isolaw.fits import choices
 from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
-from isolaw.readers.frameworks.base import Fact, updates_a_batch
+from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
@@ -29,7 +29,6 @@ _STATUSES = {
     LogStatus.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
     LogStatus.DAMAGED: ("damaged", "is damaged", "are damaged"),
     LogStatus.NO_HISTORY: ("no history", "has no history", "have no history"),
-    LogStatus.SUPERVISED: ("supervised", "is supervised", "are supervised"),
     LogStatus.DUPLICATE: ("duplicate", "is a duplicate", "are duplicates"),
 }
 
@@ -161,10 +160,6 @@ def log_rows(run: FoundLog) -> list[tuple[str, str]]:
         ("n", f"{n.value:<8} {n.origin}"),
         ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
     ]
-    if run.container == "configuration" and batch is not unknown:
-        rows.append(
-            ("C", f"{number(batch.value)} · M after M steps; {number(1000 * batch.value)} after 1,000")
-        )
     if run.steps and run.compute:
         rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
     ordered = _ordered_metrics(run)
@@ -174,8 +169,6 @@ def log_rows(run: FoundLog) -> list[tuple[str, str]]:
         rows.append((shown_set, ", ".join(texts)))
     if policy:
         rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
-        if run.container == "configuration" and (updates := updates_a_batch(policy.origin)):
-            rows.append(("updates", f"{updates:<8} per batch"))
     elif run.framework not in ("", "isolaw"):
         rows.append(("on-policy", "not known"))
     by_origin: dict[str, list[str]] = {}

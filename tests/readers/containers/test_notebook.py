@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.readers.containers.notebook import CONTAINER, html_tables
+from isolaw.readers.containers.notebook import CONTAINER, _html_tables
 from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.survey import survey
 
@@ -113,16 +114,15 @@ def test_a_notebook_without_metrics_is_no_log(tmp_path: Path) -> None:
     assert not CONTAINER.file(path, path.read_bytes())
     with pytest.raises(DataError, match="no cell output has metrics"):
         list(CONTAINER.read(path))
-    with pytest.raises(DataError, match="the outputs of the notebook have no metrics"):
+    with pytest.raises(DataError, match="no cell of the notebook has printed metrics of a known framework"):
         isolaw.read(write(path, stream("hello\n")))
-    own = "".join(f"step {k}: reward={r} loss=0.1\n" for k, r in enumerate(REWARDS, 1))
-    runs = isolaw.read(write(path, stream(own)), set={"B_p": 8, "n": 4}, metric="reward")
-    assert runs.points["value"].tolist() == REWARDS  # a console of one's own
     path.write_text('{"cells": 7}')
     assert not CONTAINER.file(path, path.read_bytes())
 
 
 def test_html_of_pandas() -> None:
     text = "<table><tr><th></th><th>step</th><th>r</th></tr><tr><th>0</th><td>1</td><td>0.5</td></tr></table>"
-    assert html_tables(text) == [(["step", "r"], [["1", "0.5"]])]
-    assert html_tables("<table><tr><th>a</th></tr></table><tr><td>") == []
+    assert _html_tables(text) == [(["step", "r"], [["1", "0.5"]])]
+    table = pd.DataFrame({"Step": [1, 2], "reward": [0.5, 0.25]})
+    assert _html_tables(table.to_html()) == [(["Step", "reward"], [["1", "0.50"], ["2", "0.25"]])]
+    assert _html_tables("<table><tr><th>a</th></tr></table><tr><td>") == []

@@ -41,9 +41,6 @@ with start("aaaa1111", "qwen n8", config) as run:
         if step == 30:
             values["table"] = list(range(20_000))
         run.log(values, step=step)
-with start("bbbb2222", "printed only") as run:
-    for reward in (0.5, 0.625, 0.75):
-        print({{"loss": 0.01, "grad_norm": 0.5, "reward": reward, "reward_std": 0.1, "epoch": 0.1}})
 with start("cccc3333", "nothing") as run:
     pass
 """
@@ -150,24 +147,12 @@ def test_what_is_a_runs_folder(folder: Path, run: Path, tmp_path: Path) -> None:
     assert not CONTAINER.file(tmp_path / "run-x.wandb", b'{"step": 1}\n')
 
 
-def test_what_was_printed_when_there_is_no_history(folder: Path) -> None:
-    printed = next(folder.glob("offline-run-*-bbbb2222"))
-    log = read(printed)
-    assert list(log.series["reward"].value) == [0.5, 0.625, 0.75]
-    assert log.run == "printed only (bbbb2222)"
-    assert any("files/output.log" in note for note in log.notes)
-
-
 def test_neither_history_nor_print(folder: Path, tmp_path: Path) -> None:
     nothing = next(folder.glob("offline-run-*-cccc3333"))
     with pytest.raises(DataError, match=r"cccc3333: the W&B run has no history"):
         read(nothing)
     empty = wandb_file(tmp_path / "run")
-    with pytest.raises(DataError, match=r"no files/output\.log"):
-        read(empty)
-    (empty / "files").mkdir()
-    (empty / "files" / "output.log").write_text("hello\n")
-    with pytest.raises(DataError, match=r"output\.log has no known metrics"):
+    with pytest.raises(NoHistory, match=r"run: the W&B run has no history$"):
         read(empty)
 
 
