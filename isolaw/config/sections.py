@@ -100,10 +100,6 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=
 Names = Annotated[tuple[str, ...], AfterValidator(_without_duplicates), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 CountRange = Annotated[tuple[Count, Count], BeforeValidator(_as_pair), AfterValidator(_ordered)]
-Part = Literal[
-    "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
-    "prompt_aggregation", "staleness", "zero_variance_filter"
-]  # fmt: skip
 # Names of a model's modules (LoRA targets). They are sorted, because their order has no effect.
 Modules = Annotated[
     tuple[Text, ...],
@@ -111,7 +107,6 @@ Modules = Annotated[
     AfterValidator(lambda x: tuple(sorted({*x}))),
     Field(min_length=1),
 ]
-Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
 # Defaults of recipe keys that neither the sweep file nor the algorithm sets.
 OFF: dict[str, Any] = {
     "zero_variance_filter": False, "mask_truncated": False, "float32_head": False, "staleness": 0,
@@ -176,12 +171,9 @@ class Recipe(Section):
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     max_response_tokens: Count | None = None
     overlong_buffer: Index | None = None
-    overlong_on: Literal["correct"] | None = None
     interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
-    # Parts of the algorithm to remove.
-    without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:
         """Return the keys and values that differ from their defaults and from `OFF`.

@@ -41,9 +41,7 @@ KEYS: dict[str, tuple[Any, Any]] = {
     "top_p": (0.5, 0.9),
     "max_response_tokens": (50, 60),
     "overlong_buffer": (5, 6),
-    "overlong_on": ("correct", "correct"),
     "interrupt_at": ((5, 6), (6, 7)),
     "interrupt_phrase": ("So ", "Thus "),
     "answer_tokens": (5, 6),
-    "without": (("cispo",), ("staleness",)),
 }

@@ -43,7 +43,7 @@ class _RealBackend(Backend):
     """The `Backend` that trains language models."""
 
     name = "real"
-    version = 2
+    version = 3
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, the machine-dependent keys, and the hashes of the model and the problems."""
@@ -368,7 +368,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
         out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
         note = "interrupting a response requires two requests, but a streaming sampler makes only one"
-        accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
+        accepted = f"no such key, or {colocated}"
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"

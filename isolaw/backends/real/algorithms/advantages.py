@@ -54,8 +54,7 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
         (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
 
     Here |y| is the response's length, L is ``max_response_tokens``, and L_buffer is ``buffer``, in tokens. A
-    buffer of 0 means no penalty. ScaleRL applies the same penalty to correct responses only (arXiv
-    2510.13786, eq. 9; ``recipe.overlong_on``).
+    buffer of 0 means no penalty.
 
     >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)

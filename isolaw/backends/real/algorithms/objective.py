@@ -21,7 +21,6 @@ import math
 import torch
 from torch import Tensor
 
-from isolaw.backends.real.algorithms import scale_rl
 from isolaw.config import Recipe
 
 
@@ -123,9 +122,9 @@ def loss(
     old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
 
     sampling_logprobs = old
-    if recipe.algorithm == scale_rl.NAME:
+    if recipe.algorithm == "scale_rl":
         if sampler_logprobs is None:
-            raise ValueError(f"the ratio of {scale_rl.NAME} needs sampler_logprobs")
+            raise ValueError("the ratio of scale_rl needs sampler_logprobs")
         sampling_logprobs = clean(mask, sampler_logprobs)
     token_loss, ratio, clipped = _policy_term(recipe, logprobs, sampling_logprobs, mask, advantages)
     sums = {
@@ -279,7 +278,6 @@ def _policy_term(
     - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5). A clipped token
       still has a gradient.
     - ``scale_rl``: the term of ``cispo``, where π_old is the sampler's policy (arXiv 2510.13786, section 4).
-      With ``cispo`` in ``recipe.without``, it is the term of ``dapo`` with the same π_old.
 
     A bound of None means no bound. On-policy (π_old = π), every s is 1, and the gradient of every term is
     -A ∇ log π. Log-probabilities and mask have shape (R, T) and contain no NaN. Advantages have shape (R,),
@@ -294,7 +292,7 @@ def _policy_term(
         log_ratio = mean_log_ratio.detach() + (logprobs - logprobs.detach())
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(low, high)
-    if recipe.algorithm == "cispo" or scale_rl.has_part(recipe, "cispo"):
+    if recipe.algorithm in ("cispo", "scale_rl"):
         return -clipped_ratio.detach() * a * logprobs, ratio.detach(), clipped_ratio != ratio
     return -torch.minimum(ratio * a, clipped_ratio * a), ratio.detach(), clipped_ratio * a < ratio * a
 

@@ -30,7 +30,6 @@ from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
 from isolaw.backends.real.algorithms.objective import kl_estimate, sequence_kl
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
@@ -231,10 +230,7 @@ class Learner:
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
             limit, buffer = recipe.max_response_tokens, recipe.overlong_buffer
-            overlong = adv.overlong_penalty(batch.lengths, limit, buffer)
-            if recipe.overlong_on == "correct":
-                overlong *= torch.from_numpy(rewards.is_correct(batch.verdicts.numpy()))
-            out -= overlong
+            out -= adv.overlong_penalty(batch.lengths, limit, buffer)
         if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
             sampled_logprobs, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"

@@ -54,7 +54,6 @@ def batches(draw: Callable[..., Any]) -> Batch:
 def recipes(draw: Callable[..., Any]) -> Recipe:
     return Recipe(
         algorithm=draw(st.sampled_from(sorted(ALGORITHMS))),
-        without=draw(st.sampled_from([(), ("cispo",), ("staleness",)])),
         clip_low=draw(st.sampled_from([None, 0.05, 0.2, 1.0])),
         clip_high=draw(st.sampled_from([None, 0.05, 0.28, 4.0])),
         importance_sampling=draw(st.sampled_from(["none", "token", "sequence"])),
@@ -104,8 +103,7 @@ def slow(
             if recipe.algorithm == "gspo":
                 ratio = math.exp(sum(logp[i][s] - old[i][s] for s in tokens) / len(tokens))
             clipped = min(max(ratio, low), high)
-            scale_rl = recipe.algorithm == "scale_rl" and recipe.without != ("cispo",)
-            if recipe.algorithm == "cispo" or scale_rl:
+            if recipe.algorithm in ("cispo", "scale_rl"):
                 term, slope, cut = -clipped * a * logp[i][t], -clipped * a, clipped != ratio
             else:
                 cut = clipped * a < ratio * a

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,14 +17,12 @@ from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC_KEYS,
+    PHRASE,
     notes_on_defaults,
     recipe_issues,
     resolve_recipe,
 )
-from isolaw.backends.real.algorithms.scale_rl import PARTS, PHRASE
-from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
-from isolaw.config.sections import Part
-from isolaw.errors import SpecError
+from isolaw.config import ProblemsSpec, Recipe, RunSpec
 from tests.backends.keys import KEYS
 
 KINDS = ("easy", "hard", None)
@@ -81,12 +78,9 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
         assert getattr(recipe, key) == (1 if key == "staleness" else value)
     # All that is still open has no effect, or means that something is off.
     still_open = {key for key, value in recipe.model_dump().items() if value is None}
-    allowed = {"gradient_rollouts", "overlong_on", "kl_clamp"}
+    allowed = {"gradient_rollouts", "kl_clamp", "interrupt_at", "interrupt_phrase", "answer_tokens"}
     allowed |= set() if recipe.kl else {"kl_estimator", "kl_in"}
-    if algorithm == "scale_rl":
-        allowed |= {"importance_cap"}
-    else:
-        allowed |= {"no_positive_resampling", "without", "interrupt_at", "interrupt_phrase", "answer_tokens"}
+    allowed |= {"importance_cap"} if algorithm == "scale_rl" else set()
     allowed |= {"lora_rank", *lora.KEYS}
     allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC_KEYS)
     assert still_open == allowed
@@ -256,7 +250,6 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("gradient_rollouts", {"gradient_rollouts": 9}),
         ("zero_variance_filter", {"advantage": "none", "zero_variance_filter": True}),
         ("dynamic_sampling", {"advantage": "none", "algorithm": "dapo"}),
-        ("no_positive_resampling", {"no_positive_resampling": 0.0}),
         ("kl_estimator", {"kl_estimator": "k1"}),
         ("kl_clamp", {"kl_clamp": 10.0}),
         ("kl_in", {"kl": 0.0, "kl_in": "reward"}),
@@ -268,12 +261,11 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("gradient_rollouts", {"algorithm": "ppo", "gradient_rollouts": 9}),
         ("zero_variance_filter", {"algorithm": "ppo", "zero_variance_filter": True}),
         ("dynamic_sampling", {"algorithm": "ppo", "dynamic_sampling": True}),
-        ("overlong_on", {"overlong_on": "correct"}),
         ("answer_tokens", {"answer_tokens": 4}),
         ("interrupt_phrase", {"interrupt_phrase": "stop"}),
         ("max_response_tokens", {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 9}),
-        ("max_response_tokens", {"algorithm": "scale_rl", "max_response_tokens": 1}),
-        ("without", {"without": ("cispo",)}),
+        ("max_response_tokens", {"interrupt_at": (4, 6), "max_response_tokens": 6}),
+        ("max_response_tokens", {"algorithm": "scale_rl", "interrupt_at": 2000}),
         ("importance_sampling", {"algorithm": "scale_rl", "importance_sampling": "token"}),
     ],
 )
@@ -284,9 +276,8 @@ def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None
 NEEDS: dict[str, dict[str, Any]] = {  # what a key needs to have an effect
     "clip_low": {"staleness": 1}, "clip_high": {"staleness": 1}, "importance_sampling": {"top_p": 1.0},
     "kl_estimator": {"kl": 0.1}, "kl_clamp": {"kl": 0.1}, "kl_in": {"kl": 0.1}, "algorithm": {"staleness": 1},
-    "top_p": {"importance_sampling": "none"}, "overlong_on": {"overlong_buffer": 5},
+    "top_p": {"importance_sampling": "none"},
     "interrupt_phrase": {"interrupt_at": 9}, "answer_tokens": {"interrupt_at": 9},
-    "without": {"algorithm": "scale_rl"},
     **{key: {"algorithm": "ppo"} for key in ("gamma", "gae_lambda", "critic_lr")},
     "value_clip": {"algorithm": "ppo", "epochs": 2},
     **{key: {"lora_rank": 4} for key in ("lora_alpha", "lora_targets")},
@@ -319,13 +310,14 @@ def test_every_key_of_the_recipe_changes_the_training_or_is_refused(key: str) ->
         {"advantage": "none"},
         {"zero_variance_filter": True, "advantage": "batch_std"},
         {"no_positive_resampling": 0.9},
+        {"no_positive_resampling": 0.0},
         {"kl": 0.1, "kl_estimator": "k1", "kl_in": "loss"},
         {"staleness": 1, "clip_low": 1.0},
         {"max_response_tokens": 10, "overlong_buffer": 10},
-        {"overlong_on": "correct", "overlong_buffer": 10},
         {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 8},
         {"interrupt_at": (4, 4)},
-        {"algorithm": "scale_rl", "without": tuple(PARTS)},
+        {"algorithm": "scale_rl", "float32_head": False, "zero_variance_filter": False, "staleness": 0},
+        {"algorithm": "scale_rl", "no_positive_resampling": 0.0, "interrupt_at": (4, 6)},
         {"algorithm": "scale_rl", "staleness": 4, "advantage": "centred", "clip_high": 7.0},
     ],
 )
@@ -364,67 +356,43 @@ def test_all_problems_at_once() -> None:
 
 
 def test_scale_rl_is_the_papers() -> None:
-    recipe = resolve_recipe(Recipe(algorithm="scale_rl", max_response_tokens=14336), "easy")
+    recipe = resolve_recipe(
+        Recipe(algorithm="scale_rl", max_response_tokens=14336, interrupt_at=(10240, 12288)), "easy"
+    )
     expected = {
         "aggregation": "prompt", "advantage": "advantage_std", "zero_variance_filter": True,
         "no_positive_resampling": 0.9, "float32_head": True, "staleness": 8, "importance_sampling": "none",
         "interrupt_at": (10240, 12288), "answer_tokens": 2048, "interrupt_phrase": PHRASE,
-        "overlong_buffer": 0, "kl": 0.0, "entropy": 0.0,
+        "clip_low": 1.0, "clip_high": 4.0, "overlong_buffer": 0, "kl": 0.0, "entropy": 0.0,
     }  # fmt: skip
     assert {key: getattr(recipe, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_that_is_taken_out_changes_its_own_keys_alone(part: str) -> None:
-    whole = resolve_recipe(Recipe(algorithm="scale_rl")).model_dump()
-    recipe = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,)))
-    less = recipe.model_dump()
-    assert recipe_issues(recipe, 8) == []
-    changed = {key for key in whole if whole[key] != less[key]} - {"without"}
-    own = set(PARTS[part].keys)
-    if part == "interruptions":
-        own = {"interrupt_at", "interrupt_phrase", "answer_tokens", "overlong_on", "overlong_buffer"}
-    assert changed == own
-    # What a user sets back, or takes out by its keys, is told so: no run has two identities.
-    for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].baseline)):
-        settings = without and part in ("staleness", "no_positive_resampling")  # below
-        if keys and None not in keys.values() and part != "interruptions" and not settings:
-            said = problems(algorithm="scale_rl", without=without, **keys)
-            assert list(said) == [f"recipe.{next(iter(PARTS[part].keys))}"]
-            assert part in next(iter(said.values()))
-
-
 @pytest.mark.parametrize(
-    ("part", "settings"),
+    ("key", "value"),
     [
-        ("interruptions", {"interrupt_at": (5, 6), "answer_tokens": 5, "interrupt_phrase": "="}),
-        ("staleness", {"staleness": 2}),
-        ("no_positive_resampling", {"no_positive_resampling": 0.8}),
+        ("aggregation", "sequence"),
+        ("advantage", "group_std"),
+        ("zero_variance_filter", False),
+        ("no_positive_resampling", 0.0),
+        ("float32_head", False),
+        ("staleness", 0),
     ],
 )
-def test_a_part_that_is_taken_out_takes_its_settings_along(part: str, settings: dict[str, Any]) -> None:
-    """A file sets the parts and has ``without`` as an axis."""
-    whole = resolve_recipe(Recipe(algorithm="scale_rl", **settings))
-    assert {key: getattr(whole, key) for key in settings} == settings
-    less = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **settings))
-    longest = {"max_response_tokens": whole.max_response_tokens}
-    assert less == resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **longest))
-    assert not any(getattr(less, key) for key in settings)
-    assert recipe_issues(less, 8) == []
+def test_a_part_of_scale_rl_that_is_set_back_changes_its_own_key_alone(key: str, value: Any) -> None:
+    whole = resolve_recipe(Recipe(algorithm="scale_rl"))
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", **{key: value}))
+    assert recipe_issues(recipe, 8) == []
+    assert recipe == whole.model_copy(update={key: value}) != whole
 
 
-def test_the_parts_are_those_that_a_file_may_name() -> None:
-    assert sorted(PARTS) == sorted(get_args(Part))
-    with pytest.raises(SpecError, match=r"recipe.without: .*float32_heads.*expected .*cispo.*float32_head"):
-        SweepSpec.parse({"recipe": {"algorithm": "scale_rl", "without": ["float32_heads"]}})
-
-
-def test_the_parts_are_an_axis() -> None:
-    grid = {"without": [[], "cispo", ["staleness", "float32_head"]]}
-    spec = SweepSpec.parse({"grid": grid})
-    wanted = [(), ("cispo",), ("float32_head", "staleness")]
-    assert spec.grid.recipe_axes == {"without": wanted}
-    assert SweepSpec.parse(json.loads(spec.model_dump_json())).grid.recipe_axes == {"without": wanted}
+def test_scale_rl_interrupts_where_interrupt_at_is_set() -> None:
+    assert resolve_recipe(Recipe(algorithm="scale_rl")).interrupt_phrase is None
+    keys: dict[str, Any] = {"interrupt_at": (5, 6), "answer_tokens": 5, "interrupt_phrase": "="}
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", **keys))
+    assert {key: getattr(recipe, key) for key in keys} == keys
+    assert recipe.max_response_tokens == 11
+    assert recipe_issues(recipe, 8) == []
 
 
 def test_what_is_off_has_no_part_in_a_runs_identity() -> None:

@@ -32,7 +32,6 @@ SCALE_RL: dict[str, Any] = {"algorithm": "scale_rl", "interrupt_at": [2, 3], "an
 SCALE_RL |= {"interrupt_phrase": "=", "max_response_tokens": None}
 # Right for some responses of any model, so that there is something to learn.
 HAS_A_ONE = "return float('1' in response)"
-HAS_A_THREE = "return float('3' in response)"
 
 
 @pytest.fixture
@@ -382,20 +381,6 @@ def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sam
     assert 8 < interrupted < 32
     assert batch.generated_tokens == sum(map(len, rows.tokens)) - interrupted == sum(map(len, rows.logprobs))
     assert batch.lengths.flatten().tolist() == rows.lengths
-
-
-@pytest.mark.nightly
-def test_the_length_penalty_is_taken_off_correct_responses(run, reward) -> None:
-    """Of several rewards the first decides what is correct, and not the weighted sum."""
-    recipe = {"overlong_buffer": 3, "overlong_on": "correct", "max_response_tokens": 4}
-    names = [*reward(HAS_A_ONE).values(), *reward(HAS_A_THREE).values()]
-    one = run(recipe=recipe, real={"reward": names, "reward_weights": [0.5, 2.0]})
-    batch = one.generate()
-    correct = batch.components[..., 0] == 1
-    assert ((batch.rewards >= 1) != correct).any()
-    over = ((batch.lengths.double() - 1) / 3).clamp(0, 1) * correct
-    assert 0 < int((over > 0).sum()) < int((batch.lengths > 1).sum())
-    torch.testing.assert_close(one.learner.penalties(batch), over)
 
 
 @pytest.mark.nightly
