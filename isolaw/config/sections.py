@@ -109,7 +109,7 @@ Modules = Annotated[
 ]
 # Defaults of recipe keys that neither the sweep file nor the algorithm sets.
 OFF: dict[str, Any] = {
-    "zero_variance_filter": False, "mask_truncated": False, "float32_head": False, "staleness": 0,
+    "zero_variance_filter": False, "float32_head": False, "staleness": 0,
 }  # fmt: skip
 
 
@@ -130,27 +130,20 @@ class Recipe(Section):
     max_grad_norm: Positive | None = None
     # Keys of the advantage, and of the rollouts that enter the gradient.
     advantage: (
-        Literal[
-            "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"
-        ]
-        | None
-    ) = None  # fmt: skip
+        Literal["group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"] | None
+    ) = None
     gradient_rollouts: Count | None = None
     zero_variance_filter: bool | None = None
     dynamic_sampling: bool | None = None
     no_positive_resampling: Share | None = None
     replacement: bool = False
-    mask_truncated: bool | None = None
     # The loss.
     aggregation: Literal["token", "sequence", "prompt", "fixed_length"] | None = None
     clip_low: Rate | None = None
     clip_high: Rate | None = None
-    importance_sampling: Literal["none", "token", "sequence"] | None = None
+    importance_sampling: Literal["none", "token"] | None = None
     importance_cap: Positive | None = None
     kl: Rate | None = None
-    kl_estimator: Literal["k1", "k2", "k3"] | None = None
-    kl_clamp: Positive | None = None
-    kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
     float32_head: bool | None = None
     # Updates on a batch: ``epochs`` passes over it, each with ``minibatches`` optimiser steps.

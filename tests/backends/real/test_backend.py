@@ -88,7 +88,7 @@ def test_everything_at_once(folder: Path) -> None:
     told = refused(
         folder,
         real={"model": str(folder / "modell"), "reward": "exakt"},
-        recipe={"algorithm": "gspo", "clip_low": 0.1, "kl_in": "loss"},
+        recipe={"algorithm": "cispo", "clip_low": 0.1, "answer_tokens": 2},
         grid={"rollouts_per_problem": [1, 4]},
     )
     accepted = "expected exact, math, or package.module:function"
@@ -98,7 +98,7 @@ def test_everything_at_once(folder: Path) -> None:
         f"real.reward: found 'exakt'; {accepted} (did you mean 'exact'?)",
         "recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1",
         "recipe.clip_low: with one update on each batch and recipe.staleness = 0, every ratio is 1 and",
-        "recipe.kl_in: there is no KL term",
+        "recipe.answer_tokens: nothing is interrupted",
         "grid.rollouts_per_problem: a group of one rollout has no advantage",
     ]
     assert all(any(line.startswith(start) for line in told) for start in wanted), told
@@ -214,7 +214,6 @@ def test_a_folders_name_decides_nothing(made, tmp_path: Path, name: str) -> None
     sections["problems"]["difficulty"] = "easy"
     plan = engine.resolve_sweep(SweepSpec.parse(sections), tmp_path / "out")
     assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(1e-3, 1e-3)}
-    assert plan.defaults["kl_in"] == ["loss"]
     assert plan.notes == []
 
 

@@ -32,8 +32,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stale": {"recipe": {"staleness": 1}},
     "kl in the loss": {"recipe": {"kl": 0.01}},
-    "kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward"}},
-    "stale, kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward", "staleness": 1}},
+    "kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01}},
+    "stale, kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01, "staleness": 1}},
     "dynamic sampling": {"recipe": {"algorithm": "dapo"}},
     "two sets": {"evaluation": {"sets": ["validation", "train"], "points": 100}},
     "ZeRO 1": {"real": {"zero_stage": 1}},
@@ -248,7 +248,7 @@ def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) 
         "evaluation": {"metrics": ["avg@1"], "samples": 1},
     }
     kinds = {
-        "ZeRO 0, kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward"}},
+        "ZeRO 0, kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01}},
         "ZeRO 2, stale": {"recipe": {"staleness": 1}, "real": {"zero_stage": 2}},
         "ZeRO 3, kl in the loss": {"recipe": {"kl": 0.01}, "real": {"zero_stage": 3}},
     }

@@ -29,9 +29,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # Its equation averages over the tokens of a problem; its code averages over the batch, as isolaw does.
     "dapo": {"advantage": "group_std", "aggregation": "token", "clip_low": 0.2, "clip_high": 0.28}
     | {"dynamic_sampling": True, **_NO_TERMS},
-    # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
-    "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
-    | _NO_TERMS,
     # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. The paper does not give the upper bound; the cap
     # of 5 is from ScaleRL (arXiv 2510.13786). Both papers divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
@@ -83,14 +80,13 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
 
     Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
     ``interrupt_at`` is off, and ``lora_targets`` covers all layers. Other keys are None because they have no
-    effect: ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
-    sampling), ``kl_estimator``, ``kl_clamp`` and ``kl_in`` (no KL), ``interrupt_phrase`` and
-    ``answer_tokens`` (no interruption), the critic's keys (not PPO), LoRA's keys (full fine-tuning), and
-    ``advantage`` (PPO).
+    effect: ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update per batch),
+    ``importance_cap`` (no importance sampling), ``interrupt_phrase`` and ``answer_tokens`` (no interruption),
+    the critic's keys (not PPO), LoRA's keys (full fine-tuning), and ``advantage`` (PPO).
 
     >>> easy = resolve_recipe(Recipe(), "easy")
-    >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
-    (1e-06, 0.001, 'k3', 'loss', None)
+    >>> easy.lr, easy.kl, easy.clip_low
+    (1e-06, 0.001, None)
     >>> dapo = resolve_recipe(Recipe(algorithm="dapo", staleness=1, max_response_tokens=20480), "easy")
     >>> dapo.clip_low, dapo.clip_high, dapo.dynamic_sampling, dapo.overlong_buffer, dapo.kl
     (0.2, 0.28, True, 4096, 0.0)
@@ -107,11 +103,6 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
         values |= _interruption(set_keys, values["max_response_tokens"])
     overlong_buffer = values["max_response_tokens"] // _OVERLONG_DIVISOR if recipe.algorithm == "dapo" else 0
     values.setdefault("overlong_buffer", overlong_buffer)
-    if values["kl"]:
-        # GRPO adds k3 to the loss (arXiv 2402.03300, eq. 4). RLHF subtracts k1 from the reward (arXiv
-        # 2402.14740), and with PPO from each token's reward (arXiv 2203.02155).
-        values.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
-        values.setdefault("kl_estimator", "k3" if values["kl_in"] == "loss" else "k1")
     if recipe.algorithm == "ppo":
         values.setdefault("critic_lr", float(f"{_CRITIC_LR_FACTOR * values['lr']:.15g}"))
     if recipe.lora_rank is not None:
@@ -182,11 +173,11 @@ def _updates(recipe: Recipe) -> int:
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     """Return all issues of a resolved recipe: unknown values, and keys that have no effect or make no sense.
 
-    >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
+    >>> recipe = resolve_recipe(Recipe(algorithm="cispo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):
     ...     print(issue)
-    recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1, and gspo is
-    grpo with recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1,
+    recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1, and cispo is
+    grpo with recipe.aggregation = 'prompt'; found 'cispo'; expected grpo, or recipe.staleness of at least 1,
     or recipe.minibatches or recipe.epochs of at least 2
     recipe.gradient_rollouts: found 16; expected at most n = 8
     """
@@ -208,15 +199,14 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     more_updates = "recipe.minibatches or recipe.epochs of at least 2"
     off_policy = f"recipe.staleness of at least 1, or {more_updates}"
     note = f"{ratio_note}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
-    add_issue(is_on_policy and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {off_policy}", note)
+    add_issue(is_on_policy and r.algorithm == "cispo", "algorithm", f"grpo, or {off_policy}", note)
     add_unused(is_on_policy, ("clip_low", "clip_high"), off_policy, f"{ratio_note} and nothing is clipped")
     note = "ratios are never below 0, so 1 already removes the bound"
     add_issue(not is_on_policy and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     is_weighted, cap = r.importance_sampling != "none", r.importance_cap
     note = "with recipe.importance_sampling = 'none' there is nothing to cap"
-    remedy = "recipe.importance_sampling = 'token' or 'sequence'"
-    add_unused(not is_weighted, ("importance_cap",), remedy, note)
+    add_unused(not is_weighted, ("importance_cap",), "recipe.importance_sampling = 'token'", note)
     note = "it would cut weights of 1, for which sampler and trainer agree"
     add_issue(is_weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
     note = (
@@ -253,7 +243,6 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     note = "the ratio of scale_rl is already the ratio of trainer and sampler"
     add_issue(is_scale_rl and is_weighted, "importance_sampling", "no such key", note)
 
-    add_unused(not r.kl, ("kl_estimator", "kl_clamp", "kl_in"), "recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     add_issue(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
