@@ -325,19 +325,7 @@ def _evaluation_issues(spec: RunSpec, problem_set: ProblemSet) -> list[Issue]:
 
 def _placement_issues(options: RealOptions) -> list[Issue]:
     out = []
-    processes, tensor_parallel = options.processes, options.tensor_parallel or 1
-    gpus, cores = environment.gpus(), environment.cores()
-    if processes % tensor_parallel:
-        accepted = f"a divisor of real.processes = {processes}"
-        out.append(Issue("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
-    elif (model := Decoder.read(options.model)) and not model.splits(tensor_parallel):
-        heads = (model.query // model.head_size, model.key_value // model.head_size)
-        note = "the model's {} query heads and {} key heads cannot be divided by it".format(*heads)
-        divisors = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
-        accepted = ", ".join(map(str, divisors))
-        out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
-    if tensor_parallel > 1 and not gpus:
-        out.append(Issue("real.tensor_parallel", "needs GPUs", tensor_parallel, "1"))
+    processes, gpus, cores = options.processes, environment.gpus(), environment.cores()
     if gpus and processes > gpus:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     elif gpus > 1 and options.cores > gpus:
@@ -363,9 +351,6 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
         unit = "GPU" if gpus else "core"
         note = f"the sampler needs a separate {unit}"
         out.append(Issue("real.generation", note, "async", f"{colocated}, or a machine with 2 {unit}s"))
-    if (options.tensor_parallel or 1) > 1:
-        note = "each asynchronous sampler keeps a whole model on its GPU"
-        out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
         note = "interrupting a response requires two requests, but a streaming sampler makes only one"
         accepted = f"no such key, or {colocated}"

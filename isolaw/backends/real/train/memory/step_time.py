@@ -108,7 +108,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     row_tokens, number_bytes = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
-    read_s = number_bytes * _dense_size(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
+    read_s = number_bytes * _dense_size(model) / (BANDWIDTH * card.bandwidth)
     reward_s = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
 
     def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
