@@ -89,7 +89,7 @@ class _RealBackend(Backend):
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
-        return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
+        return resolved if "processes" in spec.options else planner.with_processes(resolved)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on the code that runs execute, on unset objective terms, and on LoRA's defaults."""

@@ -24,7 +24,6 @@ from isolaw.backends.real.rollout.problems import ProblemSet, words_of
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
-from isolaw.backends.real.train.memory.step_time import divide_gpus, token_seconds
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
 
@@ -184,37 +183,28 @@ def with_placement(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
 
 
-def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
-    """Return a resolved spec with the numbers of processes and samplers filled in if they are not set.
+def with_processes(spec: RunSpec) -> RunSpec:
+    """Return a resolved spec with the number of processes filled in, which the section does not set.
 
-    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most
-    `_ROLLOUTS_PER_GPU` rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used
-    by other concurrent runs. Samplers in separate processes get a part of the GPUs (`step_time`).
-    ``processes`` is the number set in the section, or None.
+    It is the smallest power of two for which the run fits and each GPU that samples draws at most
+    `_ROLLOUTS_PER_GPU` rollouts of a batch. More GPUs are better used by other concurrent runs. Samplers in
+    separate processes get as many GPUs as the trainers, unless the section sets their number.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
-    if processes is not None and (options.samplers is not None or not options.streaming):
-        return spec
     gpus, least = environment.gpus(), -(-spec.batch_rollouts // _ROLLOUTS_PER_GPU)
+    ways = [options.changed(processes=2**k) for k in range(gpus.bit_length())]
     # An offloaded optimiser is slow, so more GPUs are preferred.
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
-
-        def fits(candidate: RealOptions, offload: bool | None = offload) -> bool:
-            return demand is None or fastest(demand, candidate.changed(offload_optimizer=offload)).fits()
-
-        if options.streaming:
-            seconds = token_seconds(spec, options, demand)
-            division = divide_gpus(options, gpus, seconds, processes=processes, least=least, fits=fits)
-        else:
-            ways = (options.changed(processes=2**k) for k in range(gpus.bit_length()))
-            fitting = [way for way in ways if fits(way)]
-            division = next(
-                (way for way in fitting if way.processes >= least), fitting[-1] if fitting else None
-            )
-        if division is not None:
-            sources = {**spec.sources, "processes": division.processes}
-            sources |= {"samplers": division.samplers} if options.streaming else {}
-            return spec.model_copy(update={"sources": sources})
+        fitting = [
+            way
+            for way in ways
+            if way.cores <= gpus
+            and (demand is None or fastest(demand, way.changed(offload_optimizer=offload)).fits())
+        ]
+        if fitting:
+            enough = (way for way in fitting if options.samplers or way.processes >= least)
+            processes = next(enough, fitting[-1]).processes
+            return spec.model_copy(update={"sources": {**spec.sources, "processes": processes}})
     return spec
 
 
