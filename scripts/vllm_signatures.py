@@ -49,10 +49,7 @@ FIELDS = {
     "SamplingParams": ("vllm/sampling_params.py", "SamplingParams"),
     "FlatLogprobs": ("vllm/logprobs.py", "FlatLogprobs"),
 }
-LITERALS = {
-    "logprobs_mode": ("vllm/config/model.py", "LogprobsMode"),
-    "distributed_executor_backend": ("vllm/config/parallel.py", "DistributedExecutorBackend"),
-}
+LITERALS = {"logprobs_mode": ("vllm/config/model.py", "LogprobsMode")}
 ENVIRONMENT = (
     "VLLM_ENABLE_V1_MULTIPROCESSING",
     "VLLM_USE_V2_MODEL_RUNNER",

@@ -100,10 +100,6 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=
 Names = Annotated[tuple[str, ...], AfterValidator(_without_duplicates), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 CountRange = Annotated[tuple[Count, Count], BeforeValidator(_as_pair), AfterValidator(_ordered)]
-Part = Literal[
-    "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
-    "prompt_aggregation", "staleness", "zero_variance_filter"
-]  # fmt: skip
 # Names of a model's modules (LoRA targets). They are sorted, because their order has no effect.
 Modules = Annotated[
     tuple[Text, ...],
@@ -111,10 +107,9 @@ Modules = Annotated[
     AfterValidator(lambda x: tuple(sorted({*x}))),
     Field(min_length=1),
 ]
-Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
 # Defaults of recipe keys that neither the sweep file nor the algorithm sets.
 OFF: dict[str, Any] = {
-    "zero_variance_filter": False, "mask_truncated": False, "float32_head": False, "staleness": 0,
+    "zero_variance_filter": False, "float32_head": False, "staleness": 0,
 }  # fmt: skip
 
 
@@ -135,27 +130,20 @@ class Recipe(Section):
     max_grad_norm: Positive | None = None
     # Keys of the advantage, and of the rollouts that enter the gradient.
     advantage: (
-        Literal[
-            "group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"
-        ]
-        | None
-    ) = None  # fmt: skip
+        Literal["group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"] | None
+    ) = None
     gradient_rollouts: Count | None = None
     zero_variance_filter: bool | None = None
     dynamic_sampling: bool | None = None
     no_positive_resampling: Share | None = None
     replacement: bool = False
-    mask_truncated: bool | None = None
     # The loss.
     aggregation: Literal["token", "sequence", "prompt", "fixed_length"] | None = None
     clip_low: Rate | None = None
     clip_high: Rate | None = None
-    importance_sampling: Literal["none", "token", "sequence"] | None = None
+    importance_sampling: Literal["none", "token"] | None = None
     importance_cap: Positive | None = None
     kl: Rate | None = None
-    kl_estimator: Literal["k1", "k2", "k3"] | None = None
-    kl_clamp: Positive | None = None
-    kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
     float32_head: bool | None = None
     # Updates on a batch: ``epochs`` passes over it, each with ``minibatches`` optimiser steps.
@@ -176,12 +164,9 @@ class Recipe(Section):
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     max_response_tokens: Count | None = None
     overlong_buffer: Index | None = None
-    overlong_on: Literal["correct"] | None = None
     interrupt_at: CountRange | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
-    # Parts of the algorithm to remove.
-    without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:
         """Return the keys and values that differ from their defaults and from `OFF`.

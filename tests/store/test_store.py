@@ -278,15 +278,13 @@ def test_attributes_ride_on_the_run(done: SweepStore) -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (("cispo",), "cispo"),
-        (("cispo", "staleness"), "cispo+staleness"),
         ((10240, 12288), "10240-12288"),
-        ((), "nothing"),
+        ((10240, 10240), "10240"),
     ],
 )
 def test_tuples_of_a_recipe_are_text_that_selects_runs(spec: RunSpec, values, text: str) -> None:
-    recipe = spec.recipe.model_copy(update={"without": values})
-    assert tables.attributes_of(spec.model_copy(update={"recipe": recipe}))["without"] == text
+    recipe = spec.recipe.model_copy(update={"interrupt_at": values})
+    assert tables.attributes_of(spec.model_copy(update={"recipe": recipe}))["interrupt_at"] == text
 
 
 def test_collect_before_anything_is_there(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class _RealBackend(Backend):
     """The `Backend` that trains language models."""
 
     name = "real"
-    version = 2
+    version = 3
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, the machine-dependent keys, and the hashes of the model and the problems."""
@@ -89,7 +89,7 @@ class _RealBackend(Backend):
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
-        return planner.with_processes(resolved, options.processes if "processes" in spec.options else None)
+        return resolved if "processes" in spec.options else planner.with_processes(resolved)
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes on the code that runs execute, on unset objective terms, and on LoRA's defaults."""
@@ -325,19 +325,7 @@ def _evaluation_issues(spec: RunSpec, problem_set: ProblemSet) -> list[Issue]:
 
 def _placement_issues(options: RealOptions) -> list[Issue]:
     out = []
-    processes, tensor_parallel = options.processes, options.tensor_parallel or 1
-    gpus, cores = environment.gpus(), environment.cores()
-    if processes % tensor_parallel:
-        accepted = f"a divisor of real.processes = {processes}"
-        out.append(Issue("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
-    elif (model := Decoder.read(options.model)) and not model.splits(tensor_parallel):
-        heads = (model.query // model.head_size, model.key_value // model.head_size)
-        note = "the model's {} query heads and {} key heads cannot be divided by it".format(*heads)
-        divisors = [n for n in range(1, processes + 1) if processes % n == 0 and model.splits(n)]
-        accepted = ", ".join(map(str, divisors))
-        out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
-    if tensor_parallel > 1 and not gpus:
-        out.append(Issue("real.tensor_parallel", "needs GPUs", tensor_parallel, "1"))
+    processes, gpus, cores = options.processes, environment.gpus(), environment.cores()
     if gpus and processes > gpus:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     elif gpus > 1 and options.cores > gpus:
@@ -363,12 +351,9 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
         unit = "GPU" if gpus else "core"
         note = f"the sampler needs a separate {unit}"
         out.append(Issue("real.generation", note, "async", f"{colocated}, or a machine with 2 {unit}s"))
-    if (options.tensor_parallel or 1) > 1:
-        note = "each asynchronous sampler keeps a whole model on its GPU"
-        out.append(Issue("real.tensor_parallel", note, options.tensor_parallel, f"1, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
         note = "interrupting a response requires two requests, but a streaming sampler makes only one"
-        accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
+        accepted = f"no such key, or {colocated}"
         out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would belong to the truncated distribution, not to a policy"

@@ -88,8 +88,7 @@ class RealOptions(BaseModel):
     # "colocated": each process alternates between sampling and training. "async": samplers stream rollouts
     # from their own processes (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
-    samplers: Count | None = None  # sampler processes of one run; None: see `planner.with_processes`
-    tensor_parallel: Count | None = None  # number of processes that share one sampler's model
+    samplers: Count | None = None  # sampler processes of one run; None: one for each trainer process
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
     timeout_hours: Positive = 4.0  # maximum time that processes of a run wait for each other
     # A run stops if the mean |Δ log p| per token between sampler and trainer exceeds this value.

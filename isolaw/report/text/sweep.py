@@ -24,8 +24,7 @@ _HASH_DIGITS = 64  # digits of a run id, which is a SHA-256 hash
 _LEAST_DIGITS = 8
 _NOTES_SHOWN = 3  # notes of each kind in a text
 _MEMORY_SETTINGS = (
-    "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
-    "gpu_memory",
+    "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "gpu_memory"
 )  # fmt: skip
 
 

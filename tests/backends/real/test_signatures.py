@@ -38,7 +38,7 @@ def load(path: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def calls(made: Any) -> Any:
-    """What a sampler on a GPU says to vLLM, of one rank and of two, and with a float32 head."""
+    """What a sampler on a GPU says to vLLM, also with a float32 head and while it streams."""
     stand_in = load(HERE / "stand_in.py")
     from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
@@ -60,7 +60,7 @@ def calls(made: Any) -> Any:
 
     stand_in.LLM = Recording
     with stand_in.installed() as books:
-        for more in ({}, {"tensor_parallel": 2}, {"float32_head": True}, {"streams": True}):
+        for more in ({}, {"float32_head": True}, {"streams": True}):
             sampler = VLLMSampler(SamplerSettings("vllm", str(made.model), "bfloat16", 20, **more))
             if "streams" not in more:  # nothing else uses its GPU
                 sampler.sleep()

@@ -32,8 +32,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stale": {"recipe": {"staleness": 1}},
     "kl in the loss": {"recipe": {"kl": 0.01}},
-    "kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward"}},
-    "stale, kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward", "staleness": 1}},
+    "kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01}},
+    "stale, kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01, "staleness": 1}},
     "dynamic sampling": {"recipe": {"algorithm": "dapo"}},
     "two sets": {"evaluation": {"sets": ["validation", "train"], "points": 100}},
     "ZeRO 1": {"real": {"zero_stage": 1}},
@@ -172,19 +172,6 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
     ]
 
 
-def test_vllm_with_several_ranks_to_a_model(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.sampler_group import open_sampler
-    from isolaw.backends.real.rollout.samplers import SamplerSettings
-
-    with stand_in.installed() as books:
-        open_sampler(SamplerSettings("vllm", str(made.model), "float32", 20, tensor_parallel=2))
-    (arguments,) = books.arguments
-    assert arguments["tensor_parallel_size"] == 2
-    assert arguments["distributed_executor_backend"] == "external_launcher"
-    assert arguments["disable_custom_all_reduce"]
-    assert "data_parallel_size" not in arguments
-
-
 def test_a_float32_head_on_both_sides(spec, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     head = {"recipe": {"float32_head": True}, "real": {"dtype": "bfloat16"}}
     books, _ = stand_in.run(spec(**head))
@@ -240,7 +227,7 @@ def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() 
 
 @pytest.mark.nightly
 def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) -> None:
-    """In turns on each, with shares that differ (and one that is empty); together they are one."""
+    """In turns on each, with shares that differ (and one that is empty)."""
     odd = {
         "grid": {"problems_per_batch": [5], "rollouts_per_problem": [3]},
         "sweep": {"compute": 45},
@@ -248,16 +235,12 @@ def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) 
         "evaluation": {"metrics": ["avg@1"], "samples": 1},
     }
     kinds = {
-        "ZeRO 0, kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward"}},
+        "ZeRO 0, kl in the reward": {"recipe": {"algorithm": "ppo", "kl": 0.01}},
         "ZeRO 2, stale": {"recipe": {"staleness": 1}, "real": {"zero_stage": 2}},
         "ZeRO 3, kl in the loss": {"recipe": {"kl": 0.01}, "real": {"zero_stage": 3}},
     }
     alone = {name: spec(**odd, **more) for name, more in kinds.items()}
     jobs = {name: one.model_dump(mode="json") for name, one in alone.items()}
-    # Two ranks that share a model draw the same rollouts, and train on half of them each.
-    together = {**jobs["ZeRO 2, stale"]["sources"], "tensor_parallel": 2}
-    jobs["together"] = {**jobs["ZeRO 2, stale"], "sources": together}
-    alone["together"] = alone["ZeRO 2, stale"]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     torchrun = [preloaded / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [*torchrun, str(HERE / "stand_in.py"), str(tmp_path / "jobs.json"), str(tmp_path)]
@@ -275,4 +258,3 @@ def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) 
                 for line in (mine, theirs)
             )
             assert others == pytest.approx(ours, rel=1e-3, abs=1e-4), name
-    assert ranks[0]["together"]["arguments"][0]["tensor_parallel_size"] == 2

@@ -4,8 +4,7 @@ Rewards are float64 arrays of shape (B_p, n), with one row per problem. They are
 
 1. `informative` and `mastered` decide whether a group is kept and whether its problem is visited again. They
    use the verifier's rewards r, without penalties.
-2. Penalties are applied: r_i + `overlong_penalty` - β · KL_i. The last term is from
-   `algorithms.objective.sequence_kl` and applies only if the KL term is in the reward.
+2. Penalties are applied: r_i + `overlong_penalty`.
 3. `advantages` subtracts baselines and scales the differences.
 4. `gradient_rows` selects the rollouts that enter the gradient.
 """
@@ -54,8 +53,7 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
         (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
 
     Here |y| is the response's length, L is ``max_response_tokens``, and L_buffer is ``buffer``, in tokens. A
-    buffer of 0 means no penalty. ScaleRL applies the same penalty to correct responses only (arXiv
-    2510.13786, eq. 9; ``recipe.overlong_on``).
+    buffer of 0 means no penalty.
 
     >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)
@@ -70,30 +68,27 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     Let r̄ and σ be the mean and standard deviation of the rewards in a group:
 
-    ==================== =========================================================================
-    ``group_std``        (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
-    ``group_sample_std`` (r - r̄) / (s + ε) with s = σ · √(n / (n - 1)): GRPO as in veRL and TRL, for
-                         replications of their runs
-    ``batch_std``        (r - r̄) / (σ_batch + ε), where σ_batch is over all rewards of the batch (TRL's
-                         ``scale_rewards="batch"``), as in the simulators
-    ``advantage_std``    (r - r̄) / (σ_A + ε), where σ_A is over all r - r̄ of the batch (ScaleRL, arXiv
-                         2510.13786, section 4)
-    ``centred``          r - r̄, Dr. GRPO (arXiv 2503.20783)
-    ``leave_one_out``    r - (mean of the other rewards) = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
-    ``none``             r
-    ==================== =========================================================================
+    ================= =========================================================================
+    ``group_std``     (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
+    ``batch_std``     (r - r̄) / (σ_batch + ε), where σ_batch is over all rewards of the batch (TRL's
+                      ``scale_rewards="batch"``), as in the simulators
+    ``advantage_std`` (r - r̄) / (σ_A + ε), where σ_A is over all r - r̄ of the batch (ScaleRL, arXiv
+                      2510.13786, section 4)
+    ``centred``       r - r̄, Dr. GRPO (arXiv 2503.20783)
+    ``leave_one_out`` r - (mean of the other rewards) = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
+    ``none``          r
+    ================= =========================================================================
 
-    σ, σ_batch and σ_A have the divisor n. The divisor n - 1, as in s, would make the step size depend on n.
-    Steps would be 29 % shorter at n = 2, and 6 % shorter at n = 8.
+    σ, σ_batch and σ_A have the divisor n. The divisor n - 1, as in veRL and TRL, would make the step size
+    depend on n. Steps would be 29 % shorter at n = 2, and 6 % shorter at n = 8.
 
-    r̄, σ and s always use all n rollouts of a group, even if only some of them enter the gradient
+    r̄ and σ always use all n rollouts of a group, even if only some of them enter the gradient
     (`gradient_rows`). Groups that the zero-variance filter removes have advantage 0 and do not enter σ_batch
     and σ_A (ScaleRL's effective batch).
 
-    ``rewards`` has shape (B_p, n) and includes penalties. A KL penalty makes equal rewards differ, and
-    ``group_std`` scales this small difference to a standard deviation of 1. ``kept`` has shape (B_p,) and
-    marks the groups that the filter keeps (None: all). Raise `ValueError` for an unknown ``kind``, and for
-    ``leave_one_out`` or ``group_sample_std`` with n = 1.
+    ``rewards`` has shape (B_p, n) and includes penalties. ``kept`` has shape (B_p,) and marks the groups that
+    the filter keeps (None: all). Raise `ValueError` for an unknown ``kind``, and for ``leave_one_out`` with
+    n = 1.
 
     >>> advantages(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "group_std")
     tensor([[-1.0000, -1.0000,  1.0000,  1.0000]], dtype=torch.float64)
@@ -105,12 +100,10 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
         kept = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
     centred = rewards - rewards.mean(1, keepdim=True)
     n = rewards.shape[1]
-    if n < 2 and kind in ("leave_one_out", "group_sample_std"):
+    if n < 2 and kind == "leave_one_out":
         raise ValueError(f"{kind} requires groups of two or more rollouts")
     if kind == "group_std":
         out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
-    elif kind == "group_sample_std":
-        out = centred / (rewards.std(1, keepdim=True) + EPSILON)
     elif kind == "batch_std":
         out = centred / ((rewards[kept].std(correction=0) if bool(kept.any()) else 0.0) + EPSILON)
     elif kind == "advantage_std":  # the mean of the advantages is 0

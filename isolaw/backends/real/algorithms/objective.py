@@ -7,8 +7,8 @@ The loss is a sum over the response tokens t of the step's rollouts i:
 Here w_i is the rollout's weight in the *whole* batch (`row_weights`), so any split into micro-batches and
 ranks adds up to the same loss and gradient. The terms are the policy term p (`_policy_term`), the truncated
 importance weight c between sampler and trainer (`_importance_weights`), and the estimate k of the KL
-divergence to the reference (`kl_estimate`). H is the entropy of the next token (`train.head`). β and α weight
-the KL term and the entropy bonus.
+divergence to the reference (`kl_estimate`; PPO subtracts its KL term from rewards instead). H is the entropy
+of the next token (`train.head`). β and α weight the KL term and the entropy bonus.
 
 Values in the padding never affect the result, even if they are NaN. Arithmetic is in float64, so the order of
 summation changes the result by a relative error below 1e-12.
@@ -21,7 +21,6 @@ import math
 import torch
 from torch import Tensor
 
-from isolaw.backends.real.algorithms import scale_rl
 from isolaw.config import Recipe
 
 
@@ -123,11 +122,11 @@ def loss(
     old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
 
     sampling_logprobs = old
-    if recipe.algorithm == scale_rl.NAME:
+    if recipe.algorithm == "scale_rl":
         if sampler_logprobs is None:
-            raise ValueError(f"the ratio of {scale_rl.NAME} needs sampler_logprobs")
+            raise ValueError("the ratio of scale_rl needs sampler_logprobs")
         sampling_logprobs = clean(mask, sampler_logprobs)
-    token_loss, ratio, clipped = _policy_term(recipe, logprobs, sampling_logprobs, mask, advantages)
+    token_loss, ratio, clipped = _policy_term(recipe, logprobs, sampling_logprobs, advantages)
     sums = {
         "tokens": mask.sum().double(),
         "clip_fraction": (clipped & mask).sum().double(),
@@ -137,22 +136,18 @@ def loss(
     if sampler_logprobs is not None:
         gap = (old - clean(mask, sampler_logprobs)).abs()
         sums |= {"mismatch": gap.sum(), "mismatch_max": gap.amax()}
-    if recipe.importance_sampling in ("token", "sequence"):
+    if recipe.importance_sampling == "token":
         if sampler_logprobs is None or recipe.importance_cap is None:
             raise ValueError("importance sampling needs sampler_logprobs and importance_cap")
-        c = _importance_weights(
-            old, sampler_logprobs, mask, recipe.importance_sampling, recipe.importance_cap
-        )
+        c = _importance_weights(old, sampler_logprobs, mask, recipe.importance_cap)
         token_loss = c * token_loss
         sums["importance_weight"] = (c * mask).sum()
-    kl = 0.0 if recipe.kl is None or recipe.kl_in == "reward" else recipe.kl
+    kl = 0.0 if recipe.kl is None or recipe.algorithm == "ppo" else recipe.kl
     if reference_logprobs is not None:
-        reference = clean(mask, reference_logprobs.detach())
-        sums["kl"] = kl_estimate(logprobs.detach(), reference, "k3").sum()
+        estimate = kl_estimate(logprobs, clean(mask, reference_logprobs.detach()))
+        sums["kl"] = estimate.detach().sum()
         if kl:
-            token_loss = token_loss + kl * kl_estimate(
-                logprobs, reference, recipe.kl_estimator, recipe.kl_clamp
-            )
+            token_loss = token_loss + kl * estimate
     elif kl:
         raise ValueError("the KL term needs reference_logprobs")
     if entropy is not None:
@@ -185,10 +180,9 @@ def merge(sums: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor
 def means(sums: dict[str, Tensor]) -> dict[str, float]:
     """Return the metrics of a batch, given its sums: means over tokens, and maxima.
 
-    The keys ``ratio`` and ``ratio_max`` compare the current policy with the sampling policy (per response for
-    GSPO). ``mismatch`` and ``mismatch_max`` are |Δ log p| between trainer and sampler. ``kl`` (the k3
-    estimate) and ``entropy`` are in nats per token. The other keys are ``clip_fraction`` and
-    ``importance_weight``.
+    The keys ``ratio`` and ``ratio_max`` compare the current policy with the sampling policy. ``mismatch`` and
+    ``mismatch_max`` are |Δ log p| between trainer and sampler. ``kl`` (`kl_estimate`) and ``entropy`` are in
+    nats per token. The other keys are ``clip_fraction`` and ``importance_weight``.
 
     >>> means({"tokens": torch.tensor(4.0), "kl": torch.tensor(1.0), "ratio_max": torch.tensor(1.5)})
     {'kl': 0.25, 'ratio_max': 1.5}
@@ -201,69 +195,35 @@ def means(sums: dict[str, Tensor]) -> dict[str, float]:
     }
 
 
-def kl_estimate(
-    logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None, clamp: float | None = None
-) -> Tensor:
-    """Return an estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
+def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+    """Return the estimate k3 of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
 
-    With u = log π_ref - log π at a token that π sampled,
+    With u = log π_ref - log π at a token that π sampled, k3 = exp(u) - u - 1 ≥ 0, whose mean is the KL
+    divergence. As a term of the loss (arXiv 2402.03300, eq. 4), its gradient is that of the reverse
+    divergence, E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π), which agrees to first order around π = π_ref
+    (arXiv 2510.01555; 2512.21852).
 
-        k1 = -u,    k2 = u² / 2 ≥ 0,    k3 = exp(u) - u - 1 ≥ 0
-
-    The mean of k1 and k3 is the KL divergence, and that of k2 is close to it. As terms of the *loss*,
-    however, only k2 has its gradient (arXiv 2510.01555; 2512.21852): E[∇k2] = -E[u ∇ log π] =
-    ∇ KL(π ‖ π_ref). E[∇k1] = E[∇ log π] = 0, so k1 only adds noise.
-    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π) is the gradient of the reverse divergence, which agrees to
-    first order around π = π_ref. In the *reward* (`sequence_kl`), k1 gives the correct gradient, and k3 gives
-    the correct gradient minus ∇ KL(π_ref ‖ π). The estimate is clamped to ±``clamp``, beyond which it has no
-    gradient: exp(u) grows without bound at a token that the policy has come to avoid.
-
-    >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), "k3")
+    >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]))
     tensor([0.3679, 0.0000])
     """
     u = reference_logprobs - logprobs
-    estimate_of = {"k1": lambda: -u, "k2": lambda: u.square() / 2, "k3": lambda: u.expm1() - u}
-    if estimator not in estimate_of:
-        raise ValueError(f"no KL estimator {estimator!r}")
-    return estimate_of[estimator]() if clamp is None else estimate_of[estimator]().clamp(-clamp, clamp)
+    return u.expm1() - u
 
 
-def sequence_kl(
-    logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str, clamp: float | None = None
-) -> Tensor:
-    """Return the KL estimate of each rollout, Σ_t k_it, as a float64 array of shape (R,).
-
-    The caller subtracts β times this sum from the rollout's reward. With k1 this gives
-    R_i = r_i - β · log π(y_i) / π_ref(y_i), as in RLOO (arXiv 2402.14740). The penalty is subtracted before
-    the baseline, because an advantage belongs to a whole response. ``logprobs`` are the trainer's
-    log-probabilities under the policy that sampled.
-    """
-    logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
-    return kl_estimate(logprobs, reference_logprobs, estimator, clamp).sum(1)
-
-
-def _importance_weights(
-    old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, level: str, cap: float
-) -> Tensor:
+def _importance_weights(old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
     """Return the truncated importance weights between sampler μ and trainer π_old, without gradient.
 
-        token     c_it = min(π_old(y_it) / μ(y_it), ρ)
-        sequence  c_it = min(Π_s π_old(y_is) / μ(y_is), ρ)
+        c_it = min(π_old(y_it) / μ(y_it), ρ)
 
-    Here y_it is token t of rollout i, and ρ is the cap. The result has shape (R, T). Without a cap,
-    ``sequence`` makes the gradient unbiased for any sampler, while ``token`` corrects each token but not its
-    prefix (F. Yao et al. 2025, fengyao.notion.site/off-policy-rl). The truncation is from Ionides (2008).
+    Here y_it is token t of rollout i, and ρ is the cap. The result has shape (R, T). The weights correct each
+    token but not its prefix (F. Yao et al. 2025, fengyao.notion.site/off-policy-rl). The truncation is from
+    Ionides (2008).
     """
-    difference = clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)
-    if level == "sequence":
-        difference = difference.sum(1, keepdim=True).expand_as(difference)
-    elif level != "token":
-        raise ValueError(f"no importance sampling by {level!r}")
-    return difference.exp().clamp(max=cap)
+    return (clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)).exp().clamp(max=cap)
 
 
 def _policy_term(
-    recipe: Recipe, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, advantages: Tensor
+    recipe: Recipe, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the policy term p_it, its ratios, and a mask of the tokens that clipping changed.
 
@@ -272,29 +232,20 @@ def _policy_term(
 
     - ``grpo``, ``dr_grpo``, ``dapo``, ``ppo``: p = -min(s A, clip(s, 1 - ε, 1 + ε') A)
       (arXiv 2402.03300, eq. 3; ε' > ε is DAPO's clip-higher, arXiv 2503.14476, eq. 10).
-    - ``gspo``: the same, with one ratio per response, the geometric mean of its token ratios:
-      s_i = exp(1/len_i Σ_t log s_it) (arXiv 2507.18071, eq. 7). The code uses the paper's token form
-      (section 4.3), s_it = sg[s_i] · π / sg[π], where sg[·] stops the gradient. This form has the same value
-      and, summed over a response, the same gradient. It also allows a separate weight c_it for each token.
     - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5). A clipped token
       still has a gradient.
     - ``scale_rl``: the term of ``cispo``, where π_old is the sampler's policy (arXiv 2510.13786, section 4).
-      With ``cispo`` in ``recipe.without``, it is the term of ``dapo`` with the same π_old.
 
     A bound of None means no bound. On-policy (π_old = π), every s is 1, and the gradient of every term is
-    -A ∇ log π. Log-probabilities and mask have shape (R, T) and contain no NaN. Advantages have shape (R,),
+    -A ∇ log π. Log-probabilities have shape (R, T) and contain no NaN. Advantages have shape (R,),
     or (R, T) if each token has its own.
     """
     low = 0.0 if recipe.clip_low is None else 1 - recipe.clip_low
     high = math.inf if recipe.clip_high is None else 1 + recipe.clip_high
     a = advantages if advantages.dim() == 2 else advantages[:, None]
-    log_ratio = logprobs - old_logprobs
-    if recipe.algorithm == "gspo":
-        mean_log_ratio = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-        log_ratio = mean_log_ratio.detach() + (logprobs - logprobs.detach())
-    ratio = log_ratio.exp()
+    ratio = (logprobs - old_logprobs).exp()
     clipped_ratio = ratio.clamp(low, high)
-    if recipe.algorithm == "cispo" or scale_rl.has_part(recipe, "cispo"):
+    if recipe.algorithm in ("cispo", "scale_rl"):
         return -clipped_ratio.detach() * a * logprobs, ratio.detach(), clipped_ratio != ratio
     return -torch.minimum(ratio * a, clipped_ratio * a), ratio.detach(), clipped_ratio * a < ratio * a
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolaw.backends.real.algorithms import lora, scale_rl
+from isolaw.backends.real.algorithms import lora
 from isolaw.config import ProblemsSpec, Recipe
 from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
@@ -29,9 +29,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # Its equation averages over the tokens of a problem; its code averages over the batch, as isolaw does.
     "dapo": {"advantage": "group_std", "aggregation": "token", "clip_low": 0.2, "clip_high": 0.28}
     | {"dynamic_sampling": True, **_NO_TERMS},
-    # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
-    "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
-    | _NO_TERMS,
     # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. The paper does not give the upper bound; the cap
     # of 5 is from ScaleRL (arXiv 2510.13786). Both papers divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
@@ -39,8 +36,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 1707.06347 with the defaults of TRL 0.25 and advantages from GAE (`train.ppo`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
-    # arXiv 2510.13786; `recipe.without` removes parts.
-    scale_rl.NAME: scale_rl.settings(),
+    # ScaleRL, arXiv 2510.13786, section 4; without interruptions, which ``interrupt_at`` adds:
+    #   L = -1/P Σ_x 1/Σ_i |y_i| Σ_i Σ_t sg[min(π(y_it) / μ(y_it), 5)] A_i log π(y_it),  A_i = (r_i - r̄) / σ_A
+    # The sum is over the P problems x of a batch that have at least two different rewards r_i. The y_i are
+    # the responses to x, r̄ is their mean reward, σ_A is the standard deviation of r - r̄ in the batch, and sg
+    # stops the gradient. π is the trainer's policy, and μ is the *sampler's* policy when it drew the token,
+    # so the ratio is the only importance weight. The paper tries caps of 4, 5 and 8 on it (A.17.2).
+    "scale_rl": {"advantage": "advantage_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
+    | {"zero_variance_filter": True, "no_positive_resampling": 0.9, "float32_head": True, "staleness": 8}
+    | {"importance_sampling": "none", **_NO_TERMS},
 }
 CRITIC_KEYS = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # keys that only PPO has
 _CRITIC_LR_FACTOR = 10  # multiple of lr; a common value (verl, OpenRLHF)
@@ -62,6 +66,9 @@ PLAYBOOK: dict[str, Any] = {
 EASY_WEIGHTS: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
 # max_response_tokens divided by overlong_buffer. DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_DIVISOR = 5
+# ScaleRL's phrase (arXiv 2510.13786, A.10).
+PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
+_INTERRUPTION_KEYS = ("interrupt_phrase", "answer_tokens")  # these keys have no effect without interrupt_at
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
@@ -72,46 +79,30 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     2603.12151, section 3).
 
     Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
-    ``no_positive_resampling`` and ``interrupt_at`` are off, ``overlong_on`` applies to all responses, and
-    ``lora_targets`` covers all layers. Other keys are None because they have no effect: ``clip_low`` and
-    ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
-    sampling), ``kl_estimator``, ``kl_clamp`` and ``kl_in`` (no KL), ``interrupt_phrase`` and
-    ``answer_tokens`` (no interruption), ``without`` (not ScaleRL), the critic's keys (not PPO), LoRA's keys
-    (full fine-tuning), and ``advantage`` (PPO).
+    ``interrupt_at`` is off, and ``lora_targets`` covers all layers. Other keys are None because they have no
+    effect: ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update per batch),
+    ``importance_cap`` (no importance sampling), ``interrupt_phrase`` and ``answer_tokens`` (no interruption),
+    the critic's keys (not PPO), LoRA's keys (full fine-tuning), and ``advantage`` (PPO).
 
     >>> easy = resolve_recipe(Recipe(), "easy")
-    >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
-    (1e-06, 0.001, 'k3', 'loss', None)
+    >>> easy.lr, easy.kl, easy.clip_low
+    (1e-06, 0.001, None)
     >>> dapo = resolve_recipe(Recipe(algorithm="dapo", staleness=1, max_response_tokens=20480), "easy")
     >>> dapo.clip_low, dapo.clip_high, dapo.dynamic_sampling, dapo.overlong_buffer, dapo.kl
     (0.2, 0.28, True, 4096, 0.0)
-    >>> scale_rl = resolve_recipe(Recipe(algorithm="scale_rl", without=("float32_head",)))
+    >>> scale_rl = resolve_recipe(Recipe(algorithm="scale_rl", float32_head=False))
     >>> scale_rl.staleness, scale_rl.no_positive_resampling, scale_rl.float32_head
     (8, 0.9, False)
     """
-    if recipe.algorithm == scale_rl.NAME:
-        recipe = scale_rl.without_parts(recipe)
     set_keys = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # unknown algorithms are rejected later
-    if recipe.algorithm == scale_rl.NAME:
-        algorithm = scale_rl.settings(recipe.without or ())
     term_weights = EASY_WEIGHTS if difficulty == "easy" else dict.fromkeys(EASY_WEIGHTS, 0.0)
-    values = {**OFF, **PLAYBOOK, **term_weights, "dynamic_sampling": False, **algorithm, **set_keys}
-    if "interrupt_at" in set_keys or scale_rl.has_part(recipe, "interruptions"):
-        values |= scale_rl.interruption_keys(set_keys, values["max_response_tokens"])
-    longest, overlong_buffer = values["max_response_tokens"], 0
-    if recipe.algorithm == "dapo":
-        overlong_buffer = longest // _OVERLONG_DIVISOR
-    elif values.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
-        overlong_buffer = scale_rl.penalty_tokens(longest)
+    filters = {"dynamic_sampling": False, "no_positive_resampling": 0.0}
+    values = {**OFF, **PLAYBOOK, **term_weights, **filters, **algorithm, **set_keys}
+    if "interrupt_at" in set_keys:
+        values |= _interruption(set_keys, values["max_response_tokens"])
+    overlong_buffer = values["max_response_tokens"] // _OVERLONG_DIVISOR if recipe.algorithm == "dapo" else 0
     values.setdefault("overlong_buffer", overlong_buffer)
-    if not values["overlong_buffer"] and "overlong_on" not in set_keys:
-        values.pop("overlong_on", None)
-    if values["kl"]:
-        # GRPO adds k3 to the loss (arXiv 2402.03300, eq. 4). RLHF subtracts k1 from the reward (arXiv
-        # 2402.14740), and with PPO from each token's reward (arXiv 2203.02155).
-        values.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
-        values.setdefault("kl_estimator", "k3" if values["kl_in"] == "loss" else "k1")
     if recipe.algorithm == "ppo":
         values.setdefault("critic_lr", float(f"{_CRITIC_LR_FACTOR * values['lr']:.15g}"))
     if recipe.lora_rank is not None:
@@ -121,6 +112,29 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     if values["importance_sampling"] == "none":
         unused.append("importance_cap")
     return recipe.model_copy(update={k: v for k, v in values.items() if k in set_keys or k not in unused})
+
+
+def _interruption(set_keys: dict[str, Any], longest: int) -> dict[str, Any]:
+    """Return the values of all interruption keys, given the keys that a recipe sets with ``interrupt_at``.
+
+    If a response has not ended after ``interrupt_at`` tokens, isolaw appends ``interrupt_phrase``. The model
+    then has ``answer_tokens`` more tokens to finish (arXiv 2510.13786, A.10; `rollout.worker`). If
+    ``interrupt_at`` is [first, last], the position is drawn at random for each response, as in the paper,
+    which uses 10,240 to 12,288 tokens of thinking and 2,048 tokens of answer. The phrase counts neither as
+    generated tokens nor toward ``max_response_tokens`` = last + ``answer_tokens``. ``longest`` is the default
+    of ``max_response_tokens``.
+
+    >>> changes = _interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> changes["max_response_tokens"]
+    700
+    """
+    last, answer_tokens = set_keys["interrupt_at"][1], set_keys.get("answer_tokens")
+    longest = set_keys.get("max_response_tokens", last + answer_tokens if answer_tokens else longest)
+    return {
+        "interrupt_phrase": set_keys.get("interrupt_phrase", PHRASE),
+        "answer_tokens": longest - last if answer_tokens is None else answer_tokens,
+        "max_response_tokens": longest,
+    }
 
 
 def notes_on_defaults(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
@@ -148,7 +162,7 @@ def _on_policy(recipe: Recipe) -> bool:
     This is False with staleness, with several updates per batch, and for ScaleRL. ScaleRL's ratios compare
     the trainer with the sampler, which differ by rounding.
     """
-    return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != scale_rl.NAME
+    return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != "scale_rl"
 
 
 def _updates(recipe: Recipe) -> int:
@@ -159,11 +173,11 @@ def _updates(recipe: Recipe) -> int:
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     """Return all issues of a resolved recipe: unknown values, and keys that have no effect or make no sense.
 
-    >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
+    >>> recipe = resolve_recipe(Recipe(algorithm="cispo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):
     ...     print(issue)
-    recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1, and gspo is
-    grpo with recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1,
+    recipe.algorithm: with one update on each batch and recipe.staleness = 0, every ratio is 1, and cispo is
+    grpo with recipe.aggregation = 'prompt'; found 'cispo'; expected grpo, or recipe.staleness of at least 1,
     or recipe.minibatches or recipe.epochs of at least 2
     recipe.gradient_rollouts: found 16; expected at most n = 8
     """
@@ -185,15 +199,14 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     more_updates = "recipe.minibatches or recipe.epochs of at least 2"
     off_policy = f"recipe.staleness of at least 1, or {more_updates}"
     note = f"{ratio_note}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
-    add_issue(is_on_policy and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {off_policy}", note)
+    add_issue(is_on_policy and r.algorithm == "cispo", "algorithm", f"grpo, or {off_policy}", note)
     add_unused(is_on_policy, ("clip_low", "clip_high"), off_policy, f"{ratio_note} and nothing is clipped")
     note = "ratios are never below 0, so 1 already removes the bound"
     add_issue(not is_on_policy and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
     is_weighted, cap = r.importance_sampling != "none", r.importance_cap
     note = "with recipe.importance_sampling = 'none' there is nothing to cap"
-    remedy = "recipe.importance_sampling = 'token' or 'sequence'"
-    add_unused(not is_weighted, ("importance_cap",), remedy, note)
+    add_unused(not is_weighted, ("importance_cap",), "recipe.importance_sampling = 'token'", note)
     note = "it would cut weights of 1, for which sampler and trainer agree"
     add_issue(is_weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
     note = (
@@ -226,11 +239,20 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     for key in ("zero_variance_filter", "dynamic_sampling"):
         drops_groups = r.advantage == "none" and bool(getattr(r, key))
         add_issue(drops_groups, key, "false, or another recipe.advantage", note)
-    note = "every problem would leave after its first visit"
-    add_issue(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
+    is_scale_rl = r.algorithm == "scale_rl"
+    note = "the ratio of scale_rl is already the ratio of trainer and sampler"
+    add_issue(is_scale_rl and is_weighted, "importance_sampling", "no such key", note)
 
-    add_unused(not r.kl, ("kl_estimator", "kl_clamp", "kl_in"), "recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     add_issue(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
-    return [*out, *scale_rl.issues(r)]
+    note = "nothing is interrupted"
+    add_unused(r.interrupt_at is None, _INTERRUPTION_KEYS, "recipe.interrupt_at", note)
+    if r.interrupt_at is not None:
+        last, answer = r.interrupt_at[1], r.answer_tokens or 0
+        note = f"recipe.interrupt_at ({last}) leaves no tokens for the answer"
+        add_issue(answer < 1, "max_response_tokens", f"at least {last + 1}", note)
+        note = f"recipe.interrupt_at ({last}) and recipe.answer_tokens ({answer}) do not add up to it"
+        is_other = answer > 0 and last + answer != longest
+        add_issue(is_other, "max_response_tokens", "no such key, or their sum", note)
+    return out

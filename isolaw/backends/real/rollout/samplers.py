@@ -260,7 +260,6 @@ class SamplerSettings:
     dtype: str
     max_model_tokens: int  # maximum tokens of prompt and response together
     float32_head: bool = False
-    tensor_parallel: int = 1  # number of consecutive ranks that share a model, each with one GPU
     gpu_memory: float = 0.4  # fraction of the GPU's memory for weights and KV cache
     # Number of sampler processes of this rank, each with its own GPU if there are GPUs. None: the rank
     # samples in its own process.

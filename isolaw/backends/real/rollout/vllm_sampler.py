@@ -84,15 +84,6 @@ class VLLMSampler:
             arguments |= {"enable_sleep_mode": not settings.streams}
         if settings.streams:
             arguments["async_scheduling"] = False
-        if settings.tensor_parallel > 1:
-            process_group.let_libraries_unpickle()  # vLLM pickles the handles of its queues
-            # data_parallel_size is not set, because it makes each generation step a collective of all ranks.
-            # The custom all-reduce needs all its peers among the visible GPUs, but each rank sees only one.
-            arguments |= {
-                "tensor_parallel_size": settings.tensor_parallel,
-                "distributed_executor_backend": "external_launcher",
-                "disable_custom_all_reduce": True,
-            }
         overrides: dict[str, Any] = {"head_dtype": "float32"} if settings.float32_head else {}
         # vLLM's reload does not update the output head of tied embeddings, so isolaw unties them in vLLM.
         self.tied = _is_tied(settings.model)
@@ -100,18 +91,17 @@ class VLLMSampler:
             overrides["tie_word_embeddings"] = False
         if overrides:
             arguments["hf_overrides"] = overrides
-        context = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
         environment.stop_freezing()
         try:
-            with context, _collectable():
+            with environment.single_process(), _collectable():
                 self.llm = LLM(settings.model, **arguments)
         except ValueError as error:  # raised if the share of the GPU or the KV cache does not fit
             if "memory" not in str(error):
                 raise
             raise RunError(
-                f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
-                "real.tensor_parallel or recipe.max_response_tokens. To give the trainer less memory, change "
-                "real.zero_stage or real.offload_optimizer"
+                f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share) or "
+                "recipe.max_response_tokens. To give the trainer less memory, change real.zero_stage or "
+                "real.offload_optimizer"
             ) from error
         # At every reload, vLLM warns about every layer that has buffers and no weights.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)

@@ -124,7 +124,6 @@ class RolloutWorker:
             options.dtype or "float32",
             longest + phrase_tokens + (spec.recipe.max_response_tokens or 1),
             bool(spec.recipe.float32_head),
-            options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
             processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
@@ -193,7 +192,7 @@ class RolloutWorker:
         components = values if len(self.reward.names) > 1 else None
         batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, components)
         failures = self.ranks.all_of(self.reward.failures - earlier_failures)
-        batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
+        batch.reward_failures = sum(failures)
         return batch
 
     def close(self) -> None:

@@ -7,9 +7,8 @@ similar lengths, are spread over samplers.
 
 Each process samples and rewards its own rollouts. The rewards and lengths of the whole batch are gathered, so
 that advantages and weights are the same for any number of ranks. Before training, rows move from processes
-with more tokens than the mean to processes with fewer (`Batch.balance`). Processes that share one sampler's
-model (tensor parallel) draw the same rollouts, and each trains on a part of them. Samplers in separate
-processes belong to ranks, which hold their rollouts. A rank can have several such samplers, or none.
+with more tokens than the mean to processes with fewer (`Batch.balance`). Samplers in separate processes
+belong to ranks, which hold their rollouts. A rank can have several such samplers, or none.
 """
 
 from __future__ import annotations
@@ -57,9 +56,6 @@ class Batch:
     generated_tokens: int
     reward_failures: int = 0  # number of responses whose reward failed; they count as wrong
     measured: dict[str, float] = field(default_factory=dict)  # metrics of all groups that were drawn for it
-    # This process trains on every `stride`-th of its rows, starting with the row at index `offset`.
-    offset: int = 0
-    stride: int = 1
     # Unweighted rewards if there are several, shape (B_p, n, rewards); `rewards` is their weighted sum.
     components: torch.Tensor | None = None
     # Log-probabilities of `rollouts` under the policy that sampled them; None if it is the current policy.
@@ -95,7 +91,7 @@ class Batch:
 
     def training_rows(self, in_gradient: torch.Tensor) -> list[int]:
         """Return the indices in `rows` that this process trains on, given the (B_p, n) gradient mask."""
-        return torch.nonzero(self.local(in_gradient))[:, 0].tolist()[self.offset :: self.stride]
+        return torch.nonzero(self.local(in_gradient))[:, 0].tolist()
 
     def balance(self, ranks: RankGroup, in_gradient: torch.Tensor, tokens: torch.Tensor) -> None:
         """Move rows so that all processes train on similar numbers of tokens; all processes must call this.
@@ -105,9 +101,7 @@ class Batch:
         """
         if ranks.world == 1:
             return
-        rows_of_rank = [
-            list(rows)[rank % self.stride :: self.stride] for rank, rows in enumerate(ranks.all_of(self.rows))
-        ]
+        rows_of_rank = ranks.all_of(self.rows)
         moves = _moves(rows_of_rank, (tokens * in_gradient).reshape(-1).tolist())
         local_rows, index_of = set(rows_of_rank[ranks.rank]), {row: k for k, row in enumerate(self.rows)}
         sent_rows = [row for row, (giver, _) in moves.items() if giver == ranks.rank]
@@ -128,7 +122,6 @@ class Batch:
         order = np.argsort(rows).tolist()
         self.rows, self.rollouts = [rows[k] for k in order], rollouts.rows(order)
         self.old_logprobs = None if logprobs is None else [logprobs[k] for k in order]
-        self.offset, self.stride = 0, 1
 
     def keep_informative(self, count: int) -> int:
         """Keep the first ``count`` problems whose rewards differ; return how many are missing."""
@@ -159,8 +152,7 @@ class Batch:
         """
         rank_tensors = ranks.tensors_of(row_tensors.pack(self.rows, self.rollouts, self.old_logprobs))
         if ranks.rank == 0:
-            rows = row_tensors.join(rank_tensors[:: ranks.tensor_parallel])
-            save_file(rows, path, {"batch": json.dumps(self._state())})
+            save_file(row_tensors.join(rank_tensors), path, {"batch": json.dumps(self._state())})
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -188,8 +180,6 @@ class Batch:
             **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in dtypes.items()},
             rows=rows,
             rollouts=rollouts,
-            offset=ranks.rank % ranks.tensor_parallel,
-            stride=ranks.tensor_parallel,
             old_logprobs=old if old is None else [values.to(ranks.device) for values in old],
         )
 
@@ -200,7 +190,6 @@ class RankGroup:
 
     rank: int
     world: int
-    tensor_parallel: int
     device: torch.device
     streaming: int = 0  # number of samplers in separate processes
 
@@ -209,11 +198,11 @@ class RankGroup:
         """Indices of the run's samplers that draw this process's rollouts."""
         if self.streaming:
             return samplers_of(self.rank, self.world, self.streaming)
-        return range(group := self.rank // self.tensor_parallel, group + 1)
+        return range(self.rank, self.rank + 1)
 
     def share(self, problems: int, n: int) -> list[int]:
         """Return the rows that this process samples, in ascending order, if each problem gets n rollouts."""
-        samplers, rows = self.streaming or self.world // self.tensor_parallel, list[int]()
+        samplers, rows = self.streaming or self.world, list[int]()
         for sampler in self.own_samplers:
             sample, position = divmod(np.arange(sampler, problems * n, samplers), problems)
             # Samples i start at index i · B_p. They are rotated so that sample i of problem j goes to sampler
@@ -262,8 +251,6 @@ class RankGroup:
             rollouts=rollouts,
             generated=len(visited) * n,
             generated_tokens=int(tensors["lengths"].sum()),
-            offset=self.rank % self.tensor_parallel,
-            stride=self.tensor_parallel,
         )
 
     def gather(self, batch: Batch, local_values: list[float]) -> torch.Tensor:

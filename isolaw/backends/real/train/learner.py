@@ -1,6 +1,6 @@
 """Update the policy from a batch of rollouts.
 
-    penalties   for length, and β times the KL in the reward, are subtracted from rewards
+    penalties   for length and, for PPO, β times the KL estimate of each token, are subtracted from rewards
     advantages  are computed from the rewards (`advantages`, or `ppo` for PPO)
     then, for each mini-batch of each epoch (`_updates`; by default one mini-batch, the whole batch):
     loss        is summed over micro-batches and processes, with the mini-batch's weights (`objective`)
@@ -28,9 +28,7 @@ from torch import Tensor
 from isolaw.backend import RunNote
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
-from isolaw.backends.real.algorithms.objective import kl_estimate, sequence_kl
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
@@ -137,8 +135,6 @@ class Learner:
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
                 kept = adv.informative(batch.rewards)
             in_gradient = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
-            if recipe.mask_truncated:
-                in_gradient &= ~batch.truncated
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
             tokens = batch.lengths + prompts[:, None]
             batch.balance(self.ranks, in_gradient, tokens)
@@ -222,48 +218,27 @@ class Learner:
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
-        """Return the penalties on the rewards, as an array of shape (B_p, n).
-
-        The penalties are the length penalty and, if the KL term is in the reward, β times the KL estimate.
-        """
+        """Return the length penalties on the rewards, as an array of shape (B_p, n)."""
         recipe = self.recipe
-        out = torch.zeros_like(batch.rewards)
-        if recipe.overlong_buffer:
-            assert recipe.max_response_tokens is not None
-            limit, buffer = recipe.max_response_tokens, recipe.overlong_buffer
-            overlong = adv.overlong_penalty(batch.lengths, limit, buffer)
-            if recipe.overlong_on == "correct":
-                overlong *= torch.from_numpy(rewards.is_correct(batch.verdicts.numpy()))
-            out -= overlong
-        if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
-            sampled_logprobs, reference = self._with_reference(batch)
-            estimator = recipe.kl_estimator or "k1"
-            values = [
-                float(sequence_kl(p[None], q[None], torch.ones(1, len(p)).bool(), estimator, recipe.kl_clamp))
-                for p, q in zip(sampled_logprobs, reference, strict=True)
-            ]
-            out += recipe.kl * self.ranks.gather(batch, values)
-        return out
+        if not recipe.overlong_buffer:
+            return torch.zeros_like(batch.rewards)
+        assert recipe.max_response_tokens is not None
+        return -adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
 
     def token_penalties(self, batch: Batch) -> list[Tensor] | None:
-        """Return PPO's penalty on each token of this process's rows: β times its KL estimate.
+        """Return PPO's penalty on each token of this process's rows, or None without a KL term.
 
-        Return None if there is no KL term in the reward.
+        The penalty is β · log π / π_ref at the token, with the mean β · KL(π ‖ π_ref) (arXiv 2203.02155).
         """
         recipe = self.recipe
-        if not recipe.kl or recipe.kl_in != "reward":
+        if not recipe.kl:
             return None
-        sampled_logprobs, reference = self._with_reference(batch)
-        estimator = recipe.kl_estimator or "k1"
-        return [
-            recipe.kl * kl_estimate(p.double(), q.double(), estimator, recipe.kl_clamp)
-            for p, q in zip(sampled_logprobs, reference, strict=True)
-        ]
-
-    def _with_reference(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the log-probabilities under the policy that sampled, and under the reference."""
         sampled_logprobs = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
-        return sampled_logprobs, self.take_gpu().logprobs(batch.rollouts, self.temperature, self.reference)
+        reference_logprobs = self.take_gpu().logprobs(batch.rollouts, self.temperature, self.reference)
+        return [
+            recipe.kl * (p.double() - q.double())
+            for p, q in zip(sampled_logprobs, reference_logprobs, strict=True)
+        ]
 
     def save(self, folder: Path) -> None:
         """Write the state of policy and critic; all processes must call this, and the first one writes."""

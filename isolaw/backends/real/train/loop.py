@@ -60,7 +60,7 @@ class Run:
         if o.generation == "colocated":
             samplers.import_sampler(o.sampler or "vllm")
         self.trainer = own = Trainer(o.model, **trainer_keys(spec, o))
-        self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device, o.streaming)
+        self.ranks = RankGroup(own.rank, own.world, own.device, o.streaming)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
         self.learner = Learner(spec, o, own, self.worker)

@@ -5,7 +5,7 @@ find each other through a file and connect only over the loopback interface. On 
 each other through a store at the first machine's address, and connect over the network interfaces that reach
 it. Neither method authenticates peers, so processes exchange data only as JSON or safetensors. An intruder
 could then send wrong numbers but no code. torch's collectives of objects use pickles. If libraries send such
-pickles, isolaw reads only plain data from them, except after `let_libraries_unpickle`.
+pickles, isolaw reads only plain data from them.
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = _open_store(meeting, rank, world, timeout)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world)
-
-
-def let_libraries_unpickle() -> None:
-    """Allow torch's collectives to unpickle any object, as vLLM requires if processes share a sampler."""
-    distributed_c10d._unpickler = pickle.Unpickler
 
 
 def exchange(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from isolaw.backends.real.algorithms.advantages import (
     overlong_penalty,
 )
 
-KINDS = ("group_std", "group_sample_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none")
+KINDS = ("group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none")
 
 
 def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[float]]:
@@ -41,7 +41,6 @@ def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[f
             others = [other for j, other in enumerate(group) if j != i]
             value = {
                 "group_std": (r - mean) / (std + EPSILON),
-                "group_sample_std": (r - mean) / (std * math.sqrt(n / (n - 1)) + EPSILON),
                 "batch_std": (r - mean) / (batch + EPSILON),
                 "advantage_std": (r - mean) / (within + EPSILON),
                 "centred": r - mean,
@@ -87,14 +86,6 @@ def test_the_deviation_divides_by_n() -> None:
     assert four[0, 3] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_sample_deviation_is_torchs() -> None:
-    rewards = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    assert advantages(rewards, "group_sample_std")[0, 1] == pytest.approx(math.sqrt(0.5), abs=1e-5)
-    eight = torch.tensor([[0.0] * 3 + [1.0] * 5], dtype=torch.float64)
-    shorter = advantages(eight, "group_sample_std") / advantages(eight, "group_std")
-    torch.testing.assert_close(shorter, torch.full_like(eight, math.sqrt(7 / 8)), rtol=1e-6, atol=0)
-
-
 def test_groups_that_differ_by_rounding_only_do_not_explode() -> None:
     rewards = torch.tensor([[0.1 + 0.2, 0.3, 0.3, 0.3]], dtype=torch.float64)
     assert rewards[0, 0] != rewards[0, 1]
@@ -116,9 +107,8 @@ def test_filtered_groups_leave_the_batch_deviation() -> None:
 def test_unknown_and_impossible() -> None:
     with pytest.raises(ValueError, match="no advantage 'std'"):
         advantages(torch.zeros(1, 2), "std")
-    for kind in ("leave_one_out", "group_sample_std"):
-        with pytest.raises(ValueError, match=f"{kind} requires groups of two"):
-            advantages(torch.zeros(1, 1), kind)
+    with pytest.raises(ValueError, match="leave_one_out requires groups of two"):
+        advantages(torch.zeros(1, 1), "leave_one_out")
 
 
 # The gradient they give: on a bandit of three arms every group of n draws can be listed.

@@ -19,12 +19,15 @@ def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def update(
-    n: int = 8, kind: str = "group_std", aggregation: str = "sequence", epsilon: float = 0.0, parts: int = 1
+    n: int = 8, aggregation: str = "sequence", epsilon: float = 0.0, parts: int = 1, less: int = 0
 ) -> torch.Tensor:
-    """Return the factor of each token's ∇ log π on-policy, by rollout and as often as its length asks."""
+    """Return the factor of each token's ∇ log π on-policy, by rollout and as often as its length asks.
+
+    The group's deviation divides by n - ``less``.
+    """
     rewards, lengths = batch(n)
-    a = advantages(rewards, kind)
     deviation = rewards.std(1, correction=0, keepdim=True)
+    a = advantages(rewards, "group_std") * ((n - less) / n) ** 0.5
     a = a * deviation / (deviation + epsilon) if epsilon else a
     pieces = []
     for rows in torch.arange(256).chunk(parts):
@@ -45,10 +48,10 @@ def test_the_differences_on_the_page_are_the_measured_ones() -> None:
     rewards, _ = batch(8)
     kept = (rewards.amax(1) > rewards.amin(1)).double().mean()
     u = torch.linspace(0, 5, 5001, dtype=torch.float64)
-    beyond = u[kl_estimate(torch.zeros_like(u), u, "k3") > 10][0]
+    beyond = u[kl_estimate(torch.zeros_like(u), u) > 10][0]
     measured = {
-        "n - 1 at n = 2": differs(update(2, "group_sample_std"), update(2)),
-        "n - 1 at n = 8": differs(update(8, "group_sample_std"), update(8)),
+        "n - 1 at n = 2": differs(update(2, less=1), update(2)),
+        "n - 1 at n = 8": differs(update(8, less=1), update(8)),
         "ε": differs(update(epsilon=1e-4), update()),
         "token": differs(update(aggregation="token"), update(), direction=True),
         "micro-batch": differs(update(aggregation="token", parts=32), update(aggregation="token")),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.algorithms.objective import _importance_weights, kl_estimate, loss, sequence_kl
+from isolaw.backends.real.algorithms.objective import _importance_weights, kl_estimate, loss
 from isolaw.backends.real.algorithms.presets import ALGORITHMS
 from isolaw.config import Recipe
 
@@ -114,72 +114,15 @@ def test_grpo_without_clipping_is_the_exact_gradient_of_the_stale_surrogate() ->
     same(gradient(value, policy), -gradient((probability(old) * REWARDS * ratio).sum(), policy))
 
 
-def test_sequence_importance_weights_undo_another_sampler() -> None:
-    policy, sampler = policy_and_reference()
-    exact = gradient((probability(policy) * REWARDS).sum(), policy)
-
-    def with_cap(level: str, cap: float) -> torch.Tensor:
-        value, _ = loss(
-            Recipe(importance_sampling=level, importance_cap=cap),
-            logprobs=logprobs(policy),
-            mask=MASK,
-            advantages=REWARDS,
-            weights=probability(sampler),
-            sampler_logprobs=logprobs(sampler),
-        )
-        return gradient(value, policy)
-
-    same(with_cap("sequence", 1e9), -exact)
-    assert (with_cap("token", 1e9) + exact).abs().max() > 1e-2  # does not correct what came before
-    assert (with_cap("sequence", 1.0) + exact).abs().max() > 1e-2  # truncated
-
-
 # KL
 
 
-@pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_both_estimators_have_the_kl_divergence_as_their_mean(estimator: str) -> None:
-    policy, reference = policy_and_reference()
+def test_the_estimate_has_the_kl_divergence_as_its_mean() -> None:
+    policy, reference = (table(seed) for seed in (1, 2))
     p = probability(policy)
     exact = (p * (p.log() - probability(reference).log())).sum()
-    value = sequence_kl(logprobs(policy), logprobs(reference), MASK, estimator)
-    assert not value.requires_grad
-    torch.testing.assert_close((p * value).sum(), exact)
-
-
-def test_k1_in_the_reward_has_the_kl_divergences_gradient() -> None:
-    policy, reference = policy_and_reference()
-    p = probability(policy)
-    exact = gradient((p * (REWARDS - 0.3 * (p.log() - probability(reference).log()))).sum(), policy)
-    penalty = sequence_kl(logprobs(policy), logprobs(reference), MASK, "k1")
-    recipe = Recipe(kl=0.3, kl_in="reward", kl_estimator="k1")
-    same(expected(policy, recipe, REWARDS - 0.3 * penalty), -exact)
-
-
-def test_k1_in_the_loss_has_no_gradient_in_expectation() -> None:
-    policy, reference = policy_and_reference()
-    recipe = Recipe(kl=0.3, kl_in="loss", kl_estimator="k1")
-    out = expected(policy, recipe, NOTHING, reference_logprobs=logprobs(reference))
-    assert out.abs().max() < 1e-14
-
-
-def test_k2_in_the_loss_has_the_kl_divergences_gradient_at_each_token() -> None:
-    policy, reference = policy_and_reference()
-    logp, logq = policy.log_softmax(-1), reference.log_softmax(-1)
-    exact = gradient((visits(policy).detach() * (logp.exp() * (logp - logq)).sum(-1)).sum(), policy)
-    recipe = Recipe(kl=0.3, kl_in="loss", kl_estimator="k2")
-    same(expected(policy, recipe, NOTHING, reference_logprobs=logprobs(reference)), 0.3 * exact)
-
-
-def test_a_clamped_estimate_has_no_gradient_beyond() -> None:
-    """exp(u) of a token that the policy has come to avoid would outweigh the batch."""
-    logp = torch.tensor([-30.0, -1.0], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([-0.1, -1.1], dtype=torch.float64)
-    clamped = kl_estimate(logp, reference, "k3", 10.0)
-    assert clamped[0] == 10 < kl_estimate(logp, reference, "k3")[0]
-    clamped.sum().backward()
-    assert logp.grad[0] == 0 != logp.grad[1]
-    assert kl_estimate(logp, reference, "k1", 10.0)[0] == -10
+    value = kl_estimate(logprobs(policy), logprobs(reference)).masked_fill(~MASK, 0.0)
+    torch.testing.assert_close((p * value.sum(1)).sum(), exact)
 
 
 def test_k3_in_the_loss_has_the_other_divergences_gradient() -> None:
@@ -187,7 +130,7 @@ def test_k3_in_the_loss_has_the_other_divergences_gradient() -> None:
     q, logp = reference.softmax(-1), policy.log_softmax(-1)
     other = (q * (q.log() - logp)).sum(-1)  # KL(π_ref ‖ π) after each prefix
     exact = gradient((visits(policy).detach() * other).sum(), policy)
-    recipe = Recipe(kl=0.3, kl_in="loss", kl_estimator="k3")
+    recipe = Recipe(kl=0.3)
     out = expected(policy, recipe, NOTHING, reference_logprobs=logprobs(reference))
     same(out, 0.3 * exact)
     # It agrees with the one meant to first order about the reference: halving the distance halves the
@@ -203,51 +146,37 @@ def test_k3_in_the_loss_has_the_other_divergences_gradient() -> None:
     assert differences[0] / differences[1] == pytest.approx(4, rel=0.05)
 
 
-def test_k3_in_the_reward_lacks_the_other_divergences_gradient() -> None:
-    # One token only, so that both divergences are those of the whole response.
-    policy, reference = torch.tensor([[0.2, -0.3, 0.5]], dtype=torch.float64).requires_grad_(), table(2)[:1]
-    p, q = policy.softmax(-1)[0], reference.softmax(-1)[0]
-    kl, other = (p * (p / q).log()).sum(), (q * (q / p).log()).sum()
-    logp, logq = policy.log_softmax(-1).T, reference.log_softmax(-1).T  # a response for each token
-    mask = torch.ones(3, 1, dtype=torch.bool)
-    penalty = sequence_kl(logp, logq, mask, "k3")
-    value, _ = loss(Recipe(), logprobs=logp, mask=mask, advantages=-penalty, weights=p.detach())
-    same(gradient(value, policy), gradient(kl - other, policy))
-
-
 @given(st.floats(-30, 0), st.floats(-30, 0))
 def test_k3_is_never_negative(one: float, other: float) -> None:
     a, b = torch.tensor(one, dtype=torch.float64), torch.tensor(other, dtype=torch.float64)
-    assert kl_estimate(a, b, "k3") >= 0
-    assert kl_estimate(a, b, "k3").item() == pytest.approx(
+    assert kl_estimate(a, b) >= 0
+    assert kl_estimate(a, b).item() == pytest.approx(
         math.exp(other - one) - (other - one) - 1, rel=1e-12, abs=1e-9
     )
-    assert kl_estimate(a, b, "k1").item() == one - other
-    assert kl_estimate(a, a, "k3") == 0
+    assert kl_estimate(a, a) == 0
 
 
 def test_k3_is_exact_where_the_policies_almost_agree() -> None:
     a, b = torch.tensor(-1.0, dtype=torch.float64), torch.tensor(-1.0 + 1e-8, dtype=torch.float64)
-    assert kl_estimate(a, b, "k3").item() == pytest.approx(0.5e-16, rel=1e-2, abs=0)
+    assert kl_estimate(a, b).item() == pytest.approx(0.5e-16, rel=1e-2, abs=0)
 
 
 # Importance weights
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["token", "sequence"]), st.floats(0.5, 4))
-def test_importance_weights_against_a_loop(seed: int, level: str, cap: float) -> None:
+@given(st.integers(0, 2**32 - 1), st.floats(0.5, 4))
+def test_importance_weights_against_a_loop(seed: int, cap: float) -> None:
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 5, (3,), generator=random)
     mask = torch.arange(4) < lengths[:, None]
     old, sampler = (-3 * torch.rand(3, 4, generator=random, dtype=torch.float64) for _ in range(2))
     out = _importance_weights(
-        old.masked_fill(~mask, math.nan), sampler.masked_fill(~mask, math.inf), mask, level, cap
+        old.masked_fill(~mask, math.nan), sampler.masked_fill(~mask, math.inf), mask, cap
     )
     assert out.max() <= cap
     for i, length in enumerate(lengths.tolist()):
-        ratios = [math.exp(old[i, t].item() - sampler[i, t].item()) for t in range(length)]
         for t in range(length):
-            ratio = ratios[t] if level == "token" else math.prod(ratios)
+            ratio = math.exp(old[i, t].item() - sampler[i, t].item())
             assert out[i, t].item() == pytest.approx(min(ratio, cap))
 
 
@@ -255,14 +184,5 @@ def test_importance_weights_stop_the_gradient_and_overflow_to_the_cap() -> None:
     old = torch.tensor([[-1.0, -1.0]], requires_grad=True)
     sampler = torch.tensor([[-2000.0, -1.0]])
     mask = torch.ones(1, 2, dtype=torch.bool)
-    assert _importance_weights(old, sampler, mask, "token", 2.0).tolist() == [[2.0, 1.0]]
-    assert _importance_weights(old, sampler, mask, "sequence", 2.0).tolist() == [[2.0, 2.0]]
-    assert not _importance_weights(old, sampler, mask, "token", 2.0).requires_grad
-
-
-def test_unknown_names() -> None:
-    one = torch.zeros(1, 1)
-    with pytest.raises(ValueError, match="'k4'"):
-        kl_estimate(one, one, "k4")
-    with pytest.raises(ValueError, match="'word'"):
-        _importance_weights(one, one, one == 0, "word", 1.0)
+    assert _importance_weights(old, sampler, mask, 2.0).tolist() == [[2.0, 1.0]]
+    assert not _importance_weights(old, sampler, mask, 2.0).requires_grad

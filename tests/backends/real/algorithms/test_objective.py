@@ -54,14 +54,11 @@ def batches(draw: Callable[..., Any]) -> Batch:
 def recipes(draw: Callable[..., Any]) -> Recipe:
     return Recipe(
         algorithm=draw(st.sampled_from(sorted(ALGORITHMS))),
-        without=draw(st.sampled_from([(), ("cispo",), ("staleness",)])),
         clip_low=draw(st.sampled_from([None, 0.05, 0.2, 1.0])),
         clip_high=draw(st.sampled_from([None, 0.05, 0.28, 4.0])),
-        importance_sampling=draw(st.sampled_from(["none", "token", "sequence"])),
+        importance_sampling=draw(st.sampled_from(["none", "token"])),
         importance_cap=draw(st.sampled_from([1.0, 1.3, 2.0])),
         kl=draw(st.sampled_from([0.0, 0.1])),
-        kl_estimator=draw(st.sampled_from(["k1", "k3"])),
-        kl_in=draw(st.sampled_from(["loss", "reward"])),
         entropy=draw(st.sampled_from([0.0, 0.1])),
     )
 
@@ -98,14 +95,10 @@ def slow(
         a, w = batch["advantages"][i].item(), batch["weights"][i].item()
         if w == 0 or not tokens:
             continue
-        whole = math.prod(math.exp(old[i][t] - sampler[i][t]) for t in tokens)
         for t in tokens:
             ratio = math.exp(logp[i][t] - (sampler if recipe.algorithm == "scale_rl" else old)[i][t])
-            if recipe.algorithm == "gspo":
-                ratio = math.exp(sum(logp[i][s] - old[i][s] for s in tokens) / len(tokens))
             clipped = min(max(ratio, low), high)
-            scale_rl = recipe.algorithm == "scale_rl" and recipe.without != ("cispo",)
-            if recipe.algorithm == "cispo" or scale_rl:
+            if recipe.algorithm in ("cispo", "scale_rl"):
                 term, slope, cut = -clipped * a * logp[i][t], -clipped * a, clipped != ratio
             else:
                 cut = clipped * a < ratio * a
@@ -113,14 +106,12 @@ def slow(
             c = 1.0
             if recipe.importance_sampling == "token":
                 c = min(math.exp(old[i][t] - sampler[i][t]), recipe.importance_cap or 0)
-            elif recipe.importance_sampling == "sequence":
-                c = min(whole, recipe.importance_cap or 0)
             value, slope = c * term, c * slope
             u = reference[i][t] - logp[i][t]
             k3 = math.exp(u) - u - 1
-            if recipe.kl and recipe.kl_in == "loss":
-                value += recipe.kl * (k3 if recipe.kl_estimator == "k3" else -u)
-                slope += recipe.kl * (1 - math.exp(u) if recipe.kl_estimator == "k3" else 1)
+            if recipe.kl and recipe.algorithm != "ppo":
+                value += recipe.kl * k3
+                slope += recipe.kl * (1 - math.exp(u))
             value -= (recipe.entropy or 0) * entropy[i][t]
             total += w * value
             gradient[i][t] = w * slope
@@ -169,10 +160,8 @@ def test_the_loop_sees_every_case() -> None:
     assert (batch["mask"].sum(1) == 0).any()
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
-def test_gradient_against_finite_differences_of_the_papers_form(algorithm: str) -> None:
-    """GSPO's own objective has one ratio for a response and no stop-gradient."""
-    recipe = Recipe(algorithm=algorithm, clip_low=0.1, clip_high=0.1, kl=0.1, kl_in="loss", kl_estimator="k3")
+def test_gradient_against_finite_differences_of_the_papers_form() -> None:
+    recipe = Recipe(clip_low=0.1, clip_high=0.1, kl=0.1)
     batch = make(11, 6, 4)
     _, gradient, _, _ = evaluate(recipe, batch)
 
@@ -182,10 +171,9 @@ def test_gradient_against_finite_differences_of_the_papers_form(algorithm: str) 
             t = batch["mask"][i]
             if not t.any() or batch["weights"][i] == 0:
                 continue
-            ratio = logp[i, t] - batch["old_logprobs"][i, t]
-            ratio = (ratio.mean() if algorithm == "gspo" else ratio).exp()
+            ratio = (logp[i, t] - batch["old_logprobs"][i, t]).exp()
             a = batch["advantages"][i]
-            term = -torch.minimum(ratio * a, ratio.clamp(0.9, 1.1) * a).expand(int(t.sum()))
+            term = -torch.minimum(ratio * a, ratio.clamp(0.9, 1.1) * a)
             u = batch["reference_logprobs"][i, t] - logp[i, t]
             total += (batch["weights"][i] * (term + 0.1 * (u.exp() - u - 1))).sum().item()
         return total
@@ -239,7 +227,7 @@ def test_scale_rl_needs_the_samplers_logprobs() -> None:
 # On-policy and stale
 
 
-@given(batches(), st.sampled_from(["none", "token", "sequence"]))
+@given(batches(), st.sampled_from(["none", "token"]))
 def test_on_policy_all_algorithms_have_one_gradient(batch: Batch, level: str) -> None:
     gradients = []
     for algorithm in set(ALGORITHMS) - {"scale_rl"}:  # whose ratio is to the sampler
@@ -289,13 +277,12 @@ def one_token(ratio: float, advantage: float, algorithm: str, low: float, high: 
     return -gradient.item() / advantage
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
-def test_what_clipping_cuts(algorithm: str) -> None:
-    assert one_token(1.25, 1.0, algorithm, 0.2, 0.2) == 0
-    assert one_token(1.25, 1.0, algorithm, 0.2, 0.28) == pytest.approx(1.25)  # clip-higher
-    assert one_token(1.25, -1.0, algorithm, 0.2, 0.2) == pytest.approx(1.25)
-    assert one_token(0.75, -1.0, algorithm, 0.2, 0.2) == 0
-    assert one_token(0.75, 1.0, algorithm, 0.2, 0.2) == pytest.approx(0.75)
+def test_what_clipping_cuts() -> None:
+    assert one_token(1.25, 1.0, "grpo", 0.2, 0.2) == 0
+    assert one_token(1.25, 1.0, "grpo", 0.2, 0.28) == pytest.approx(1.25)  # clip-higher
+    assert one_token(1.25, -1.0, "grpo", 0.2, 0.2) == pytest.approx(1.25)
+    assert one_token(0.75, -1.0, "grpo", 0.2, 0.2) == 0
+    assert one_token(0.75, 1.0, "grpo", 0.2, 0.2) == pytest.approx(0.75)
 
 
 def test_cispo_cuts_the_weight_and_not_the_token() -> None:
@@ -304,25 +291,6 @@ def test_cispo_cuts_the_weight_and_not_the_token() -> None:
         assert one_token(0.75, advantage, "cispo", 0.2, 0.2) == pytest.approx(0.8)
         assert one_token(0.01, advantage, "cispo", 1.0, 4.0) == pytest.approx(0.01)  # no lower bound
         assert one_token(1.99, advantage, "cispo", 1.0, 4.0) == pytest.approx(1.99)
-
-
-def test_gspo_averages_over_the_response() -> None:
-    """Ratios of 2 and 1/2 are a response's ratio of 1: nothing is clipped."""
-    logp = torch.tensor([[-1.0, -1.0, 0.0]], dtype=torch.float64)
-    difference = torch.tensor([[math.log(2), -math.log(2), 0.0]], dtype=torch.float64)
-    batch = {
-        "logprobs": logp,
-        "old_logprobs": logp - difference,
-        "entropy": torch.zeros(1, 3),
-        "mask": torch.tensor([[True, True, False]]),
-        "advantages": torch.tensor([1.0]),
-        "weights": torch.tensor([0.5]),
-    }
-    _, gspo, _, sums = evaluate(Recipe(algorithm="gspo", clip_low=0.01, clip_high=0.01), batch)
-    torch.testing.assert_close(gspo, torch.tensor([[-0.5, -0.5, 0.0]], dtype=torch.float64))
-    assert means(sums)["ratio"] == pytest.approx(1)
-    _, grpo, _, _ = evaluate(Recipe(clip_low=0.01, clip_high=0.01), batch)
-    torch.testing.assert_close(grpo, torch.tensor([[0.0, -0.25, 0.0]], dtype=torch.float64))
 
 
 # Splits, padding, rows that do not count
@@ -379,7 +347,7 @@ def test_padding_and_rows_of_weight_0_never_matter(nonsense: float, recipe: Reci
 
 def test_a_micro_batch_in_which_no_row_counts_is_zero() -> None:
     batch = make(5, 3, 4) | {"weights": torch.zeros(3)}
-    recipe = Recipe(kl=0.1, kl_in="loss", kl_estimator="k3", entropy=0.1)
+    recipe = Recipe(kl=0.1, entropy=0.1)
     value, gradient, _, sums = evaluate(recipe, batch)
     assert value == 0
     assert not gradient.any()
@@ -391,7 +359,7 @@ def test_lower_precision_comes_in_and_its_gradient_goes_out(dtype: torch.dtype) 
     batch = make(2, 6, 5)
     low = batch | {key: batch[key].to(dtype) for key in PADDED}
     exact = {key: value.double() if key in PADDED else value for key, value in low.items()}
-    recipe = Recipe(clip_low=0.2, clip_high=0.2, kl=0.1, kl_in="loss", kl_estimator="k3", entropy=0.1)
+    recipe = Recipe(clip_low=0.2, clip_high=0.2, kl=0.1, entropy=0.1)
     value, gradient, _, _ = evaluate(recipe, low)
     expected, expected_gradient, _, _ = evaluate(recipe, exact)
     assert value == expected
@@ -405,7 +373,7 @@ def test_lower_precision_comes_in_and_its_gradient_goes_out(dtype: torch.dtype) 
 def test_a_term_without_its_tensor_is_an_error() -> None:
     batch = make(1, 2, 3)
     for key, recipe in (
-        ("reference_logprobs", Recipe(kl=0.1, kl_in="loss", kl_estimator="k3")),
+        ("reference_logprobs", Recipe(kl=0.1)),
         ("entropy", Recipe(entropy=0.1)),
         ("sampler_logprobs", Recipe(importance_sampling="token", importance_cap=2.0)),
     ):
@@ -414,10 +382,8 @@ def test_a_term_without_its_tensor_is_an_error() -> None:
             loss(recipe, **{k: v for k, v in batch.items() if k != key})
     with pytest.raises(ValueError, match="importance_cap"):
         loss(Recipe(importance_sampling="token"), **batch)
-    with pytest.raises(ValueError, match="no KL estimator None"):
-        loss(Recipe(kl=0.1), **batch)
-    # In the reward, KL is none of the loss's business.
-    loss(Recipe(kl=0.1, kl_in="reward"), **{k: v for k, v in batch.items() if k != "reference_logprobs"})
+    # PPO takes KL off the rewards: it is none of the loss's business.
+    loss(Recipe(algorithm="ppo", kl=0.1), **{k: v for k, v in batch.items() if k != "reference_logprobs"})
 
 
 def test_what_is_measured_follows_from_what_is_given() -> None:

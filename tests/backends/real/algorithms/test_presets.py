@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,14 +17,12 @@ from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC_KEYS,
+    PHRASE,
     notes_on_defaults,
     recipe_issues,
     resolve_recipe,
 )
-from isolaw.backends.real.algorithms.scale_rl import PARTS, PHRASE
-from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
-from isolaw.config.sections import Part
-from isolaw.errors import SpecError
+from isolaw.config import ProblemsSpec, Recipe, RunSpec
 from tests.backends.keys import KEYS
 
 KINDS = ("easy", "hard", None)
@@ -67,9 +64,7 @@ def test_the_papers_recipe_is_the_default() -> None:
     for recipe in (easy, hard):
         assert {key: getattr(recipe, key) for key in common} == common
     assert easy.kl == easy.entropy == 1e-3
-    assert (easy.kl_estimator, easy.kl_in) == ("k3", "loss")
     assert hard.kl == hard.entropy == 0
-    assert (hard.kl_estimator, hard.kl_in) == (None, None)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -81,12 +76,8 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
         assert getattr(recipe, key) == (1 if key == "staleness" else value)
     # All that is still open has no effect, or means that something is off.
     still_open = {key for key, value in recipe.model_dump().items() if value is None}
-    allowed = {"gradient_rollouts", "overlong_on", "kl_clamp"}
-    allowed |= set() if recipe.kl else {"kl_estimator", "kl_in"}
-    if algorithm == "scale_rl":
-        allowed |= {"importance_cap"}
-    else:
-        allowed |= {"no_positive_resampling", "without", "interrupt_at", "interrupt_phrase", "answer_tokens"}
+    allowed = {"gradient_rollouts", "interrupt_at", "interrupt_phrase", "answer_tokens"}
+    allowed |= {"importance_cap"} if algorithm == "scale_rl" else set()
     allowed |= {"lora_rank", *lora.KEYS}
     allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC_KEYS)
     assert still_open == allowed
@@ -111,12 +102,10 @@ def open_or(*values: Any) -> st.SearchStrategy[Any]:
             "value_clip": open_or(0.1),
             "critic_lr": open_or(1e-5),
             "kl": open_or(0.0, 0.1),
-            "kl_in": open_or("loss", "reward"),
-            "kl_estimator": open_or("k1", "k3"),
             "entropy": open_or(0.0, 0.1),
             "clip_low": open_or(0.1),
             "clip_high": open_or(0.3),
-            "importance_sampling": open_or("none", "token", "sequence"),
+            "importance_sampling": open_or("none", "token"),
             "importance_cap": open_or(3.0),
             "advantage": open_or("none", "batch_std"),
             "aggregation": open_or("token", "fixed_length"),
@@ -145,12 +134,10 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
     assert ("advantage" in refused) == (keys["advantage"] is not None and ppo)
     for key in ("clip_low", "clip_high"):
         assert (key in refused) == (keys[key] is not None and not stale)
-    for key in ("kl_in", "kl_estimator"):
-        assert (key in refused) == (keys[key] is not None and not recipe.kl)
     assert ("importance_cap" in refused) == (
         keys["importance_cap"] is not None and recipe.importance_sampling == "none"
     )
-    assert ("algorithm" in refused) == (keys["algorithm"] in ("gspo", "cispo") and not stale)
+    assert ("algorithm" in refused) == (keys["algorithm"] == "cispo" and not stale)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +161,13 @@ def test_terms_that_nobody_chose_are_named_with_how_to_choose(
         assert words in notes[0]
 
 
-def test_the_estimator_follows_the_place() -> None:
-    assert resolve_recipe(Recipe(kl=0.1), "hard").kl_estimator == "k3"
-    assert resolve_recipe(Recipe(kl=0.1, kl_in="reward"), "hard").kl_estimator == "k1"
-    assert resolve_recipe(Recipe(kl=0.1, kl_in="reward", kl_estimator="k3"), "hard").kl_estimator == "k3"
-
-
 def test_an_explicit_zero_turns_a_term_off() -> None:
     recipe = resolve_recipe(Recipe(kl=0.0, entropy=0.0), "easy")
     assert recipe.kl == recipe.entropy == 0
-    assert recipe.kl_estimator is None
 
 
 def test_papers_without_kl_have_none_on_easy_problems_either() -> None:
-    for algorithm in ("dr_grpo", "dapo", "gspo", "cispo", "scale_rl"):
+    for algorithm in ("dr_grpo", "dapo", "cispo", "scale_rl"):
         recipe = resolve_recipe(Recipe(algorithm=algorithm), "easy")
         assert recipe.kl == recipe.entropy == 0
     assert resolve_recipe(Recipe(algorithm="dapo", kl=0.1), "easy").kl == 0.1
@@ -199,14 +179,12 @@ def test_dapo_punishes_the_last_fifth() -> None:
     assert resolve_recipe(Recipe(max_response_tokens=20480), "hard").overlong_buffer == 0
 
 
-@pytest.mark.parametrize("algorithm", ["gspo", "cispo"])
-def test_on_policy_clipping_algorithms_are_refused_with_what_they_are(algorithm: str) -> None:
-    said = problems(algorithm=algorithm)
+def test_on_policy_cispo_is_refused_with_what_it_is() -> None:
+    said = problems(algorithm="cispo")
     assert set(said) == {"recipe.algorithm"}
-    aggregation = ALGORITHMS[algorithm]["aggregation"]
-    assert f"{algorithm} is grpo with recipe.aggregation = '{aggregation}'" in said["recipe.algorithm"]
+    assert "cispo is grpo with recipe.aggregation = 'prompt'" in said["recipe.algorithm"]
     assert "recipe.staleness of at least 1" in said["recipe.algorithm"]
-    assert problems(algorithm=algorithm, staleness=1) == {}
+    assert problems(algorithm="cispo", staleness=1) == {}
 
 
 @pytest.mark.parametrize("more", [{"minibatches": 2}, {"epochs": 2}])
@@ -218,10 +196,10 @@ def test_several_updates_on_a_batch_are_off_policy(more: dict[str, int]) -> None
     assert (ppo.clip_low, ppo.value_clip) == (0.2, 0.2)
 
 
-def test_the_critic_learns_ten_times_as_fast_with_kl_in_the_reward() -> None:
+def test_the_critic_learns_ten_times_as_fast() -> None:
     recipe = resolve_recipe(Recipe(algorithm="ppo", lr=3e-4), "easy")
     assert (recipe.critic_lr, recipe.gamma, recipe.gae_lambda, recipe.value_clip) == (3e-3, 1.0, 0.95, None)
-    assert (recipe.kl, recipe.kl_in, recipe.kl_estimator) == (1e-3, "reward", "k1")
+    assert recipe.kl == 1e-3
     assert resolve_recipe(Recipe(algorithm="ppo")).critic_lr == 1e-5
 
 
@@ -256,10 +234,6 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("gradient_rollouts", {"gradient_rollouts": 9}),
         ("zero_variance_filter", {"advantage": "none", "zero_variance_filter": True}),
         ("dynamic_sampling", {"advantage": "none", "algorithm": "dapo"}),
-        ("no_positive_resampling", {"no_positive_resampling": 0.0}),
-        ("kl_estimator", {"kl_estimator": "k1"}),
-        ("kl_clamp", {"kl_clamp": 10.0}),
-        ("kl_in", {"kl": 0.0, "kl_in": "reward"}),
         ("overlong_buffer", {"max_response_tokens": 10, "overlong_buffer": 11}),
         ("gamma", {"gamma": 1.0}),
         ("critic_lr", {"critic_lr": 1e-5}),
@@ -268,12 +242,11 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("gradient_rollouts", {"algorithm": "ppo", "gradient_rollouts": 9}),
         ("zero_variance_filter", {"algorithm": "ppo", "zero_variance_filter": True}),
         ("dynamic_sampling", {"algorithm": "ppo", "dynamic_sampling": True}),
-        ("overlong_on", {"overlong_on": "correct"}),
         ("answer_tokens", {"answer_tokens": 4}),
         ("interrupt_phrase", {"interrupt_phrase": "stop"}),
         ("max_response_tokens", {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 9}),
-        ("max_response_tokens", {"algorithm": "scale_rl", "max_response_tokens": 1}),
-        ("without", {"without": ("cispo",)}),
+        ("max_response_tokens", {"interrupt_at": (4, 6), "max_response_tokens": 6}),
+        ("max_response_tokens", {"algorithm": "scale_rl", "interrupt_at": 2000}),
         ("importance_sampling", {"algorithm": "scale_rl", "importance_sampling": "token"}),
     ],
 )
@@ -283,10 +256,9 @@ def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None
 
 NEEDS: dict[str, dict[str, Any]] = {  # what a key needs to have an effect
     "clip_low": {"staleness": 1}, "clip_high": {"staleness": 1}, "importance_sampling": {"top_p": 1.0},
-    "kl_estimator": {"kl": 0.1}, "kl_clamp": {"kl": 0.1}, "kl_in": {"kl": 0.1}, "algorithm": {"staleness": 1},
-    "top_p": {"importance_sampling": "none"}, "overlong_on": {"overlong_buffer": 5},
+    "algorithm": {"staleness": 1},
+    "top_p": {"importance_sampling": "none"},
     "interrupt_phrase": {"interrupt_at": 9}, "answer_tokens": {"interrupt_at": 9},
-    "without": {"algorithm": "scale_rl"},
     **{key: {"algorithm": "ppo"} for key in ("gamma", "gae_lambda", "critic_lr")},
     "value_clip": {"algorithm": "ppo", "epochs": 2},
     **{key: {"lora_rank": 4} for key in ("lora_alpha", "lora_targets")},
@@ -315,17 +287,16 @@ def test_every_key_of_the_recipe_changes_the_training_or_is_refused(key: str) ->
         {"top_p": 0.95, "importance_sampling": "none"},
         {"gradient_rollouts": 8},
         {"importance_cap": 1.0},
-        {"importance_sampling": "sequence"},
         {"advantage": "none"},
         {"zero_variance_filter": True, "advantage": "batch_std"},
         {"no_positive_resampling": 0.9},
-        {"kl": 0.1, "kl_estimator": "k1", "kl_in": "loss"},
+        {"no_positive_resampling": 0.0},
         {"staleness": 1, "clip_low": 1.0},
         {"max_response_tokens": 10, "overlong_buffer": 10},
-        {"overlong_on": "correct", "overlong_buffer": 10},
         {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 8},
         {"interrupt_at": (4, 4)},
-        {"algorithm": "scale_rl", "without": tuple(PARTS)},
+        {"algorithm": "scale_rl", "float32_head": False, "zero_variance_filter": False, "staleness": 0},
+        {"algorithm": "scale_rl", "no_positive_resampling": 0.0, "interrupt_at": (4, 6)},
         {"algorithm": "scale_rl", "staleness": 4, "advantage": "centred", "clip_high": 7.0},
     ],
 )
@@ -340,10 +311,10 @@ def test_a_group_of_one_needs_no_baseline() -> None:
 
 
 def test_a_misspelt_algorithm_is_told_the_right_one_and_nothing_else() -> None:
-    said = problems(algorithm="gsp")
+    said = problems(algorithm="cisp")
     assert list(said) == ["recipe.algorithm"]
-    assert "did you mean 'gspo'?" in said["recipe.algorithm"]
-    assert "grpo, dr_grpo, dapo, gspo, cispo, ppo, scale_rl" in said["recipe.algorithm"]
+    assert "did you mean 'cispo'?" in said["recipe.algorithm"]
+    assert "grpo, dr_grpo, dapo, cispo, ppo, scale_rl" in said["recipe.algorithm"]
 
 
 def test_all_problems_at_once() -> None:
@@ -351,12 +322,11 @@ def test_all_problems_at_once() -> None:
         n=4,
         algorithm="cispo",
         clip_high=3.0,
-        kl_in="loss",
         top_p=0.5,
         importance_cap=0.1,
         gradient_rollouts=5,
     )
-    keys = ("algorithm", "clip_high", "kl_in", "top_p", "importance_cap", "gradient_rollouts")
+    keys = ("algorithm", "clip_high", "top_p", "importance_cap", "gradient_rollouts")
     assert set(said) == {f"recipe.{key}" for key in keys}
 
 
@@ -364,67 +334,43 @@ def test_all_problems_at_once() -> None:
 
 
 def test_scale_rl_is_the_papers() -> None:
-    recipe = resolve_recipe(Recipe(algorithm="scale_rl", max_response_tokens=14336), "easy")
+    recipe = resolve_recipe(
+        Recipe(algorithm="scale_rl", max_response_tokens=14336, interrupt_at=(10240, 12288)), "easy"
+    )
     expected = {
         "aggregation": "prompt", "advantage": "advantage_std", "zero_variance_filter": True,
         "no_positive_resampling": 0.9, "float32_head": True, "staleness": 8, "importance_sampling": "none",
         "interrupt_at": (10240, 12288), "answer_tokens": 2048, "interrupt_phrase": PHRASE,
-        "overlong_buffer": 0, "kl": 0.0, "entropy": 0.0,
+        "clip_low": 1.0, "clip_high": 4.0, "overlong_buffer": 0, "kl": 0.0, "entropy": 0.0,
     }  # fmt: skip
     assert {key: getattr(recipe, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_that_is_taken_out_changes_its_own_keys_alone(part: str) -> None:
-    whole = resolve_recipe(Recipe(algorithm="scale_rl")).model_dump()
-    recipe = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,)))
-    less = recipe.model_dump()
-    assert recipe_issues(recipe, 8) == []
-    changed = {key for key in whole if whole[key] != less[key]} - {"without"}
-    own = set(PARTS[part].keys)
-    if part == "interruptions":
-        own = {"interrupt_at", "interrupt_phrase", "answer_tokens", "overlong_on", "overlong_buffer"}
-    assert changed == own
-    # What a user sets back, or takes out by its keys, is told so: no run has two identities.
-    for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].baseline)):
-        settings = without and part in ("staleness", "no_positive_resampling")  # below
-        if keys and None not in keys.values() and part != "interruptions" and not settings:
-            said = problems(algorithm="scale_rl", without=without, **keys)
-            assert list(said) == [f"recipe.{next(iter(PARTS[part].keys))}"]
-            assert part in next(iter(said.values()))
-
-
 @pytest.mark.parametrize(
-    ("part", "settings"),
+    ("key", "value"),
     [
-        ("interruptions", {"interrupt_at": (5, 6), "answer_tokens": 5, "interrupt_phrase": "="}),
-        ("staleness", {"staleness": 2}),
-        ("no_positive_resampling", {"no_positive_resampling": 0.8}),
+        ("aggregation", "sequence"),
+        ("advantage", "group_std"),
+        ("zero_variance_filter", False),
+        ("no_positive_resampling", 0.0),
+        ("float32_head", False),
+        ("staleness", 0),
     ],
 )
-def test_a_part_that_is_taken_out_takes_its_settings_along(part: str, settings: dict[str, Any]) -> None:
-    """A file sets the parts and has ``without`` as an axis."""
-    whole = resolve_recipe(Recipe(algorithm="scale_rl", **settings))
-    assert {key: getattr(whole, key) for key in settings} == settings
-    less = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **settings))
-    longest = {"max_response_tokens": whole.max_response_tokens}
-    assert less == resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **longest))
-    assert not any(getattr(less, key) for key in settings)
-    assert recipe_issues(less, 8) == []
+def test_a_part_of_scale_rl_that_is_set_back_changes_its_own_key_alone(key: str, value: Any) -> None:
+    whole = resolve_recipe(Recipe(algorithm="scale_rl"))
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", **{key: value}))
+    assert recipe_issues(recipe, 8) == []
+    assert recipe == whole.model_copy(update={key: value}) != whole
 
 
-def test_the_parts_are_those_that_a_file_may_name() -> None:
-    assert sorted(PARTS) == sorted(get_args(Part))
-    with pytest.raises(SpecError, match=r"recipe.without: .*float32_heads.*expected .*cispo.*float32_head"):
-        SweepSpec.parse({"recipe": {"algorithm": "scale_rl", "without": ["float32_heads"]}})
-
-
-def test_the_parts_are_an_axis() -> None:
-    grid = {"without": [[], "cispo", ["staleness", "float32_head"]]}
-    spec = SweepSpec.parse({"grid": grid})
-    wanted = [(), ("cispo",), ("float32_head", "staleness")]
-    assert spec.grid.recipe_axes == {"without": wanted}
-    assert SweepSpec.parse(json.loads(spec.model_dump_json())).grid.recipe_axes == {"without": wanted}
+def test_scale_rl_interrupts_where_interrupt_at_is_set() -> None:
+    assert resolve_recipe(Recipe(algorithm="scale_rl")).interrupt_phrase is None
+    keys: dict[str, Any] = {"interrupt_at": (5, 6), "answer_tokens": 5, "interrupt_phrase": "="}
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", **keys))
+    assert {key: getattr(recipe, key) for key in keys} == keys
+    assert recipe.max_response_tokens == 11
+    assert recipe_issues(recipe, 8) == []
 
 
 def test_what_is_off_has_no_part_in_a_runs_identity() -> None:

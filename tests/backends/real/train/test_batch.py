@@ -20,7 +20,7 @@ from isolaw.backends.real.train import evaluation, row_tensors
 from isolaw.backends.real.train.batch import Batch, RankGroup, _moves
 
 CPU = torch.device("cpu")
-ALONE = RankGroup(rank=0, world=1, tensor_parallel=1, device=CPU)
+ALONE = RankGroup(rank=0, world=1, device=CPU)
 
 
 def rollouts(rows: list[tuple[int, int]]) -> Rollouts:
@@ -80,7 +80,7 @@ def test_several_rewards_stay_with_their_rollouts(tmp_path: Path) -> None:
     assert one.components.tolist() == np.concatenate([each[:4], each]).reshape(5, 2, 2).tolist()
     one.save(tmp_path / "batch", ALONE)
     for rank in range(2):
-        there = Batch.load(tmp_path / "batch", RankGroup(rank, 2, 1, CPU))
+        there = Batch.load(tmp_path / "batch", RankGroup(rank, 2, CPU))
         assert torch.equal(there.verdicts, one.verdicts)
     single = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
     assert single.verdicts is single.rewards
@@ -97,15 +97,15 @@ def test_batches_are_joined() -> None:
 
 
 @pytest.mark.parametrize("stale", [False, True])
-@pytest.mark.parametrize(("world", "tensor_parallel"), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (5, 1)])
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_a_batch_in_flight_continues_on_another_number_of_processes(
-    world: int, tensor_parallel: int, stale: bool, tmp_path: Path
+    world: int, stale: bool, tmp_path: Path
 ) -> None:
     made = batch([5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]])
     if stale:
         made.old_logprobs = [torch.tensor(row, dtype=torch.float64) - 1 for row in made.rollouts.logprobs]
     made.save(tmp_path / "one", ALONE)
-    ranks = [RankGroup(rank, world, tensor_parallel, CPU) for rank in range(world)]
+    ranks = [RankGroup(rank, world, CPU) for rank in range(world)]
     parts = [Batch.load(tmp_path / "one", rank) for rank in ranks]
     assert all(whole(part) == whole(made) for part in parts)
     assert all((part.old_logprobs is not None) == stale for part in parts)
@@ -122,7 +122,7 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
     # And what these processes would write is what the one wrote.
     told = [row_tensors.pack(p.rows, p.rollouts, p.old_logprobs) for p in parts]
-    gathering: Any = SimpleNamespace(tensors_of=lambda _: told, tensor_parallel=tensor_parallel, rank=0)
+    gathering: Any = SimpleNamespace(tensors_of=lambda _: told, rank=0)
     parts[0].save(tmp_path / "all", gathering)
     assert (tmp_path / "all").read_bytes() == (tmp_path / "one").read_bytes()
 
@@ -145,7 +145,7 @@ def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
 
     alone = made(ALONE)
     assert alone.visited == [5, 8, 1, 7]
-    held = [made(RankGroup(rank, 3, 1, CPU)) for rank in range(3)]
+    held = [made(RankGroup(rank, 3, CPU)) for rank in range(3)]
     assert sorted(row for part in held for row in part.rows) == list(range(8))
     for part in held:
         assert whole(part) == whole(alone)
@@ -159,28 +159,24 @@ def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
 @pytest.mark.parametrize("first", [None, 1, 2])
 def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, first: int | None) -> None:
     """±1 of all rows, and of the first few of each group, where the gradient is of these alone."""
-    for tensor_parallel in (1, 2):
-        world = samplers * tensor_parallel
-        ranks = [RankGroup(rank, world, tensor_parallel, CPU).share(problems, n) for rank in range(world)]
-        shares = ranks[::tensor_parallel]
-        assert ranks == [share for share in shares for _ in range(tensor_parallel)]
-        assert sorted(row for share in shares for row in share) == list(range(problems * n))
-        counts = [sum(first is None or row % n < first for row in share) for share in shares]
-        assert max(counts) - min(counts) <= 1
+    shares = [RankGroup(rank, samplers, CPU).share(problems, n) for rank in range(samplers)]
+    assert sorted(row for share in shares for row in share) == list(range(problems * n))
+    counts = [sum(first is None or row % n < first for row in share) for share in shares]
+    assert max(counts) - min(counts) <= 1
 
 
 @pytest.mark.parametrize(("problems", "n", "samplers"), [(8, 3, 4), (32, 64, 8), (16, 8, 16), (15, 32, 16)])
 def test_a_problems_rollouts_are_spread(problems: int, n: int, samplers: int) -> None:
     dealt = np.zeros((samplers, problems), dtype=int)
     for rank in range(samplers):
-        for row in RankGroup(rank, samplers, 1, CPU).share(problems, n):
+        for row in RankGroup(rank, samplers, CPU).share(problems, n):
             dealt[rank, row // n] += 1
     assert dealt.max() <= -(-n // samplers) * (1 + (problems % samplers > 0))
 
 
-def held_by(world: int, made: Batch, tensor_parallel: int = 1) -> list[Batch]:
+def held_by(world: int, made: Batch) -> list[Batch]:
     state = made._state(), row_tensors.pack(made.rows, made.rollouts, made.old_logprobs)
-    return [Batch.from_state(*state, RankGroup(rank, world, tensor_parallel, CPU)) for rank in range(world)]
+    return [Batch.from_state(*state, RankGroup(rank, world, CPU)) for rank in range(world)]
 
 
 class Together:
@@ -211,11 +207,9 @@ class Together:
             self.told.append(said)
 
 
-@pytest.mark.parametrize(("world", "tensor_parallel"), [(2, 1), (3, 1), (8, 1), (4, 2)])
+@pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize("stale", [False, True])
-def test_rows_are_balanced_by_tokens_and_each_is_trained_on_once(
-    world: int, tensor_parallel: int, stale: bool
-) -> None:
+def test_rows_are_balanced_by_tokens_and_each_is_trained_on_once(world: int, stale: bool) -> None:
     random = np.random.default_rng(0)
     lengths = random.lognormal(random.normal(3, 0.7, (12, 1)), 0.4, (12, 16)).astype(int) + 1
     rows = [(p, i) for p in range(12) for i in range(16)]
@@ -233,7 +227,7 @@ def test_rows_are_balanced_by_tokens_and_each_is_trained_on_once(
     done: dict[int, Batch] = {}
 
     def step(rank: int, all_of: Any) -> None:
-        part = held_by(world, made, tensor_parallel)[rank]
+        part = held_by(world, made)[rank]
         ranks = SimpleNamespace(rank=rank, world=world, device=CPU, all_of=all_of)
         part.balance(ranks, enters, made.lengths)  # type: ignore[arg-type]
         done[rank] = part
@@ -261,7 +255,7 @@ def test_no_process_trains_on_many_more_tokens_than_the_mean(problems: int, samp
     random = np.random.default_rng(0)
     typical = random.normal(np.log(1000), 0.55, (problems, 1))
     lengths = np.exp(typical + random.normal(0, 0.4, (problems, 8))).clip(1, 4096).astype(int).reshape(-1)
-    held = [RankGroup(rank, samplers, 1, CPU).share(problems, 8) for rank in range(samplers)]
+    held = [RankGroup(rank, samplers, CPU).share(problems, 8) for rank in range(samplers)]
     moves = _moves(held, lengths.tolist())
     loads = np.array([lengths[item].sum() for item in held])
     for row, (giver, taker) in moves.items():

@@ -32,7 +32,7 @@ def test_a_long_text_keeps_both_ends() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_they_are_the_first_of_the_first_problems_for_any_number_of_processes(world: int) -> None:
     n, everything = 3, [(j, i) for j in range(4) for i in range(3)]
-    alone = RankGroup(0, 1, 1, torch.device("cpu"))
+    alone = RankGroup(0, 1, torch.device("cpu"))
     texts = Rollouts(
         [[j] for j, _ in everything], [[9, j, i] for j, i in everything], [], [True] * 11 + [False]
     )
@@ -40,7 +40,7 @@ def test_they_are_the_first_of_the_first_problems_for_any_number_of_processes(wo
     batch = alone.batch(list(range(4)), n, texts, np.arange(12) % 2 * 1.0)
     parts: list[Any] = []
     for rank in range(world):
-        ranks = RankGroup(rank, world, 1, torch.device("cpu"))
+        ranks = RankGroup(rank, world, torch.device("cpu"))
         rows = ranks.share(4, n)
         own = replace(batch, rows=rows, rollouts=texts.rows(rows))
         asked = SimpleNamespace(all_of=lambda value: parts.append(value) or [value])

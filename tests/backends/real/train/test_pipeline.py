@@ -110,7 +110,7 @@ def test_two_ranks_with_a_sampler_each(
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_a_batch_is_dealt_over_all_samplers(world: int, streaming: int) -> None:
     """Every row once; a rank has as many as its samplers draw, and may have none."""
-    ranks = [RankGroup(rank, world, 1, torch.device("cpu"), streaming) for rank in range(world)]
+    ranks = [RankGroup(rank, world, torch.device("cpu"), streaming) for rank in range(world)]
     assert [sampler for rank in ranks for sampler in rank.own_samplers] == list(range(streaming))
     shares = [rank.share(6, 7) for rank in ranks]
     assert sorted(row for share in shares for row in share) == list(range(42))

@@ -73,15 +73,6 @@ class Decoder:
         """Sizes of the critic: the same decoder without its head; the scalar head is neglected."""
         return replace(self, tied=True)
 
-    def splits(self, processes: int) -> bool:
-        """Return whether vLLM can split the heads over processes.
-
-        The number of processes must divide the number of query heads. For key heads, either number must
-        divide the other.
-        """
-        heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
-        return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)
-
     @classmethod
     def of(cls, config: dict[str, Any]) -> Decoder | None:
         """Return the decoder of a configuration, or None for an unknown model type or an invalid size.

@@ -112,7 +112,7 @@ class Footprint:
         self.trained_size = self.adapter_size or model.parameters
         self.matrix_sizes = adapters or model.matrix_sizes
         self.largest_tensor = max(adapters) if adapters else model.embedding_size
-        self.uses_vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
+        self.uses_vllm = options.sampler == "vllm"
 
     def phases(self) -> dict[str, _BytesByPart]:
         """Return the bytes of each part (`PARTS`) in each phase; omit parts of 0 bytes."""
@@ -159,11 +159,9 @@ class Footprint:
     def sampler_minimum(self) -> int:
         """Return the minimum memory of vLLM: weights, work space, and the cache of one full-length row."""
         b, model = self.b, self.model
-        tokens = b * OVERHEADS.sampler_tokens
-        tokens *= 3 * model.intermediate // self.tensor_parallel + 4 * model.hidden
+        tokens = b * OVERHEADS.sampler_tokens * (3 * model.intermediate + 4 * model.hidden)
         rows = 4 * 4 * OVERHEADS.sampler_rows * model.vocabulary
-        keys = max(model.key_value // self.tensor_parallel, model.head_size)  # at least one head per GPU
-        cache = 2 * b * self.demand.row_tokens * model.layers * keys
+        cache = 2 * b * self.demand.row_tokens * model.layers * model.key_value
         return self._sampler_weights() + max(tokens, rows) + cache
 
     # -- the trainer --------------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ class Footprint:
 
     def _sampler_weights(self) -> int:
         head_size = self.model.embedding_size if self.model.tied and self.uses_vllm else 0  # separate
-        return self.b * (self.model.parameters + head_size) // self.tensor_parallel
+        return self.b * (self.model.parameters + head_size)
 
     def _sync_bytes(self) -> int:
         """Return the bytes for transferring weights one by one, each gathered or merged."""

@@ -24,7 +24,6 @@ from isolaw.backends.real.rollout.problems import ProblemSet, words_of
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
-from isolaw.backends.real.train.memory.step_time import divide_gpus, token_seconds
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
 
@@ -39,9 +38,7 @@ _PROMPT_TOKENS, _BYTES_OF_TOKEN, _TEMPLATE_TOKENS = 1_024, 3, 32
 # Concurrent rollouts per GPU. An H200 drew 1.23 times as many tokens per second with 512 as with 256.
 _ROLLOUTS_PER_GPU = 512
 _PROCESS_COUNTS = (2, 4, 8, 16, 32, 64, 128)
-_PLANNED_KEYS = (
-    "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel", "gpu_memory"
-)  # fmt: skip
+_PLANNED_KEYS = ("micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "gpu_memory")
 _UNSET: dict[str, Any] = dict.fromkeys(_PLANNED_KEYS)
 
 
@@ -68,8 +65,8 @@ class _MemoryPlan:
 
     @property
     def cache(self) -> int:
-        """Bytes of a sampler's key-value cache, over all GPUs that share its model."""
-        return self.phases["sample"].get("sampler's cache", 0) * (self.options.tensor_parallel or 1)
+        """Bytes of a sampler's key-value cache."""
+        return self.phases["sample"].get("sampler's cache", 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-compatible data; ``host_bytes`` is the host memory on each machine."""
@@ -90,21 +87,12 @@ def fastest(demand: Demand, options: RealOptions) -> _MemoryPlan:
     If no plan leaves the spare share free, return the first one that fits without it, else the last one
     tried.
     """
-    parallel = [
-        tp
-        for tp in range(1, 2 if options.streaming else options.processes + 1)
-        if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
-    ]
     recompute_choices = _choices(options.gradient_checkpointing, (False, True))
     first_tight = None
-    for offloads, tensor_parallel, recomputes in itertools.product(
-        _choices(options.offload_optimizer, (False, True)),
-        _choices(options.tensor_parallel, parallel),
-        recompute_choices,
+    for offloads, recomputes in itertools.product(
+        _choices(options.offload_optimizer, (False, True)), recompute_choices
     ):
-        candidate = options.changed(
-            offload_optimizer=offloads, tensor_parallel=tensor_parallel, gradient_checkpointing=recomputes
-        )
+        candidate = options.changed(offload_optimizer=offloads, gradient_checkpointing=recomputes)
         plan = _MemoryPlan(demand, _with_tokens(demand, _with_share(demand, candidate)))
         if plan.fits():
             return plan
@@ -180,7 +168,6 @@ def chosen(spec: RunSpec) -> RealOptions:
         "micro_batch_tokens": _MICRO_BATCH_TOKENS,
         "offload_optimizer": False,
         "gradient_checkpointing": environment.gpus() > 0,
-        "tensor_parallel": 1,
         "gpu_memory": _LARGEST_SHARE if options.streaming else _GPU_MEMORY,
     }
     return options.changed(**{k: v for k, v in defaults.items() if getattr(options, k) is None})
@@ -196,39 +183,28 @@ def with_placement(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
 
 
-def with_processes(spec: RunSpec, processes: int | None = None) -> RunSpec:
-    """Return a resolved spec with the numbers of processes and samplers filled in if they are not set.
+def with_processes(spec: RunSpec) -> RunSpec:
+    """Return a resolved spec with the number of processes filled in, which the section does not set.
 
-    The number of GPUs is the smallest power of two for which the run fits and each GPU draws at most
-    `_ROLLOUTS_PER_GPU` rollouts of a batch. Fewer GPUs would take longer, and additional GPUs are better used
-    by other concurrent runs. Samplers in separate processes get a part of the GPUs (`step_time`).
-    ``processes`` is the number set in the section, or None.
+    It is the smallest power of two for which the run fits and each GPU that samples draws at most
+    `_ROLLOUTS_PER_GPU` rollouts of a batch. More GPUs are better used by other concurrent runs. Samplers in
+    separate processes get as many GPUs as the trainers, unless the section sets their number.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
-    if processes is not None and (options.samplers is not None or not options.streaming):
-        return spec
     gpus, least = environment.gpus(), -(-spec.batch_rollouts // _ROLLOUTS_PER_GPU)
-    powers_of_two = [2**k for k in range(gpus.bit_length())]
-    counts = [count for count in powers_of_two if count % (options.tensor_parallel or 1) == 0]
+    ways = [options.changed(processes=2**k) for k in range(gpus.bit_length())]
     # An offloaded optimiser is slow, so more GPUs are preferred.
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
-
-        def fits(candidate: RealOptions, offload: bool | None = offload) -> bool:
-            return demand is None or fastest(demand, candidate.changed(offload_optimizer=offload)).fits()
-
-        if options.streaming:
-            seconds = token_seconds(spec, options, demand)
-            division = divide_gpus(options, gpus, seconds, processes=processes, least=least, fits=fits)
-        else:
-            ways = (options.changed(processes=count) for count in counts)
-            fitting = [way for way in ways if fits(way)]
-            division = next(
-                (way for way in fitting if way.processes >= least), fitting[-1] if fitting else None
-            )
-        if division is not None:
-            sources = {**spec.sources, "processes": division.processes}
-            sources |= {"samplers": division.samplers} if options.streaming else {}
-            return spec.model_copy(update={"sources": sources})
+        fitting = [
+            way
+            for way in ways
+            if way.cores <= gpus
+            and (demand is None or fastest(demand, way.changed(offload_optimizer=offload)).fits())
+        ]
+        if fitting:
+            enough = (way for way in fitting if options.samplers or way.processes >= least)
+            processes = next(enough, fitting[-1]).processes
+            return spec.model_copy(update={"sources": {**spec.sources, "processes": processes}})
     return spec
 
 
@@ -367,9 +343,6 @@ def _variations(options: RealOptions) -> Iterator[RealOptions]:
     for processes in _PROCESS_COUNTS:
         if processes > options.processes:
             yield options.changed(**_UNSET, zero_stage=3, processes=processes)
-    if options.streaming:  # a colocated sampler can divide its model between GPUs
-        colocated = {"generation": "colocated", "samplers": None, "processes": options.cores}
-        yield options.changed(**_UNSET, zero_stage=3, **colocated)
 
 
 def _memory_issue(options: RealOptions, fitting: RealOptions, needs: str, note: str = "") -> Issue:
@@ -382,7 +355,7 @@ def _changes(options: RealOptions, fitting: RealOptions) -> dict[str, str]:
     """Return the keys that must change, each with its new value as a line of the sweep file."""
     return {
         name: f"real.{name} = {json.dumps(new)}"
-        for name in ("generation", "processes", "zero_stage", *_PLANNED_KEYS)
+        for name in ("processes", "zero_stage", *_PLANNED_KEYS)
         if (old := getattr(options, name)) != (new := getattr(fitting, name))
         and (old is not None or (name == "offload_optimizer" and new))
     }

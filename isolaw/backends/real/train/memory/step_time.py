@@ -27,23 +27,12 @@ sampler are assumptions, and H is that of 0.5B. The same measurements also check
 recomputed activations, with a reference model, and with LoRA on 7B took 0.94 to 1.02 times the estimate.
 Steps with ZeRO-3 on one GPU took 1.1 to 1.6 times. No step on several GPUs has been measured. The cost has
 the seconds of an evaluation of the validation set apart from the step, and excludes the start of a run.
-
-An asynchronous run divides its GPUs between training and sampling (`divide_gpus`). The slower side determines
-the duration of a step, so with W GPUs for training and S GPUs for sampling, T response tokens take
-
-    seconds(W, S) = T · max(s / S, t / W)
-
-Here s and t are the GPU seconds to sample a response token and to train on it. An unknown card counts as an
-H200, and for an unknown model s = t. Only the ratio of s and t matters, and it varies less between cards than
-s or t. If a measured run contradicts this estimate, set ``real.samplers``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import Demand
@@ -55,7 +44,6 @@ EFFICIENCY, BANDWIDTH = 0.416, 0.7
 DECODE_S, SAMPLED_S, TRAINED_S, UPDATE_S, SYNC_S = 2.33e-3, 14.3e-6, 13.4e-6, 0.68, 1.45  # D, S, T, U, H
 LINK, LOADING, GRADED_S = 150e9, 10e9, 7e-3  # u, o and G
 SLOTS = 1_024  # vLLM's default on a card of 70 GiB or more
-MEASURED = "h200-141g"  # the card of the measurements
 
 
 class _Lengths(NamedTuple):
@@ -108,7 +96,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     row_tokens, number_bytes = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
-    read_s = number_bytes * _dense_size(model) / (options.tensor_parallel or 1) / (BANDWIDTH * card.bandwidth)
+    read_s = number_bytes * _dense_size(model) / (BANDWIDTH * card.bandwidth)
     reward_s = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
 
     def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
@@ -143,63 +131,6 @@ def _traffic_s(spec: RunSpec, options: RealOptions, model: Decoder, tokens: floa
     micro_batches = max(tokens / (options.micro_batch_tokens or tokens), updates)
     transfers = {3: 3 * micro_batches, 2: micro_batches}.get(options.zero_stage, 2 * updates)
     return transfers * (w - 1) / w * size * model.parameters / LINK
-
-
-def token_seconds(spec: RunSpec, options: RealOptions, demand: Demand | None) -> tuple[float, float]:
-    """Return s and t: the GPU seconds to sample a response token, and to train on it."""
-    recipe = spec.recipe
-    model_count, passes = recipe.epochs * _trained_models(spec), _passes(spec, options)
-    if demand is None:
-        return 1.0, model_count * passes / 3
-    limit = recipe.max_response_tokens or 1
-    lengths = _Lengths(demand.row_tokens - limit, limit, limit)
-    card = card_speed(environment.gpu_name()) or card_speed(MEASURED)
-    assert card
-    sampled_s = _sampled_s(demand.model, card, lengths, _number_bytes(options))
-    trained_s = _trained_s(demand.model, card, demand.row_tokens, passes)
-    return sampled_s, trained_s * model_count * demand.row_tokens / limit
-
-
-def divide_gpus(
-    options: RealOptions,
-    gpus: int,
-    seconds: tuple[float, float],
-    *,
-    processes: int | None,
-    least: int,
-    fits: Callable[[RealOptions], bool],
-) -> RealOptions | None:
-    """Return the section with a division of at most ``gpus`` GPUs, or None if no division fits.
-
-    ``processes`` and ``options.samplers`` are kept unless they are None. If one of them is set, the other is
-    the smallest number that does not slow the run down. If both are None, the run gets the smallest power of
-    two of GPUs with ``least`` samplers. Of two equally fast divisions, isolaw chooses the one with fewer
-    samplers.
-
-    >>> division = divide_gpus(RealOptions(model="m", generation="async"), 8, (1.0, 3.0), processes=None,
-    ...     least=2, fits=lambda options: True)
-    >>> division.processes, division.samplers
-    (6, 2)
-    """
-
-    def step_time(division: RealOptions) -> float:
-        sampled_s, trained_s = seconds
-        return max(sampled_s / division.streaming, trained_s / division.processes)
-
-    both_unset = processes is None and options.samplers is None
-    best: list[RealOptions] = []
-    for total in [2**k for k in range(1, gpus.bit_length())] if both_unset else range(2, gpus + 1):
-        fitting = [
-            division
-            for w in range(total - 1, 0, -1)
-            if processes in (None, w) and options.samplers in (None, total - w)
-            if fits(division := options.changed(processes=w, samplers=total - w))
-        ]
-        best += [min(fitting, key=step_time)] if fitting else []
-    if both_unset:
-        enough = [division for division in best if division.streaming >= least]
-        return enough[0] if enough else best[-1] if best else None
-    return min(best, key=step_time, default=None)
 
 
 def _number_bytes(options: RealOptions) -> int:
