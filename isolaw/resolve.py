@@ -146,7 +146,7 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
     run_ids = {run.run_id for run in runs}
     is_part = continued and _is_part(spec, store)
     if is_part:
-        notes.append("this command runs a part of the sweep, and the sweep's own grid and compute do not change")
+        notes.append("this command runs a part of the sweep, whose own grid and compute do not change")
     adaptive = Adaptive.open(spec, runs, store) if is_race else None
     if adaptive is not None:
         runs = adaptive.runs
@@ -166,17 +166,19 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
         if not recorded.is_done(run):
             unfinished.append(run)
             last_state = stored.last_state
-            continued = recorded.up_to(last_state)
+            saved = recorded.up_to(last_state)
             begun_count += last_state is not None
-            again += bool(recorded.checkpoints) and not continued.checkpoints
-            remaining_rollouts += max(run.rollouts - continued.reached, 0)
+            again += bool(recorded.checkpoints) and not saved.checkpoints
+            remaining_rollouts += max(run.rollouts - saved.reached, 0)
     if unused := executors.unused_keys(spec.executor):
         notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(unused)}")
     if again:
         notes.append(f"{again} of the started runs have no state to continue from, and start again at step 0")
     notes += _disk_notes(store, unfinished)
     todo = [run.run_id for run in executors.order(store.directory, unfinished)]
-    return ResolvedSweep(spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive, is_part)
+    return ResolvedSweep(
+        spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive, is_part
+    )
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
