@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
+from isolaw.evidence import Quantity
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
@@ -35,7 +36,7 @@ from isolaw.fits.frontier import TOLERANCE, NStarPath
 from isolaw.fits.health import batch_health
 from isolaw.fits.law import Law
 from isolaw.fits.law_flags import flags_of
-from isolaw.fits.laws.comparison import FittedLaw, compare_laws, fit_laws, judge_logistic
+from isolaw.fits.laws.comparison import compare_laws, fit_laws, judge_logistic
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.rules import simple_rules
@@ -75,6 +76,7 @@ def fit(
     records: float | Literal["auto", "off"] | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,
+    equations: bool = True,
     **reading: Unpack[ReadKeywords],
 ) -> Law:
     """Fit an allocation law to runs.
@@ -103,6 +105,8 @@ def fit(
         number of draws; 0 gives no intervals.
     seed
         seed of the draws.
+    equations
+        whether to fit laws of n*(C) and find crossovers. Predictions of an allocation use neither.
     reading
         keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``set``, …
 
@@ -126,7 +130,7 @@ def fit(
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold or usual_hold(runs, where), where, x)
     selection.flags[:0] = flags
-    return fit_selection(runs, selection, method, curve, records, draws, seed)
+    return fit_selection(runs, selection, method, curve, records, draws, seed, equations)
 
 
 def fit_selection(
@@ -137,12 +141,12 @@ def fit_selection(
     records: float | str | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,
-    traced: bool = True,
+    equations: bool = True,
+    surface: Surface | None = None,
 ) -> Law:
     """Fit a law to runs that were selected, with the arguments of `fit`.
 
-    Unless ``traced``, the law has only the ends of its frontier, no equation and no crossovers: predictions
-    of an allocation use none of these.
+    ``surface`` is the reward model if it is already fitted to these runs.
     """
     hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
@@ -152,10 +156,10 @@ def fit_selection(
     curves: list[Curves] = []
     bin_width: float | None = None  # of the bins of record points
     failures: dict[str, int] = {}
-    surface: Surface | None = None
     with one_blas_thread():
         if method == "surface":
-            surface = estimate(configurations, draws, seed, bounds(metric, configurations), reward_unit)
+            limits = bounds(metric, configurations)
+            surface = surface or estimate(configurations, draws, seed, limits, reward_unit)
             resampled: Unit = "run" if surface.model.observations.freedom else "lack of fit"
         else:
             samples, resampled = resample(configurations, curve, draws, seed)
@@ -167,16 +171,15 @@ def fit_selection(
         fitted_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
-        compute = np.geomspace(low, high, frontiers.POINTS if traced else 2)
+        compute = np.geomspace(low, high, frontiers.POINTS)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
         law_x = compute * scale if hold == "B" else np.log10(compute)
-        laws: dict[str, FittedLaw] = {}
         if surface is None:
             frontier = frontiers.trace(configurations, curves, compute, reward_unit)
             falls = [doc.late_shortfall(c, curve) for c, curve in fitted_curves]
             path = frontiers.strict_path(frontier)
             curve_rewards = frontiers.curve_rewards(configurations, curves, low)
-            logistic = _fit_law(path, law_x)
+            logistic = _fit_law(path, law_x) if equations else None
             comparison = judge_logistic(frontier, logistic is not None, min(c.runs for c in configurations))
         else:
             cut = slices(surface, compute, unit=reward_unit)
@@ -185,11 +188,13 @@ def fit_selection(
             frontier = frontiers.cut_frontier(cut, configurations, interval_end, reward_unit)
             path = frontiers.ridge_path(cut, configurations, interval_end)
             curve_rewards = frontier.compute, frontier.reward
-            logistic = _fit_law(path, law_x)
-            laws = fit_laws(cut, path, law_x, logistic) if traced and hold != "nothing" else {}
+            logistic = _fit_law(path, law_x) if equations else None
+            laws = fit_laws(cut, path, law_x, logistic) if equations and hold != "nothing" else {}
             comparison = compare_laws(laws, path, configurations, TOLERANCE * reward_unit)
     symbol = SYMBOL_OF[law_axis(hold)]
-    law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
+    law_parameters: dict[str, Quantity] = {}
+    if equations:
+        law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
     used_runs = runs.select(selection.run_ids)
     health = batch_health(used_runs, metric, eval_set)
     selection.flags.extend(
@@ -213,7 +218,7 @@ def fit_selection(
         epochs_seen=selection.epochs_seen,
         params=law_parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *curve_rewards, low, scale) if traced else (),
+        crossovers=doc.crossover_entries(configurations, *curve_rewards, low, scale) if equations else (),
         curves=tuple(doc.curve_entry(c, curve) for c, curve in fitted_curves),
         bootstrap=DrawsInfo(resampled, draws, sum(failures.values()), failures, seed),
         comparison=comparison,

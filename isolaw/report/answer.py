@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -30,10 +30,14 @@ from isolaw.readers.read import as_runs
 from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import PageContent, check_replaceable, render, write
-from isolaw.report.page.budgets import budgets
-from isolaw.report.text.prediction import answer_lines, backtest_failed, choices, largest_with_recommendation
-from isolaw.runs import ReadKeywords, Source, full_names
+from isolaw.report.text.prediction import (
+    answer_lines,
+    backtest_failed,
+    best_rule,
+    choices,
+    largest_with_recommendation,
+)
+from isolaw.runs import SYMBOL_OF, ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
 
 if TYPE_CHECKING:
@@ -47,12 +51,22 @@ class Answer(Shown):
     TEXT = "answer.answered"
 
     prediction: Prediction  #: the prediction, with all alternatives and cautions
-    law: Law
-    study: FittedRuns  #: the runs and the fitted law
+    fitted: FittedRuns  #: the runs and the law, without laws of n*(C)
     backtest: Mapping[str, Any] | str  #: the result of `isolaw.backtest`, or the reason why there is none
     gain: Gain | None  #: the gain over today's compute; None if the budget is not larger
     nearest: Prediction | None  #: for the largest budget with a recommendation, if this budget has none
     limits: Mapping[str, Any]  #: the arguments passed to `Law.predict`
+
+    @cached_property
+    def study(self) -> FittedRuns:
+        """The runs and the law, with laws of n*(C), which only figures and pages show."""
+        return self.fitted.with_equations()
+
+    @property
+    def law(self) -> Law:
+        """The law that was fitted to the runs, with laws of n*(C)."""
+        assert self.study.law is not None
+        return self.study.law
 
     @property
     def n(self) -> int | None:
@@ -121,6 +135,9 @@ class Answer(Shown):
         isolaw replaces an earlier page at ``path``, but no other file. Raises `DataError` if ``path`` is
         another file or cannot be written.
         """
+        from isolaw.report.page import PageContent, check_replaceable, render, write
+        from isolaw.report.page.budgets import budgets
+
         check_replaceable(path)
         runs, prediction = self.study.runs, self.prediction
         slider = budgets(self.law, prediction.asked or prediction.compute, **self.limits)
@@ -209,19 +226,44 @@ def answer(
     refuse_law(source, compute)
     runs = as_runs(source, metric, **reading)
     fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
-    fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
+    fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed, "equations": False}
     progress("fitting the law", 0.0)
-    study = FittedRuns.fitted_to(runs, fit_options)
-    if (law := study.law) is None:
-        raise Refused(study.no_law)
+    fitted = FittedRuns.fitted_to(runs, fit_options)
+    if (law := fitted.law) is None:
+        raise Refused(fitted.no_law)
     limits: dict[str, Any] = {
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "cost": cost,
     }  # fmt: skip
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
-    result = study.backtest(seed, partial(progress, "backtesting"))
+    result = fitted.backtest(seed, partial(progress, "backtesting"))
+    if (step := _compare_with_rule(prediction, result)) is not None:
+        prediction = replace(prediction, step=step)
     nearest = largest_with_recommendation(law, prediction, **limits)
-    return Answer(prediction, law, study, result, gain(law, prediction, **limits), nearest, limits)
+    return Answer(prediction, fitted, result, gain(law, prediction, **limits), nearest, limits)
+
+
+def _compare_with_rule(prediction: Prediction, backtest: Mapping[str, Any] | str) -> NextStep | None:
+    """Return the next step after a backtest in which a simple rule did better, or None if there is none.
+
+    It replaces the final run, unless the rule and the prediction choose the same n or B_p.
+    """
+    best, document = prediction.allocation, prediction.document
+    if best is None or document is None or prediction.step is not None or isinstance(backtest, str):
+        return None
+    if not backtest_failed(backtest):
+        return None
+    rule, symbol = best_rule(backtest)[0], SYMBOL_OF[document.axis]
+    recommended: int = getattr(best, document.axis)
+    choice = {"best measured": "best_measured", "IsoFLOP": "isoflop"}.get(rule, "")
+    level = round(prediction.rules.get(choice, 0))
+    if level == recommended:
+        return None
+    rival = f"{symbol} = {level:,} (the choice of {rule})" if level else f"the choice of {rule}"
+    what = (
+        f"Do not spend the budget yet: train {rival} and {symbol} = {recommended:,} with one more seed each."
+    )
+    return NextStep(what, f"The rule {rule!r} did better in the backtest.")
 
 
 def refuse_law(source: object, compute: float | str) -> None:

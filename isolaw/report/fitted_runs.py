@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from isolaw import metrics
 from isolaw.errors import IsolawError, Refused
 from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
-from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import rows_with
+from isolaw.fits.pipeline import fit, fit_selection
+from isolaw.fits.selection import X, rows_with, select
 from isolaw.fits.studies.backtest import backtest, horizon
 from isolaw.runs import Runs
 
@@ -59,6 +60,18 @@ class FittedRuns:
             return cls(runs, metric, eval_set, fit(runs, **keywords), fixed=fixed)
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
+
+    def with_equations(self) -> FittedRuns:
+        """Return the same with a law that has laws of n*(C), which `isolaw.fit` can leave out."""
+        law = self.law
+        if law is None or law.document.params:
+            return self
+        document, info = law.document, law.document.bootstrap
+        x: X = document.x.name if document.x.name != "steps" else "compute"
+        selection = select(self.runs, self.metric, self.eval_set, document.hold, self.fixed, x)
+        selection.flags[:0] = flags_with(document.flags, Code.REWARD_CHOSEN)
+        law = fit_selection(self.runs, selection, draws=info.draws, seed=info.seed, surface=law.surface)
+        return replace(self, law=law)
 
     def backtest(
         self, seed: int = 0, progress: Callable[[float], None] = lambda _: None

@@ -66,6 +66,27 @@ def test_a_failed_backtest_changes_the_headline(found: Answer) -> None:
         assert told(difference, error) == found.lines()[0]
 
 
+def test_after_a_failed_backtest_the_budget_is_not_to_be_spent(
+    found: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {name: {**found.backtest["rules"][name]} for name in ("isolaw", "best measured")}
+    rules["best measured"] |= {"mean_loss": 0.0, "against_isolaw": {"difference": -1, "standard_error": 0.1}}
+    failed = {**found.backtest, "rules": rules}
+    monkeypatch.setattr(type(found.fitted), "backtest", lambda *_: failed)
+    predict = type(found.law).predict
+    choices: dict[str, float] = {}
+    changed = lambda *a, **k: replace(predict(*a, **k), rules=choices, step=None)  # noqa: E731
+    monkeypatch.setattr(type(found.law), "predict", changed)
+    for choice, start in (
+        (4, "Do not spend the budget yet: train n = 4 (the choice of best measured)"),
+        (found.n, "No"),
+    ):
+        choices["best_measured"] = float(choice)
+        answer = isolaw.answer(found.fitted.runs, "2.5M", draws=20)
+        assert answer.next.what.startswith(start)
+        assert any(line.startswith(f"Next: {start}") for line in answer.lines())
+
+
 @pytest.mark.parametrize("longest", [1.6e6, 8e6])
 def test_one_n_that_ran_longer_does_not_prevent_a_backtest(synthetic: Callable, longest: float) -> None:
     ends = dict.fromkeys(LEVELS, 1e6) | {8: longest}

@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.blas import each
-from isolaw.fits.curves.kernel import solve, values_on_grid
 
 Floats = NDArray[np.float64]
 
@@ -92,6 +91,8 @@ def varpro(
     >>> np.round([s.low[0], s.low[0] + s.slope[0], np.exp(s.shape[0, 0])], 6)
     array([0.3, 0.7, 1.3])
     """
+    from isolaw.fits.curves.kernel import solve, values_on_grid  # Numba, which predictions do not need
+
     y, weights = (np.ascontiguousarray(array, dtype=np.float64) for array in (y, weights))
     grid = np.array(list(product(*(np.linspace(axis.low, axis.high, axis.points) for axis in axes))))
     index = np.arange(len(grid)).reshape([axis.points for axis in axes])
@@ -119,6 +120,8 @@ def varpro(
 
 def basis(family: str, x: Floats, shape: Floats) -> Floats:
     """Return s(x; θ) for shapes (D, dimensions) and x (P,), as an array of shape (D, P)."""
+    from isolaw.fits.curves.kernel import values_on_grid
+
     return np.asarray(values_on_grid(*_kernel_x(family, x), np.ascontiguousarray(shape)))
 
 

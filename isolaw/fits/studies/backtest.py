@@ -131,7 +131,7 @@ def backtest(
         if times_beyond(budgets[-1], [grid_entry(c) for c in small]) > FAR:
             raise _no_allocation(fit_below, budgets)
         try:
-            law = fit_selection(small_runs, small_selection, method, draws=draws, seed=seed, traced=False)
+            law = fit_selection(small_runs, small_selection, method, draws=draws, seed=seed, equations=False)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         predictions = [law.predict(float(c)) for c in budgets]

@@ -300,7 +300,7 @@ def _largest_hours(prediction: Prediction) -> str:
     return f"{digits}{'gpuh' if of_gpus else 'h'}"
 
 
-def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the result of the simple rule with the lowest mean loss."""
     losses_of_rule = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
     return min(losses_of_rule.items(), key=lambda item: item[1]["mean_loss"])
@@ -310,7 +310,7 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
     """Return whether a simple rule beat isolaw's choices by more than the tolerance and the noise."""
     if isinstance(result, str):
         return False
-    against = _best_rule(result)[1]["against_isolaw"]
+    against = best_rule(result)[1]["against_isolaw"]
     return bool(
         -against["difference"]
         > max(result["tolerance"], _STANDARD_ERRORS * (against["standard_error"] or 0.0))
@@ -320,7 +320,7 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
 def _failure_warning(result: Mapping[str, Any] | str) -> str:
     if not backtest_failed(result) or isinstance(result, str):
         return ""
-    rule = _best_rule(result)[0]
+    rule = best_rule(result)[0]
     return f" Do not rely on it: in the backtest of these runs, the simple rule {rule!r} did better."
 
 
