@@ -16,6 +16,7 @@ from isolaw.errors import Issue, SpecError
 
 # Defaults of logprob_tolerance by dtype, chosen above rounding errors.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+_MOST_REWARD_WORKERS = 8  # processes for rewards, unless the section sets their number
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
@@ -66,7 +67,7 @@ class RealOptions(BaseModel):
     # correct.
     reward: Annotated[str | tuple[str, ...], BeforeValidator(_unwrap_single)] = "exact"
     reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes for rewards, per process of a run
+    reward_workers: Count | None = None  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
     # the sweep file.
@@ -143,7 +144,11 @@ class RealOptions(BaseModel):
         uses_vllm = is_remote or environment.installed("vllm")
         sampler = section.sampler or ("vllm" if uses_vllm else "transformers")
         tolerance = section.logprob_tolerance or TOLERANCE[dtype]
-        return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
+        cores = environment.cores() // (environment.gpus() or section.cores)  # of each process
+        workers = section.reward_workers or max(1, min(_MOST_REWARD_WORKERS, cores))
+        return section.changed(
+            dtype=dtype, sampler=sampler, logprob_tolerance=tolerance, reward_workers=workers
+        )
 
     @classmethod
     def of(cls, spec: RunSpec) -> RealOptions:

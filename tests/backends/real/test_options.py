@@ -33,6 +33,10 @@ def test_what_depends_on_the_machine(on_gpus, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(environment, "installed", lambda name: name != "vllm")
     options = RealOptions.read(run(model="m"))
     assert (options.dtype, options.sampler, options.logprob_tolerance) == ("bfloat16", "transformers", 0.1)
+    for gpus, cores, workers in ((0, 2, 2), (8, 40, 5), (8, 4, 1), (1, 64, 8)):
+        on_gpus(gpus)
+        monkeypatch.setattr(environment, "cores", lambda cores=cores: cores)
+        assert RealOptions.read(run(model="m")).reward_workers == workers
 
 
 def test_what_is_given_stays(on_gpus) -> None:

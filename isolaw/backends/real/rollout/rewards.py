@@ -57,9 +57,6 @@ class Reward:
         """Return the reward of each response to the problem at the same index."""
         return [self.score(problem, response) for problem, response in zip(problems, responses, strict=True)]
 
-    def start_scoring(self, problem: Problem, response: str) -> None:
-        """Begin to score a response while others are still being drawn, if that saves time."""
-
     def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems whose answers the reward cannot read, so that no response would be correct."""
         return []
@@ -136,11 +133,6 @@ class WeightedRewards:
             missing = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
             warnings.warn(f"{missing}{f' (so far: {counts})' if counts else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
-
-    def start_scoring(self, problem: Problem, response: str) -> None:
-        """Begin to score a response while others are still being drawn."""
-        for reward in self._rewards:
-            reward.start_scoring(problem, response)
 
     def close(self) -> None:
         """End all processes that the rewards started."""

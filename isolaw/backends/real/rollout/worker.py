@@ -113,7 +113,7 @@ class RolloutWorker:
         self.reward = rewards.WeightedRewards(
             options.rewards,
             options.reward_weights,
-            options.reward_workers,
+            options.reward_workers or 1,
             options.reward_timeout,
             options.modules,
         )
@@ -147,19 +147,7 @@ class RolloutWorker:
                 del arguments["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **arguments)
             elif arguments["seeds"]:
-                rows = self.ranks.share(len(indices), n)
-                problems = [self.problems[part][indices[row // n]] for row in rows]
-                problem_of_prompt = {
-                    tuple(ids): problem for ids, problem in zip(arguments["prompts"], problems, strict=True)
-                }
-
-                def finished(prompt: list[int], tokens: list[int]) -> None:
-                    text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                    self.reward.start_scoring(problem_of_prompt[tuple(prompt)], text)
-
-                self.sampler.finished = finished if "math" in self.reward.names else None
                 rollouts = self.sampler.generate(**arguments)
-                self.sampler.finished = None
         return self.reward_rollouts(part, indices, n, rollouts)
 
     def sampler_arguments(
