@@ -54,13 +54,12 @@ class _RealBackend(Backend):
         except SpecError as error:
             issues += error.issues
         faulty_keys = {issue.where for issue in issues}
-        reward_names, modules = spec.options.get("reward"), spec.options.get("modules")
+        reward, modules = spec.options.get("reward"), spec.options.get("modules")
         modules_folder = os.path.abspath(modules) if isinstance(modules, str) else None
         if isinstance(name := spec.options.get("model"), str) and "real.model" not in faulty_keys:
             issues += models.check(name, weights=False)
-        for reward_name in reward_names if isinstance(reward_names, list | tuple) else [reward_names]:
-            if isinstance(reward_name, str) and "real.reward" not in faulty_keys:
-                issues += rewards.check(reward_name, folder=modules_folder)
+        if isinstance(reward, str) and "real.reward" not in faulty_keys:
+            issues += rewards.check(reward, folder=modules_folder)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if problem_set:  # use all problems of a part unless the sweep file sets a number
@@ -83,9 +82,8 @@ class _RealBackend(Backend):
             identity["generation"] = placement.pop("generation")
         used = sorted({"train", *spec.evaluation.sets} & set(problem_set.parts))
         content = {"model": models.digest(model), **{part: problem_set.digest(part) for part in used}}
-        for name in options.rewards:
-            if file_hash := rewards.digest(name, options.modules):
-                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = file_hash
+        if file_hash := rewards.digest(options.reward, options.modules):
+            content["reward"] = file_hash
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -97,11 +95,8 @@ class _RealBackend(Backend):
             options = RealOptions.read(spec)
         except SpecError:  # `resolve` reports its issues
             return []
-        code = [
-            f"real.reward = {name!r} executes {file}"
-            for name in options.rewards
-            if (file := rewards.file_of(name, options.modules))
-        ]
+        file = rewards.file_of(options.reward, options.modules)
+        code = [f"real.reward = {options.reward!r} executes {file}"] if file else []
         if not models.has_weights(options.model):
             code.append(f"{options.model} has no weights here: isolaw can only plan with the model's sizes")
         code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
@@ -128,16 +123,16 @@ class _RealBackend(Backend):
             *_prompt_issues(
                 str(folder), options.model, response_tokens, phrase, options.chat, options.stop_tokens or ()
             ),
-            *_unreadable_answers(str(folder), options.rewards),
+            *_unreadable_answers(str(folder), options.reward),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
         """Return the issues that a dry run does not have: of packages, weights and reward functions."""
         options = RealOptions.of(spec)
         packages = [*_missing_packages(options), *lora.package_issues(spec.recipe)]
-        return [*packages, *models.check(options.model)] or [
-            issue for name in options.rewards for issue in rewards.check_code(name, folder=options.modules)
-        ]
+        return [*packages, *models.check(options.model)] or rewards.check_code(
+            options.reward, folder=options.modules
+        )
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""
@@ -262,14 +257,13 @@ def _turn_notes(model: str, stop: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @models.cached(folders=1)
-def _unreadable_answers(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
+def _unreadable_answers(folder: str, reward: str) -> tuple[Issue, ...]:
     problem_set, _ = _read_set(folder)
     assert problem_set is not None
     return tuple(
         issue
-        for name in names
         for part, problems in problem_set.parts.items()
-        for issue in rewards.answer_issues(name, problems, str(problem_set.files[part]))
+        for issue in rewards.answer_issues(reward, problems, str(problem_set.files[part]))
     )
 
 

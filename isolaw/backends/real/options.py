@@ -20,26 +20,15 @@ _MOST_REWARD_WORKERS = 8  # processes for rewards, unless the section sets their
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
-OPTIONAL_IDENTITY = ("system", "chat_template", "stop_tokens", "reward_weights")
+OPTIONAL_IDENTITY = ("system", "chat_template", "stop_tokens")
 
 
 def _unless_empty(value: Any) -> Any:
     return None if value == {} else value
 
 
-def _unless_ones(value: Any) -> Any:
-    return None if isinstance(value, list | tuple) and all(weight == 1 for weight in value) else value
-
-
 def _as_tuple(value: Any) -> Any:
     return None if value in ([], ()) else listed(value) if value is not None else None
-
-
-def _unwrap_single(value: Any) -> Any:
-    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-
-
-_Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
@@ -63,10 +52,7 @@ class RealOptions(BaseModel):
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer). A dry
     # run needs its config.json, or a known name.
     model: Annotated[str, Field(min_length=1)]
-    # exact, math, package.module:function, or a list of these. The first reward decides which responses are
-    # correct.
-    reward: Annotated[str | tuple[str, ...], BeforeValidator(_unwrap_single)] = "exact"
-    reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
+    reward: str = "exact"  # exact, math, or package.module:function
     reward_workers: Count | None = None  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
@@ -114,11 +100,6 @@ class RealOptions(BaseModel):
         return self.model_copy(update=values)
 
     @property
-    def rewards(self) -> tuple[str, ...]:
-        """Names of all rewards."""
-        return (self.reward,) if isinstance(self.reward, str) else self.reward
-
-    @property
     def chat(self) -> Chat:
         """Rules that turn prompts into conversations."""
         return Chat.of(self.system, self.chat_template)
@@ -132,13 +113,6 @@ class RealOptions(BaseModel):
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
         section = parse_section(cls, spec.options, prefix="real")
-        if section.reward_weights and len(section.reward_weights) != len(section.rewards):
-            accepted = f"one for each of the {len(section.rewards)} rewards"
-            raise SpecError(
-                [Issue("real.reward_weights", found=list(section.reward_weights), accepted=accepted)]
-            )
-        if len(set(section.rewards)) < len(section.rewards) or not section.rewards:
-            raise SpecError([Issue("real.reward", found=list(section.rewards), accepted="distinct rewards")])
         dtype = section.dtype or ("bfloat16" if environment.gpus() else "float32")
         is_remote = environment.gpus() > 0 and not environment.host_memory()  # has what this machine may lack
         uses_vllm = is_remote or environment.installed("vllm")

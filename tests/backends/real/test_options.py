@@ -50,18 +50,9 @@ def test_options_of_torchrun_are_refused() -> None:
         RealOptions.read(run(model="m", torchrun="--nnodes 2"))
 
 
-def test_several_rewards() -> None:
-    one, alone = (RealOptions.read(run(model="m", reward=value)) for value in ("exact", ["exact"]))
-    assert one == alone == RealOptions.read(run(model="m", reward_weights=[1]))
-    several = RealOptions.read(run(model="m", reward=["exact", "a:b"], reward_weights=[1, 0.5]))
-    assert (several.rewards, several.reward_weights) == (("exact", "a:b"), (1.0, 0.5))
+def test_one_reward_with_a_time_limit() -> None:
     for wrong, told in (
-        (
-            {"reward": ["exact", "a:b"], "reward_weights": [0.5]},
-            "found [0.5]; expected one for each of the 2",
-        ),
-        ({"reward": ["exact", "exact"]}, "real.reward: found ['exact', 'exact']; expected distinct rewards"),
-        ({"reward": []}, "real.reward: found []; expected distinct rewards"),
+        ({"reward": ["exact", "a:b"]}, "real.reward: found ['exact', 'a:b']"),
         ({"reward_timeout": 0}, "real.reward_timeout: found 0"),
     ):
         with pytest.raises(SpecError) as raised:

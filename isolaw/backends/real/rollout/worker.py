@@ -6,6 +6,7 @@ not depend on other rollouts or on the process that draws it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -110,12 +111,8 @@ class RolloutWorker:
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.interruption = _Interruption.of(spec.recipe, self.tokenizer)
         phrase_tokens = len(self.interruption.phrase) if self.interruption else 0
-        self.reward = rewards.WeightedRewards(
-            options.rewards,
-            options.reward_weights,
-            options.reward_workers or 1,
-            options.reward_timeout,
-            options.modules,
+        self.reward = rewards.get(
+            options.reward, options.reward_workers or 1, options.reward_timeout, folder=options.modules
         )
         self.run_key = int(spec.run_id, 16)
         settings = SamplerSettings(
@@ -176,11 +173,15 @@ class RolloutWorker:
         problems = [self.problems[part][indices[row // n]] for row in rows]
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
-            values = self.reward(problems, texts)
-        components = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, components)
-        failures = self.ranks.all_of(self.reward.failures - earlier_failures)
-        batch.reward_failures = sum(failures)
+            values = np.array(self.reward(problems, texts), dtype=np.float64)
+        batch = self.ranks.batch(indices, n, rollouts, values)
+        failures = self.reward.failures - earlier_failures
+        if failures:
+            by_kind = sorted(self.reward.failures_by_kind.items())
+            counts = ", ".join(f"{count:,} {kind}" for kind, count in by_kind)
+            missing = f"{failures:,} of {len(texts):,} responses received no verdict"
+            warnings.warn(f"{missing} (so far: {counts})" if counts else missing, stacklevel=2)
+        batch.reward_failures = sum(self.ranks.all_of(failures))
         return batch
 
     def close(self) -> None:

@@ -309,16 +309,6 @@ def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function
     reward.close()
 
 
-@pytest.mark.slow
-def test_several_rewards(module: str) -> None:
-    several = rewards.WeightedRewards(["exact", f"{module}:length"], [1.0, 0.25])
-    found = several([asked("12"), asked("13")], ["12", "1"])
-    assert found.tolist() == [[1.0, 2.0], [0.0, 1.0]]
-    assert (found @ several.weights).tolist() == [1.5, 0.25]
-    assert several([], []).shape == (0, 2)
-    several.close()
-
-
 def test_the_hash_of_a_function_follows_its_file(module: str) -> None:
     before = rewards.digest(f"{module}:half")
     assert before == rewards.digest(f"{module}:word")
