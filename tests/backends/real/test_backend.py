@@ -126,10 +126,8 @@ def test_models(folder: Path, damage: str | None, told: str) -> None:
 
 
 def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, told in (({"lora_rank": 0}, "found 0"), ({"lora_rank": 2, "lora_targets": []}, "found []")):
-        (line,) = refused(folder, recipe=wrong)
-        assert line.startswith(f"recipe.{list(wrong)[-1]}: ")
-        assert told in line
+    (line,) = refused(folder, recipe={"lora_rank": 0})
+    assert line.startswith("recipe.lora_rank: found 0")
     installed = environment.installed
     monkeypatch.setattr(
         environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name))

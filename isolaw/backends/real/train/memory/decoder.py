@@ -49,14 +49,9 @@ class Decoder:
         """Number of parameters of each matrix in a layer."""
         return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
-    def adapter_sizes(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
-        """Return the number of parameters of each LoRA matrix in a layer; targets None: all linear maps."""
-        adapted_shapes = [
-            sizes
-            for name, sizes in self.linear.items()
-            if targets is None or any(f".{target}".endswith(f".{name}") for target in targets)
-        ]
-        return tuple(rank * size for sizes in adapted_shapes for size in sizes)
+    def adapter_sizes(self, rank: int) -> tuple[int, ...]:
+        """Return the number of parameters of each LoRA matrix in a layer."""
+        return tuple(rank * size for sizes in self.linear.values() for size in sizes)
 
     @property
     def layer_size(self) -> int:

@@ -249,9 +249,8 @@ def _demand(spec: RunSpec) -> Demand | None:
     if recipe.interrupt_phrase is not None:
         row_tokens += _phrase_tokens(folder, recipe.interrupt_phrase)
     critic = recipe.algorithm == "ppo"
-    lora = recipe.lora_rank, recipe.lora_targets
     host_limits = environment.host_memory(), environment.gpus()
-    return Demand(model, gpu_bytes, row_tokens, bool(recipe.kl), critic, *lora, *host_limits)
+    return Demand(model, gpu_bytes, row_tokens, bool(recipe.kl), critic, recipe.lora_rank, *host_limits)
 
 
 @models.cached(folders=2)
