@@ -26,7 +26,6 @@ from isolaw.backends.real.rollout.prompts import (
     check_lengths,
     check_phrase,
     encode_phrase,
-    end_of_turn,
 )
 from isolaw.backends.real.train.memory import planner, step_time
 from isolaw.backends.real.train.memory.decoder import Decoder
@@ -99,7 +98,6 @@ class _RealBackend(Backend):
         code = [f"real.reward = {options.reward!r} executes {file}"] if file else []
         if not models.has_weights(options.model):
             code.append(f"{options.model} has no weights here: isolaw can only plan with the model's sizes")
-        code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
         return [
             *code,
             *presets.notes_on_defaults(spec.recipe, spec.problems),
@@ -120,9 +118,7 @@ class _RealBackend(Backend):
             *_evaluation_issues(spec, problem_set),
             *(placement_issues or planner.issues(spec)),
             *_async_issues(spec, options),
-            *_prompt_issues(
-                str(folder), options.model, response_tokens, phrase, options.chat, options.stop_tokens or ()
-            ),
+            *_prompt_issues(str(folder), options.model, response_tokens, phrase, options.chat),
             *_unreadable_answers(str(folder), options.reward),
         ]
 
@@ -228,34 +224,6 @@ def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
         return None, tuple(error.issues)
 
 
-def _is_chat(spec: RunSpec, options: RealOptions) -> bool:
-    """Return whether prompts are conversations, which the model's chat template ends."""
-    if options.chat != Chat():
-        return True
-    _, problem_set, _ = _find_problems(spec.problems.set)
-    problems = problem_set.parts.get("train", []) if problem_set else []
-    return any(isinstance(problem.prompt, list) for problem in problems)
-
-
-@models.cached(folders=1)
-def _turn_notes(model: str, stop: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a note if the token that ends a turn in the chat template does not end a response."""
-    if not environment.installed("transformers"):
-        return ()
-    try:
-        tokenizer = models.tokenizer(model)
-    except DataError:  # `check` reports it
-        return ()
-    end_token = end_of_turn(tokenizer)
-    ending_ids = {tokenizer.convert_tokens_to_ids(end_token)} & models.ends(model) if end_token else set()
-    if end_token is None or end_token in stop or ending_ids:
-        return ()
-    return (
-        f"the chat template ends a turn with {end_token}, which is no end of sequence of {model}: responses "
-        f'may run to recipe.max_response_tokens. real.stop_tokens = ["{end_token}"] ends them there',
-    )
-
-
 @models.cached(folders=1)
 def _unreadable_answers(folder: str, reward: str) -> tuple[Issue, ...]:
     problem_set, _ = _read_set(folder)
@@ -357,7 +325,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 
 @models.cached(folders=2, maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, response_tokens: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
+    folder: str, model: str, response_tokens: int, phrase: str | None, chat: Chat
 ) -> tuple[Issue, ...]:
     """Return issues of the prompts or the interruption phrase, for responses of ``response_tokens``."""
     if not environment.installed("transformers") or not models.has_weights(model):
@@ -373,10 +341,5 @@ def _prompt_issues(
     problem_set, _ = _read_set(folder)
     assert problem_set is not None
     issues = chat.issues(tokenizer, "real.chat_template")
-    issues += [
-        Issue("real.stop_tokens", found=token, accepted="a token of the model's tokenizer")
-        for token in stop
-        if token not in tokenizer.get_vocab()
-    ]
     issues += check_lengths(problem_set, tokenizer, models.context(model), response_tokens, chat=chat)
     return tuple(issues)

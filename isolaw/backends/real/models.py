@@ -6,7 +6,6 @@ its name, if isolaw knows a model of this name.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -236,17 +235,6 @@ def context(model: str | Path) -> int:
     if type(tokens) is not int or tokens < 1:
         raise ValueError(f"max_position_embeddings: found {tokens!r}; expected an integer of at least 1")
     return tokens
-
-
-def ends(model: str | Path) -> set[int]:
-    """Return the ids of the tokens that end a sequence, as samplers read them."""
-    ids: set[int] = set()
-    for name in ("config.json", "generation_config.json"):
-        with contextlib.suppress(OSError, ValueError), open_file(Path(model) / name) as file:
-            content = json.load(file)
-            value = (content.get("text_config") or content).get("eos_token_id", content.get("eos_token_id"))
-            ids |= {token for token in (value if isinstance(value, list) else [value]) if token is not None}
-    return ids
 
 
 @cached(folders=1)

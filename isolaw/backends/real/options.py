@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
-from isolaw.config.sections import Text, listed
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
@@ -20,15 +19,11 @@ _MOST_REWARD_WORKERS = 8  # processes for rewards, unless the section sets their
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
-OPTIONAL_IDENTITY = ("system", "chat_template", "stop_tokens")
+OPTIONAL_IDENTITY = ("system", "chat_template")
 
 
 def _unless_empty(value: Any) -> Any:
     return None if value == {} else value
-
-
-def _as_tuple(value: Any) -> Any:
-    return None if value in ([], ()) else listed(value) if value is not None else None
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
@@ -63,8 +58,6 @@ class RealOptions(BaseModel):
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
         None
     )
-    # Tokens that end a response, in addition to the model's own end of sequence.
-    stop_tokens: Annotated[tuple[Text, ...] | None, BeforeValidator(_as_tuple)] = None
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage

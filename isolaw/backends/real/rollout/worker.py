@@ -18,7 +18,7 @@ from isolaw.backends.real import models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import encode, encode_phrase
+from isolaw.backends.real.rollout.prompts import encode, encode_phrase, turn_ends
 from isolaw.backends.real.rollout.sampler_group import open_sampler
 from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, SamplerSettings, Seeds
 from isolaw.backends.real.train.batch import Batch, RankGroup
@@ -124,7 +124,9 @@ class RolloutWorker:
             options.gpu_memory or 0.4,
             processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
-            stop=tuple(self.tokenizer.convert_tokens_to_ids(list(options.stop_tokens or ()))),
+            stop=turn_ends(
+                [p for full in full_set.parts.values() for p in full], self.tokenizer, options.chat
+            ),
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run
