@@ -28,7 +28,6 @@ from isolaw.backends.real.rollout.prompts import (
     encode_phrase,
 )
 from isolaw.backends.real.train.memory import planner, step_time
-from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 from isolaw.registry import BACKENDS
@@ -146,13 +145,12 @@ class _RealBackend(Backend):
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
-        decoder = Decoder.read(folder)
-        all_parameters = models.parameters(folder) or (decoder.parameters if decoder else 0)
-        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else all_parameters)
+        decoder = models.decoder(folder)
+        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else decoder.parameters)
         if spec.recipe.algorithm == "ppo" and adapters:
             state_bytes *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic
-            state_bytes += _STATE_BYTES * (decoder.critic.parameters if decoder else all_parameters)
+            state_bytes += _STATE_BYTES * decoder.critic.parameters
         equal_groups = math.gcd(options.processes, options.streaming)
         return Needs(options.cores, options.cores if environment.gpus() else 0, state_bytes, equal_groups)
 

@@ -12,12 +12,10 @@ this module does not load torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from isolaw import commands
 from isolaw.backends.real import environment, models
-from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import Recipe
 from isolaw.errors import Issue
 
@@ -42,36 +40,8 @@ class LoRA:
 
     def parameter_count(self, model: str) -> int:
         """Return the number of adapter parameters for the model in the folder ``model``."""
-        return sum(self.rank * sum(shape) for shape in _linear_layers(model).values())
-
-
-def adapted(names: Iterable[str]) -> list[str]:
-    """Return the names of the linear layers that get adapters.
-
-    These are the numbered layers, which excludes the output head.
-
-    >>> adapted(["layers.0.attn.q_proj", "lm_head"])
-    ['layers.0.attn.q_proj']
-    """
-    return [name for name in names if any(part.isdigit() for part in name.split("."))]
-
-
-def _linear_layers(model: str) -> dict[str, tuple[int, int]]:
-    """Return the (outputs, inputs) shape of each weight matrix that gets adapters, by name.
-
-    The shapes are from the model's weight files or, if there are none, from its configuration.
-    """
-    matrices = {
-        name.removesuffix(".weight"): (shape[0], shape[1])
-        for name, shape in models.shapes(model).items()
-        if name.endswith(".weight") and len(shape) == 2
-    }
-    layers = {name: matrices[name] for name in adapted(matrices)}
-    if layers or (decoder := Decoder.read(model)) is None:
-        return layers
-    return {
-        f"layers.{k}.{name}": shape for k in range(decoder.layers) for name, shape in decoder.linear.items()
-    }
+        decoder = models.decoder(model)
+        return decoder.layers * sum(decoder.adapter_sizes(self.rank))
 
 
 def package_issues(recipe: Recipe) -> list[Issue]:
@@ -85,7 +55,7 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
     """Return an issue if LoRA's rank is above the full rank of every layer."""
     if recipe.lora_rank is None:
         return []
-    full_rank = max(map(min, _linear_layers(model).values()), default=recipe.lora_rank)
+    full_rank = max(map(min, models.decoder(model).linear.values()))
     if recipe.lora_rank <= full_rank:
         return []
     note = f"larger than the full rank of any layer of {model}"
