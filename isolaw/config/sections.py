@@ -100,13 +100,6 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=
 Names = Annotated[tuple[str, ...], AfterValidator(_without_duplicates), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 CountRange = Annotated[tuple[Count, Count], BeforeValidator(_as_pair), AfterValidator(_ordered)]
-# Names of a model's modules (LoRA targets). They are sorted, because their order has no effect.
-Modules = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(listed),
-    AfterValidator(lambda x: tuple(sorted({*x}))),
-    Field(min_length=1),
-]
 # Defaults of recipe keys that neither the sweep file nor the algorithm sets.
 OFF: dict[str, Any] = {
     "zero_variance_filter": False, "float32_head": False, "staleness": 0,
@@ -157,7 +150,6 @@ class Recipe(Section):
     # Low-rank adapters (LoRA), which are trained instead of the weights.
     lora_rank: Count | None = None
     lora_alpha: Positive | None = None
-    lora_targets: Modules | None = None
     # Sampling.
     staleness: Index | None = None
     temperature: Positive | None = None

@@ -8,9 +8,8 @@ a larger training set, and both have the same validation set.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,59 +17,6 @@ import numpy as np
 
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators.model import Floats
-
-_SAMPLES = 16
-# Tolerance for the sum of the shares, since published shares are often rounded.
-_SUM_TOLERANCE = 1e-3
-_GRID_POINTS, _ITERATIONS = 512, 500
-
-
-def _histogram_fault(shares: Sequence[float]) -> str:
-    """Return ``""`` for a valid histogram, and otherwise the property that it lacks.
-
-    >>> _histogram_fault([0.5, 0.5])
-    '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
-    >>> _histogram_fault([0.5] + 16 * [0.03])
-    'shares that sum to 1 (they sum to 0.98)'
-    """
-    if len(shares) != _SAMPLES + 1:
-        return f"{_SAMPLES + 1} shares, of problems with 0, 1, … {_SAMPLES} of {_SAMPLES} samples correct"
-    if not all(math.isfinite(share) and 0 <= share <= 1 for share in shares):
-        return "shares between 0 and 1"
-    if abs(math.fsum(shares) - 1) > _SUM_TOLERANCE:
-        return f"shares that sum to 1 (they sum to {math.fsum(shares):.4g})"
-    return ""
-
-
-def histogram_mean(shares: Sequence[float]) -> float:
-    """Return the mean of p, which equals the mean of the histogram."""
-    return float(np.dot(shares, np.arange(_SAMPLES + 1)) / _SAMPLES / math.fsum(shares))
-
-
-@lru_cache(maxsize=16)
-def _distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Return the grid of p and the estimated weights of its points, as two arrays of shape (512,).
-
-    >>> p, weights = _distribution((0.5, *15 * (0.0,), 0.5))
-    >>> bool(weights[p < 0.1].sum() > 0.49)
-    True
-    """
-    p = np.sin(0.5 * np.pi * (np.arange(_GRID_POINTS) + 0.5) / _GRID_POINTS) ** 2
-    x = np.arange(_SAMPLES + 1)[:, None]
-    binomials = np.array([[math.comb(_SAMPLES, k)] for k in range(_SAMPLES + 1)])
-    likelihood = binomials * p**x * (1 - p) ** (_SAMPLES - x)
-    observed = np.asarray(shares) / math.fsum(shares)
-    weights = np.full(_GRID_POINTS, 1 / _GRID_POINTS)
-    for _ in range(_ITERATIONS):
-        weights = weights * ((observed / (likelihood @ weights)) @ likelihood)
-    return p, weights / weights.sum()
-
-
-def sample_histogram(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
-    """Draw the success probabilities p of ``size`` problems."""
-    p, weights = _distribution(shares)
-    return np.asarray(p[np.searchsorted(np.cumsum(weights)[:-1], rng.random(size), side="right")])
-
 
 # Initial success probabilities p of the paper's sets (arXiv 2603.12151). avg@16 is in [0.3, 0.6] on the easy
 # set and in [0, 0.0625] on the hard set; the extremely hard set has pass@128 = 0. The shapes are assumed.
@@ -94,11 +40,11 @@ class Difficulty:
     """The distribution of problems' success probability before training, as a mixture.
 
     ``weights`` are the shares of the components, which sum to 1. Each component in ``parts`` is a key of
-    `NAMED`, the two parameters of a beta distribution, or the 17 shares of an avg@16 histogram.
+    `NAMED`, or the two parameters of a beta distribution.
     """
 
     weights: tuple[float, ...]
-    parts: tuple[str | tuple[float, ...], ...]
+    parts: tuple[str | tuple[float, float], ...]
 
     @property
     def easy(self) -> bool:
@@ -132,27 +78,21 @@ def _beta(name: str) -> tuple[float, float] | None:
     return (a, b) if 0 < a < np.inf and 0 < b < np.inf else None
 
 
-def _part_mean(part: str | tuple[float, ...]) -> float:
-    if isinstance(part, str):
-        return _MEANS[part]
-    return part[0] / sum(part) if len(part) == 2 else histogram_mean(part)
+def _part_mean(part: str | tuple[float, float]) -> float:
+    return _MEANS[part] if isinstance(part, str) else part[0] / sum(part)
 
 
-def _draw_part(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+def _draw_part(part: str | tuple[float, float], rng: np.random.Generator, size: int) -> Floats:
     if isinstance(part, str):
         return NAMED[part](rng, size)
-    if len(part) == 2:
-        return np.clip(rng.beta(*part, size), _P_MARGIN, 1 - _P_MARGIN)
-    return sample_histogram(part, rng, size)
+    return np.clip(rng.beta(*part, size), _P_MARGIN, 1 - _P_MARGIN)
 
 
-def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
+def difficulty(text: str) -> Difficulty:
     """Return the distribution that a value of ``problems.set`` describes.
 
-    The value is the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
-    ``histograms`` defines additional sets: it maps each name to the shares of problems with 0, 1, … 16 of 16
-    samples correct (`isolaw.simulators.problems`). Raises `SpecError` for unknown names, shares that do not
-    sum to 1, and invalid histograms.
+    The value is the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``. Raises
+    `SpecError` for unknown names, and for shares that do not sum to 1.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -160,26 +100,21 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     Traceback (most recent call last):
     isolaw.errors.SpecError: problems.set: no such problem set; found 'esay' (did you mean 'easy'?)
     """
-    shares_of = histograms or {}
-    components: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
-    components |= {name: tuple(shares) for name, shares in shares_of.items()}
-    weights, parts = [], []
-    issues = [
-        Issue(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
-        for name, shares in shares_of.items()
-        if (fault := _histogram_fault(shares))
-    ]
+    weights: list[float] = []
+    parts: list[str | tuple[float, float]] = []
+    issues = []
     for written in text.split("+"):
         term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.replace(", ", ",").strip())
         name = term[3] if term else written.strip()
-        if (beta := _beta(name)) is not None:
-            components[name] = beta
-        if name in components:
+        beta = _beta(name)
+        if beta is not None or name in NAMED:
             weights.append(float(f"{term[1]}{term[2] or ''}") if term and term[1] else 1.0)
-            parts.append(components[name])
+            parts.append(name if beta is None else beta)
         else:
-            close = nearest(name, components)
-            accepted = "" if close else f"{', '.join(components)}, or shares of them (0.5 easy + 0.5 hard)"
+            close = nearest(name, NAMED)
+            accepted = (
+                "" if close else f"{', '.join(NAMED)}, beta(a,b), or shares of them (0.5 easy + 0.5 hard)"
+            )
             issues.append(Issue("problems.set", "no such problem set", name, accepted, close))
     if not issues and abs(sum(weights) - 1.0) >= 1e-6:
         issues.append(Issue("problems.set", found=text, accepted="shares that sum to 1"))

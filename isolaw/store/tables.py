@@ -172,6 +172,5 @@ def attributes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def _tuple_text(values: tuple[Any, ...]) -> str:
-    """Return a tuple as users write it to select runs, e.g. ``k_proj+q_proj`` or ``10240-12288``."""
-    numbers = not isinstance(values[0], str)
-    return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values)
+    """Return a tuple as users write it to select runs, e.g. ``10240-12288``."""
+    return "-".join(map(str, dict.fromkeys(values)))

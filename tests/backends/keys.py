@@ -31,7 +31,6 @@ KEYS: dict[str, tuple[Any, Any]] = {
     "critic_lr": (1e-5, 2e-5),
     "lora_rank": (4, 8),
     "lora_alpha": (16.0, 64.0),
-    "lora_targets": (("q_proj",), ("k_proj",)),
     "staleness": (1, 2),
     "temperature": (0.5, 0.9),
     "top_p": (0.5, 0.9),

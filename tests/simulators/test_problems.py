@@ -10,7 +10,6 @@ from isolaw.simulators.problems import ORDER, Population, difficulty, population
 
 RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063), "extremely-hard": (1e-4, 0.0061)}
 
-EVEN = [0.5, *15 * [0.0], 0.5]
 SETS = (*RANGES, "0.5 easy + 0.5 hard", "0.25 easy + 0.75 hard")
 
 
@@ -84,8 +83,8 @@ def test_sets_of_other_components_have_streams_of_their_own() -> None:
 # Difficulty
 
 
-def p_of(text: str, size: int = 20_000, histograms: dict | None = None) -> np.ndarray:
-    return difficulty(text, histograms).sample(np.random.default_rng(0), size)
+def p_of(text: str, size: int = 20_000) -> np.ndarray:
+    return difficulty(text).sample(np.random.default_rng(0), size)
 
 
 def test_extremely_hard_problems_are_not_solved_in_128_samples() -> None:
@@ -107,15 +106,15 @@ def test_a_mixture_has_its_parts_in_their_shares(share: float) -> None:
             assert part.mean() == pytest.approx(reference.mean(), abs=5 * error)
 
 
-def test_mixtures_may_hold_histograms() -> None:
-    p = p_of("0.5 mine + 0.5 extremely-hard", histograms={"mine": [0.0] * 16 + [1.0]})
+def test_mixtures_may_hold_beta_distributions() -> None:
+    p = p_of("0.5 beta(50,2) + 0.5 extremely-hard")
     assert np.mean(p > 0.7) == pytest.approx(0.5, abs=0.02)
     assert np.mean(p < 0.01) == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("text", [*SETS, "mine"])
+@pytest.mark.parametrize("text", [*SETS, "beta(2,3)"])
 def test_more_problems_begin_with_the_same_ones(text: str) -> None:
-    few, many = (p_of(text, size, {"mine": EVEN}) for size in (10, 1000))
+    few, many = (p_of(text, size) for size in (10, 1000))
     np.testing.assert_array_equal(few, many[:10])
 
 

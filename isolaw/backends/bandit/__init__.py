@@ -44,7 +44,7 @@ from isolaw.errors import Issue, RunError, SpecError, nearest
 from isolaw.simulators.draws import binomial, permutations
 from isolaw.simulators.model import ADVANTAGES, Floats, Model, Update
 from isolaw.simulators.presets import shipped
-from isolaw.simulators.problems import NAMED, ORDER
+from isolaw.simulators.problems import ORDER
 
 _EVAL_SETS = ("validation", "train")
 _OPTIONAL = ("histogram", "interference")
@@ -161,10 +161,6 @@ def _model_issues(spec: RunSpec) -> Iterator[Issue]:
 
 
 def _set_issues(spec: RunSpec) -> Iterator[Issue]:
-    for name in spec.options.get("histograms", {}):
-        if name in NAMED or not name.replace("-", "").replace("_", "").isalnum():
-            accepted = f"a name of letters and digits, not {', '.join(NAMED)}"
-            yield Issue(f"bandit.histograms.{name}", found=name, accepted=accepted)
     try:
         difficulty_of(spec)
     except SpecError as error:
@@ -279,10 +275,7 @@ class _Bandit(Backend):
             wrong_keys = {issue.where.split(".")[1] for issue in error.issues}
             others = {key: value for key, value in spec.options.items() if key not in wrong_keys}
             partial = options.resolve(spec.model_copy(update={"options": others}), self.version)
-            other_issues = self.check(partial)
-            if "histograms" in wrong_keys:
-                other_issues = [issue for issue in other_issues if issue.where != "problems.set"]
-            raise SpecError([*error.issues, *other_issues]) from None
+            raise SpecError([*error.issues, *self.check(partial)]) from None
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return an issue for each setting that the simulator rejects, or that contradicts another."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
@@ -11,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 
 from isolaw.config import RunSpec
 from isolaw.config.sections import OFF
-from isolaw.documents.reading import read_text
 from isolaw.documents.validation import parse_section
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
@@ -26,15 +24,13 @@ class _BanditOptions(BaseModel):
 
     ``preset`` is the name of a preset, or the file of a fitted population (`isolaw.simulators.presets`). The
     problems and D of a fitted population are then the defaults. ``parameters`` overrides constants of the
-    preset. ``histograms`` defines additional problem sets by their avg@16 histograms: each has 17 shares,
-    or the path of a text file with them.
+    preset.
     """
 
     model_config = ConfigDict(extra="forbid")
     model: Literal["interference", "tabular"] = "interference"
     preset: str | None = None
     parameters: dict[str, float] = {}
-    histograms: dict[str, list[float] | str] = {}
 
 
 def simulator(name: str) -> Any:
@@ -53,10 +49,7 @@ def resolve(spec: RunSpec, version: int) -> RunSpec:
         preset = next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
-    histograms = {name: _shares(name, shares) for name, shares in options.histograms.items()}
-    resolved_options: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
-    if histograms:
-        resolved_options["histograms"] = histograms
+    resolved_options = {"model": options.model, "preset": preset, "parameters": changed}
     spec = spec.model_copy(update={"options": resolved_options, "backend_version": version})
     constants |= changed
     level = spec.problems.difficulty
@@ -98,23 +91,9 @@ def _fill(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
     return section.model_copy(update={k: v for k, v in defaults.items() if getattr(section, k) is None})
 
 
-def _shares(name: str, histogram: list[float] | str) -> list[float]:
-    """Return the shares of a histogram, given as a list or as the path of a text file.
-
-    The file separates numbers by commas or white space.
-    """
-    if not isinstance(histogram, str):
-        return histogram
-    try:
-        return [float(word) for word in re.split(r"[\s,]+", read_text(histogram).strip())]
-    except (InputError, ValueError) as error:
-        where = f"bandit.histograms.{name}"
-        raise SpecError([Issue(where, str(error), histogram, "a text file of 17 numbers")]) from None
-
-
 def difficulty_of(spec: RunSpec) -> Difficulty:
     """Return the difficulty that a resolved spec names; raise `SpecError` if it is unknown."""
-    return difficulty(spec.problems.set, spec.options.get("histograms", {}))
+    return difficulty(spec.problems.set)
 
 
 def create(spec: RunSpec) -> Model:

@@ -26,10 +26,8 @@ from isolaw.backends.real.rollout.prompts import (
     check_lengths,
     check_phrase,
     encode_phrase,
-    end_of_turn,
 )
 from isolaw.backends.real.train.memory import planner, step_time
-from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 from isolaw.registry import BACKENDS
@@ -54,13 +52,12 @@ class _RealBackend(Backend):
         except SpecError as error:
             issues += error.issues
         faulty_keys = {issue.where for issue in issues}
-        reward_names, modules = spec.options.get("reward"), spec.options.get("modules")
+        reward, modules = spec.options.get("reward"), spec.options.get("modules")
         modules_folder = os.path.abspath(modules) if isinstance(modules, str) else None
         if isinstance(name := spec.options.get("model"), str) and "real.model" not in faulty_keys:
             issues += models.check(name, weights=False)
-        for reward_name in reward_names if isinstance(reward_names, list | tuple) else [reward_names]:
-            if isinstance(reward_name, str) and "real.reward" not in faulty_keys:
-                issues += rewards.check(reward_name, folder=modules_folder)
+        if isinstance(reward, str) and "real.reward" not in faulty_keys:
+            issues += rewards.check(reward, folder=modules_folder)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if problem_set:  # use all problems of a part unless the sweep file sets a number
@@ -83,9 +80,8 @@ class _RealBackend(Backend):
             identity["generation"] = placement.pop("generation")
         used = sorted({"train", *spec.evaluation.sets} & set(problem_set.parts))
         content = {"model": models.digest(model), **{part: problem_set.digest(part) for part in used}}
-        for name in options.rewards:
-            if file_hash := rewards.digest(name, options.modules):
-                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = file_hash
+        if file_hash := rewards.digest(options.reward, options.modules):
+            content["reward"] = file_hash
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         resolved = filled.model_copy(update={**update, "sources": placement | sources})
@@ -97,14 +93,10 @@ class _RealBackend(Backend):
             options = RealOptions.read(spec)
         except SpecError:  # `resolve` reports its issues
             return []
-        code = [
-            f"real.reward = {name!r} executes {file}"
-            for name in options.rewards
-            if (file := rewards.file_of(name, options.modules))
-        ]
+        file = rewards.file_of(options.reward, options.modules)
+        code = [f"real.reward = {options.reward!r} executes {file}"] if file else []
         if not models.has_weights(options.model):
             code.append(f"{options.model} has no weights here: isolaw can only plan with the model's sizes")
-        code += _turn_notes(options.model, options.stop_tokens or ()) if _is_chat(spec, options) else ()
         return [
             *code,
             *presets.notes_on_defaults(spec.recipe, spec.problems),
@@ -125,19 +117,17 @@ class _RealBackend(Backend):
             *_evaluation_issues(spec, problem_set),
             *(placement_issues or planner.issues(spec)),
             *_async_issues(spec, options),
-            *_prompt_issues(
-                str(folder), options.model, response_tokens, phrase, options.chat, options.stop_tokens or ()
-            ),
-            *_unreadable_answers(str(folder), options.rewards),
+            *_prompt_issues(str(folder), options.model, response_tokens, phrase, options.chat),
+            *_unreadable_answers(str(folder), options.reward),
         ]
 
     def check_code(self, spec: RunSpec) -> list[Issue]:
         """Return the issues that a dry run does not have: of packages, weights and reward functions."""
         options = RealOptions.of(spec)
         packages = [*_missing_packages(options), *lora.package_issues(spec.recipe)]
-        return [*packages, *models.check(options.model)] or [
-            issue for name in options.rewards for issue in rewards.check_code(name, folder=options.modules)
-        ]
+        return [*packages, *models.check(options.model)] or rewards.check_code(
+            options.reward, folder=options.modules
+        )
 
     def jobs(self, spec: RunSpec) -> int:
         """Return how many runs fit on this machine at a time, by GPUs and host memory, else by cores."""
@@ -155,13 +145,12 @@ class _RealBackend(Backend):
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
         adapters = lora.LoRA.of(spec.recipe)
-        decoder = Decoder.read(folder)
-        all_parameters = models.parameters(folder) or (decoder.parameters if decoder else 0)
-        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else all_parameters)
+        decoder = models.decoder(folder)
+        state_bytes = _STATE_BYTES * (adapters.parameter_count(folder) if adapters else decoder.parameters)
         if spec.recipe.algorithm == "ppo" and adapters:
             state_bytes *= 2
         elif spec.recipe.algorithm == "ppo":  # includes the critic
-            state_bytes += _STATE_BYTES * (decoder.critic.parameters if decoder else all_parameters)
+            state_bytes += _STATE_BYTES * decoder.critic.parameters
         equal_groups = math.gcd(options.processes, options.streaming)
         return Needs(options.cores, options.cores if environment.gpus() else 0, state_bytes, equal_groups)
 
@@ -233,43 +222,14 @@ def _read_set(folder: str) -> tuple[ProblemSet | None, tuple[Issue, ...]]:
         return None, tuple(error.issues)
 
 
-def _is_chat(spec: RunSpec, options: RealOptions) -> bool:
-    """Return whether prompts are conversations, which the model's chat template ends."""
-    if options.chat != Chat():
-        return True
-    _, problem_set, _ = _find_problems(spec.problems.set)
-    problems = problem_set.parts.get("train", []) if problem_set else []
-    return any(isinstance(problem.prompt, list) for problem in problems)
-
-
 @models.cached(folders=1)
-def _turn_notes(model: str, stop: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a note if the token that ends a turn in the chat template does not end a response."""
-    if not environment.installed("transformers"):
-        return ()
-    try:
-        tokenizer = models.tokenizer(model)
-    except DataError:  # `check` reports it
-        return ()
-    end_token = end_of_turn(tokenizer)
-    ending_ids = {tokenizer.convert_tokens_to_ids(end_token)} & models.ends(model) if end_token else set()
-    if end_token is None or end_token in stop or ending_ids:
-        return ()
-    return (
-        f"the chat template ends a turn with {end_token}, which is no end of sequence of {model}: responses "
-        f'may run to recipe.max_response_tokens. real.stop_tokens = ["{end_token}"] ends them there',
-    )
-
-
-@models.cached(folders=1)
-def _unreadable_answers(folder: str, names: tuple[str, ...]) -> tuple[Issue, ...]:
+def _unreadable_answers(folder: str, reward: str) -> tuple[Issue, ...]:
     problem_set, _ = _read_set(folder)
     assert problem_set is not None
     return tuple(
         issue
-        for name in names
         for part, problems in problem_set.parts.items()
-        for issue in rewards.answer_issues(name, problems, str(problem_set.files[part]))
+        for issue in rewards.answer_issues(reward, problems, str(problem_set.files[part]))
     )
 
 
@@ -363,7 +323,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
 
 @models.cached(folders=2, maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, response_tokens: int, phrase: str | None, chat: Chat, stop: tuple[str, ...]
+    folder: str, model: str, response_tokens: int, phrase: str | None, chat: Chat
 ) -> tuple[Issue, ...]:
     """Return issues of the prompts or the interruption phrase, for responses of ``response_tokens``."""
     if not environment.installed("transformers") or not models.has_weights(model):
@@ -379,10 +339,5 @@ def _prompt_issues(
     problem_set, _ = _read_set(folder)
     assert problem_set is not None
     issues = chat.issues(tokenizer, "real.chat_template")
-    issues += [
-        Issue("real.stop_tokens", found=token, accepted="a token of the model's tokenizer")
-        for token in stop
-        if token not in tokenizer.get_vocab()
-    ]
     issues += check_lengths(problem_set, tokenizer, models.context(model), response_tokens, chat=chat)
     return tuple(issues)

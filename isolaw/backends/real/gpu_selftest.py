@@ -30,7 +30,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from isolaw import children, commands, doctor
-from isolaw.backends.real import environment, random_model
+from isolaw.backends.real import environment, models, random_model
 from isolaw.documents.reading import read_json
 from isolaw.errors import InputError, IsolawError
 from isolaw.files import check_replaceable, replacing
@@ -214,10 +214,9 @@ def _measure_speed(folder: Path, device: str, record: _Record) -> None:
 def _flops_share(folder: Path, tokens: float, length: float, seconds: float) -> float | None:
     """Return the MFU of training, the share of the GPU's peak FLOP/s, or None for an unknown GPU."""
     from isolaw.backends.real.train.memory import step_time
-    from isolaw.backends.real.train.memory.decoder import Decoder
 
-    card, decoder = card_speed(environment.gpu_name()), Decoder.read(folder / "model")
-    if card is None or decoder is None or not environment.gpus():
+    card, decoder = card_speed(environment.gpu_name()), models.decoder(folder / "model")
+    if card is None or not environment.gpus():
         return None
     return round(tokens * step_time.flops(decoder, length, passes=3) / seconds / card.flops, 4)
 

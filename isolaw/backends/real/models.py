@@ -6,18 +6,17 @@ its name, if isolaw knows a model of this name.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.train.memory.decoder import TYPES, Decoder
 from isolaw.errors import DataError, InputError, Issue, SpecError, nearest, shown
 from isolaw.files import open_file
 
@@ -25,13 +24,6 @@ _SUFFIXES = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK_BYTES = 2**24
 CachedFunction = TypeVar("CachedFunction", bound=Callable[..., Any])
 INSTEAD = 'backend = "command" sweeps with a trainer of your own (docs/trainers.md)'
-# Model families, by model_type, for which packed rows would give wrong results; `policy.check_packing` finds
-# others. transformers passes `cu_seq_lens_q` to GPU kernels (fla, causal-conv1d); its own code ignores it.
-_LINEAR, _SINKS = "linear attention, which passes a state from row to row", "attention with sinks"
-_REFUSED_TYPES = {
-    "qwen3_next": _LINEAR, "qwen3_5": _LINEAR, "qwen3_5_text": _LINEAR, "qwen3_5_moe": _LINEAR,
-    "qwen3_5_moe_text": _LINEAR, "gpt_oss": _SINKS,
-}  # fmt: skip
 # From the config.json of each model on the Hugging Face Hub: model_type, hidden_size, intermediate_size,
 # num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, tie_word_embeddings.
 _SIZES_OF = {
@@ -56,11 +48,6 @@ _SIZE_KEYS = (
     "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
 )  # fmt: skip
 _CONTEXT = 32_768  # tokens that all of them accept
-_EXPERTS = re.compile(r"(?:num|n|moe_num|num_local|n_routed|num_moe|n_shared)_experts|moe_intermediate_size")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value > 1
 
 
 def cached(folders: int, maxsize: int = 8) -> Callable[[CachedFunction], CachedFunction]:
@@ -164,18 +151,18 @@ def _config_faults(model: Path) -> list[str]:
         return ["not a JSON object"]
     faults = []
     classes = content.get("architectures")
-    # transformers can load the language model of a vision model separately.
-    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in content else []))
     names = classes if isinstance(classes, list) else []
-    if classes is not None and not any(str(name).endswith(ends) for name in names):
+    if classes is not None and not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         faults.append(f"architectures: found {str(classes)[:200]}; expected a causal language model")
-    if (reason := _REFUSED_TYPES.get(str(content.get("model_type")))) is not None:
-        faults.append(f"model_type: found {content['model_type']}, which has {reason}; {INSTEAD}")
-    text = content.get("text_config") or content
-    if isinstance(text, dict) and any(
-        _is_count(value) for key, value in text.items() if _EXPERTS.fullmatch(key)
-    ):
-        faults.append(f"found a mixture of experts, whose weights may not all reach the sampler; {INSTEAD}")
+    kind = content.get("model_type")
+    if kind not in TYPES:
+        faults.append(f"model_type: found {shown(kind)}; expected one of {', '.join(TYPES)}; {INSTEAD}")
+    elif Decoder.of(content) is None:
+        faults.append(f"the sizes of a model of type {kind} are incomplete or invalid")
+    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
+    if isinstance(rope, dict) and "longrope" in (rope.get("rope_type"), rope.get("type")):
+        # transformers chooses the factors by the longest row, for all rows that are packed together.
+        faults.append(f"rope_type: found longrope, with which positions depend on other rows; {INSTEAD}")
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):
@@ -185,21 +172,11 @@ def _config_faults(model: Path) -> list[str]:
     return faults
 
 
-def parameters(model: str | Path) -> int:
-    """Return the number of parameters in a model's files."""
-    return sum(math.prod(tensor["shape"]) for tensor in _stored_tensors(model))
-
-
-def shapes(model: str | Path) -> dict[str, list[int]]:
-    """Return the shape of each tensor in a model's files, by name."""
-    return {tensor["name"]: tensor["shape"] for tensor in _stored_tensors(model)}
-
-
-@cached(folders=1)
-def _stored_tensors(model: str | Path) -> list[dict[str, Any]]:
-    """Return the header entry of each tensor in a model's files."""
-    files = sorted(Path(model).glob("*.safetensors"))
-    return [tensor for path in files for tensor in _tensors(path)[1]]
+def decoder(model: str | Path) -> Decoder:
+    """Return the sizes of a model in a folder, or of a known model; raise `InputError` if it has none."""
+    if sizes := Decoder.of(config(model)):
+        return sizes
+    raise InputError(f"{model}: expected a model of type {', '.join(TYPES)}; {INSTEAD}")
 
 
 def _is_whole(path: Path) -> bool:
@@ -232,21 +209,10 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 def context(model: str | Path) -> int:
     """Return the model's context length: the maximum number of tokens of prompt and response together."""
     content = config(model)
-    tokens = (content.get("text_config") or content)["max_position_embeddings"]
+    tokens = content["max_position_embeddings"]
     if type(tokens) is not int or tokens < 1:
         raise ValueError(f"max_position_embeddings: found {tokens!r}; expected an integer of at least 1")
     return tokens
-
-
-def ends(model: str | Path) -> set[int]:
-    """Return the ids of the tokens that end a sequence, as samplers read them."""
-    ids: set[int] = set()
-    for name in ("config.json", "generation_config.json"):
-        with contextlib.suppress(OSError, ValueError), open_file(Path(model) / name) as file:
-            content = json.load(file)
-            value = (content.get("text_config") or content).get("eos_token_id", content.get("eos_token_id"))
-            ids |= {token for token in (value if isinstance(value, list) else [value]) if token is not None}
-    return ids
 
 
 @cached(folders=1)

@@ -10,35 +10,20 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
-from isolaw.config.sections import Text, listed
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
 # Defaults of logprob_tolerance by dtype, chosen above rounding errors.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+_MOST_REWARD_WORKERS = 8  # processes for rewards, unless the section sets their number
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
-OPTIONAL_IDENTITY = ("system", "chat_template", "stop_tokens", "reward_weights")
+OPTIONAL_IDENTITY = ("system", "chat_template")
 
 
 def _unless_empty(value: Any) -> Any:
     return None if value == {} else value
-
-
-def _unless_ones(value: Any) -> Any:
-    return None if isinstance(value, list | tuple) and all(weight == 1 for weight in value) else value
-
-
-def _as_tuple(value: Any) -> Any:
-    return None if value in ([], ()) else listed(value) if value is not None else None
-
-
-def _unwrap_single(value: Any) -> Any:
-    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-
-
-_Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 def samplers_of(rank: int, ranks: int, samplers: int) -> range:
@@ -62,11 +47,8 @@ class RealOptions(BaseModel):
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer). A dry
     # run needs its config.json, or a known name.
     model: Annotated[str, Field(min_length=1)]
-    # exact, math, package.module:function, or a list of these. The first reward decides which responses are
-    # correct.
-    reward: Annotated[str | tuple[str, ...], BeforeValidator(_unwrap_single)] = "exact"
-    reward_weights: Annotated[tuple[_Finite, ...] | None, BeforeValidator(_unless_ones)] = None
-    reward_workers: Count = 2  # processes for rewards, per process of a run
+    reward: str = "exact"  # exact, math, or package.module:function
+    reward_workers: Count | None = None  # processes for rewards, per process of a run
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
     # the sweep file.
@@ -76,8 +58,6 @@ class RealOptions(BaseModel):
     chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
         None
     )
-    # Tokens that end a response, in addition to the model's own end of sequence.
-    stop_tokens: Annotated[tuple[Text, ...] | None, BeforeValidator(_as_tuple)] = None
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # dtype of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed ZeRO stage
@@ -113,11 +93,6 @@ class RealOptions(BaseModel):
         return self.model_copy(update=values)
 
     @property
-    def rewards(self) -> tuple[str, ...]:
-        """Names of all rewards."""
-        return (self.reward,) if isinstance(self.reward, str) else self.reward
-
-    @property
     def chat(self) -> Chat:
         """Rules that turn prompts into conversations."""
         return Chat.of(self.system, self.chat_template)
@@ -131,19 +106,16 @@ class RealOptions(BaseModel):
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
         section = parse_section(cls, spec.options, prefix="real")
-        if section.reward_weights and len(section.reward_weights) != len(section.rewards):
-            accepted = f"one for each of the {len(section.rewards)} rewards"
-            raise SpecError(
-                [Issue("real.reward_weights", found=list(section.reward_weights), accepted=accepted)]
-            )
-        if len(set(section.rewards)) < len(section.rewards) or not section.rewards:
-            raise SpecError([Issue("real.reward", found=list(section.rewards), accepted="distinct rewards")])
         dtype = section.dtype or ("bfloat16" if environment.gpus() else "float32")
         is_remote = environment.gpus() > 0 and not environment.host_memory()  # has what this machine may lack
         uses_vllm = is_remote or environment.installed("vllm")
         sampler = section.sampler or ("vllm" if uses_vllm else "transformers")
         tolerance = section.logprob_tolerance or TOLERANCE[dtype]
-        return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
+        cores = environment.cores() // (environment.gpus() or section.cores)  # of each process
+        workers = section.reward_workers or max(1, min(_MOST_REWARD_WORKERS, cores))
+        return section.changed(
+            dtype=dtype, sampler=sampler, logprob_tolerance=tolerance, reward_workers=workers
+        )
 
     @classmethod
     def of(cls, spec: RunSpec) -> RealOptions:

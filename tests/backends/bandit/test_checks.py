@@ -19,10 +19,6 @@ def check(spec) -> Callable[..., list[str]]:
     return lambda **changes: [str(p) for p in BACKEND.check(spec(**changes))]
 
 
-HALF = [0.5, *16 * [0.03]]  # sums to 0.98
-EVEN = [0.5, *15 * [0.0], 0.5]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -48,9 +44,6 @@ EVEN = [0.5, *15 * [0.0], 0.5]
             {"problems": {"set": "0.5 easy + 0.5 zzzz"}},
             ["problems.set", "'zzzz'", "easy, hard, extremely-hard"],
         ),
-        ({"options": {"histograms": {"mine": HALF}}}, ["bandit.histograms.mine", "they sum to 0.98"]),
-        ({"options": {"histograms": {"mine": EVEN[1:]}}}, ["bandit.histograms.mine", "17 shares"]),
-        ({"options": {"histograms": {"easy": EVEN}}}, ["bandit.histograms.easy", "a name", "not easy"]),
         ({"options": {"parameters": {"r": 2.5}}}, ["bandit.parameters.r", "2.5", "whole"]),
         ({"options": {"parameters": {"sigma2": float("inf")}}}, ["bandit.parameters.sigma2", "inf"]),
         ({"options": {"parameters": {"q": -1}}}, ["bandit.parameters.q", "-1.0", "from 0 to 1"]),
@@ -108,10 +101,7 @@ def test_check_of_one_problem(check, change: dict[str, Any], words: list[str]) -
         {"recipe": {"algorithm": "dr_grpo", "kl": 0.1, "lr_scaling": "linear"}},
         {"evaluation": {"metrics": ["best@128", "histogram", "interference"], "samples": 0}},
         {"problems": {"set": "0.2 easy + 0.3 hard + 0.5 extremely-hard", "n_train": 50}},
-        {
-            "problems": {"set": "0.2 easy + 0.8 mine", "n_train": 50},
-            "options": {"histograms": {"mine": EVEN}},
-        },
+        {"problems": {"set": "0.2 easy + 0.8 beta(2,3)", "n_train": 50}},
         ONE,
     ],
     ids=str,
@@ -126,8 +116,6 @@ def test_a_sound_spec_has_no_problem(check, change: dict[str, Any]) -> None:
         ({"parameters": {"kappa": "much"}}, ["bandit.parameters.kappa", "'much'"]),
         ({"model": "tabluar"}, ["bandit.model", "found 'tabluar'", "'interference'", "'tabular'"]),
         ({"presets": "I"}, ["bandit.presets", "unknown key", "'preset'"]),
-        ({"histograms": {"mine": "no such file"}}, ["bandit.histograms.mine", "No such file"]),
-        ({"histograms": {"mine": __file__}}, ["bandit.histograms.mine", "a text file of 17 numbers"]),
     ],
     ids=str,
 )
@@ -139,14 +127,6 @@ def test_options(spec, options: dict[str, Any], words: list[str]) -> None:
         assert word in str(error.value)
 
 
-def test_a_histogram_may_be_a_file_and_its_path_is_not_the_runs_identity(spec, tmp_path: Path) -> None:
-    path = tmp_path / "shares.csv"
-    path.write_text(", ".join(map(str, EVEN[:9])) + "\n" + "\n".join(map(str, EVEN[9:])) + "\n")
-    there, here = (spec(options={"histograms": {"mine": given}}) for given in (str(path), EVEN))
-    assert there.run_id == here.run_id
-    assert there.options["histograms"] == {"mine": EVEN}
-
-
 def where(error: SpecError) -> set[str]:
     return {problem.where for problem in error.issues}
 
@@ -156,7 +136,7 @@ ALL_WRONG: dict[str, Any] = {
     "problems": {"n_train": 50, "n_validation": 40, "set": "esay"},
     "recipe": {"gradient_rollouts": 8, "top_p": 0.9, "algorithm": "ppo", "lora_rank": 4},
     "evaluation": {"metrics": ["avg@8"]},
-    "bandit": {"parameters": {"sigma2": -1.0, "sigma": 1.0}, "histograms": {"mine": HALF}, "preset": "J"},
+    "bandit": {"parameters": {"sigma2": -1.0, "sigma": 1.0}, "preset": "J"},
 }
 ALL_PLACES = {
     "grid.problems_per_batch",
@@ -169,7 +149,6 @@ ALL_PLACES = {
     "evaluation.metrics",
     "bandit.parameters.sigma2",
     "bandit.parameters.sigma",
-    "bandit.histograms.mine",
     "bandit.preset",
 }
 
@@ -206,9 +185,6 @@ n_train = 50
 
 [bandit.parameters]
 sigma2 = -1.0
-
-[bandit.histograms]
-mine = [0.5, 0.4]
 """
 
 
@@ -226,7 +202,7 @@ def test_a_file_is_told_all_that_is_wrong_with_it_at_once(isolaw, tmp_path: Path
         9: "recipe.gradient_rollouts: found 6; expected at most n = 4",
         10: "recipe.top_p: the simulator does not model it",
         17: "bandit.parameters.sigma2: found -1.0",
-        20: "bandit.histograms.mine: found [0.5, 0.4]; expected 17 shares",
+        13: "problems.set: no such problem set; found 'mine'",
     }.items():
         assert sum(f":{number}: {words}" in line for line in lines) == 1, words
     assert not (tmp_path / "out").exists()

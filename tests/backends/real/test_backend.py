@@ -26,6 +26,10 @@ from isolaw.store import SweepStore
 
 # -- bad input --------------------------------------------------------------------------------------------
 
+CONFIG = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "vocab_size": 32, "max_position_embeddings": 32,
+}  # fmt: skip
 GOOD = [{"prompt": f"{i}+1=", "answer": i + 1} for i in range(8)]
 
 
@@ -36,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "sums" / "train.jsonl", GOOD)
     write(tmp_path / "sums" / "validation.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(4)])
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 32}')
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model" / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")  # of no tensor
     return tmp_path
 
@@ -119,17 +123,16 @@ def test_models(folder: Path, damage: str | None, told: str) -> None:
     if damage:
         (folder / "model" / damage).unlink()
     else:
-        (folder / "model" / "config.json").write_text("{}")
+        sizes = {key: value for key, value in CONFIG.items() if key != "max_position_embeddings"}
+        (folder / "model" / "config.json").write_text(json.dumps(sizes))
     (line,) = refused(folder)
     assert line.startswith("real.model: ")
     assert told in line
 
 
 def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, told in (({"lora_rank": 0}, "found 0"), ({"lora_rank": 2, "lora_targets": []}, "found []")):
-        (line,) = refused(folder, recipe=wrong)
-        assert line.startswith(f"recipe.{list(wrong)[-1]}: ")
-        assert told in line
+    (line,) = refused(folder, recipe={"lora_rank": 0})
+    assert line.startswith("recipe.lora_rank: found 0")
     installed = environment.installed
     monkeypatch.setattr(
         environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name))
@@ -186,7 +189,8 @@ def test_a_model_that_changes_is_checked_anew(folder: Path, monkeypatch: pytest.
     characters = lambda texts: SimpleNamespace(input_ids=[list(range(len(text))) for text in texts])  # noqa: E731
     monkeypatch.setattr(real.models, "tokenizer", lambda model: characters)
     for context in (9, 10, 9):  # prompts of four characters, responses of six tokens
-        (folder / "model" / "config.json").write_text(f'{{"max_position_embeddings": {context}}}')
+        changed = CONFIG | {"max_position_embeddings": context}
+        (folder / "model" / "config.json").write_text(json.dumps(changed))
         if context == 9:
             told = refused(folder)
             assert len(told) == 2

@@ -13,13 +13,24 @@ from isolaw.backends.real import models
 from isolaw.errors import DataError, SpecError
 
 HEADER = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32, "max_position_embeddings": 32,
+}  # fmt: skip
 WHOLE = struct.pack("<Q", len(HEADER)) + HEADER + b"1234"
+
+
+def changed(**keys: Any) -> str:
+    return json.dumps(LLAMA | keys)
+
+
+def without(key: str) -> str:
+    return json.dumps({name: value for name, value in LLAMA.items() if name != key})
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    config = {"max_position_embeddings": 32, "architectures": ["LlamaForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "model.safetensors").write_bytes(WHOLE)
     assert models.check(tmp_path) == []
     return tmp_path
@@ -43,12 +54,6 @@ def test_weights_that_are_not_whole(folder: Path, content: bytes) -> None:
     assert str(problem) == f"real.model: {folder}/model-2.safetensors: incomplete safetensors file"
 
 
-def test_parameters_are_counted_over_all_files(folder: Path) -> None:
-    assert models.parameters(folder) == 4
-    (folder / "model-2.safetensors").write_bytes(WHOLE.replace(b"[4]", b"[9]"))
-    assert models.parameters(folder) == 13
-
-
 def test_weights_that_are_no_file(folder: Path) -> None:
     (folder / "a.safetensors").mkdir()
     (folder / "b.safetensors").symlink_to(folder / "nowhere")
@@ -57,7 +62,8 @@ def test_weights_that_are_no_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("value", ["true", "0", "-1", "1e400", "NaN", '"32"', "32.5", "[]"])
 def test_a_context_that_is_none(folder: Path, value: str) -> None:
-    (folder / "config.json").write_text(f'{{"max_position_embeddings": {value}}}')
+    text = json.dumps(LLAMA).replace('"max_position_embeddings": 32', f'"max_position_embeddings": {value}')
+    (folder / "config.json").write_text(text)
     (problem,) = models.check(folder)
     assert "expected an integer of at least 1" in str(problem)
     with pytest.raises(ValueError, match="max_position_embeddings"):
@@ -69,34 +75,26 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
     [
         ("{", "not valid JSON"),
         ("[]", "not a JSON object"),
-        ("{}", "max_position_embeddings is missing"),
-        ('{"text_config": 3}', "max_position_embeddings is missing"),
+        (without("max_position_embeddings"), "max_position_embeddings is missing"),
         (
-            '{"max_position_embeddings": 8, "architectures": ["BertModel"]}',
-            "architectures: found ['BertModel']; expected a causal language model",
+            changed(architectures=["Qwen2ForSequenceClassification"]),
+            "architectures: found ['Qwen2ForSequenceClassification']; expected a causal language model",
         ),
         *(
             (
-                f'{{"max_position_embeddings": 8, "model_type": "{kind}"}}',
-                f'model_type: found {kind}, which has {why}; backend = "command" sweeps with a trainer of '
-                "your own (docs/trainers.md)",
+                changed(model_type=kind),
+                f"model_type: found {kind!r}; expected one of llama, mistral, qwen2, qwen3; "
+                'backend = "command" sweeps with a trainer of your own (docs/trainers.md)',
             )
-            for kind, why in {
-                "qwen3_5_moe": "linear attention, which passes a state from row to row",
-                "gpt_oss": "attention with sinks",
-            }.items()
+            for kind in ("gemma3_text", "qwen3_5_moe", "gpt_oss", "mixtral")
         ),
-        *(
-            (
-                f'{{"max_position_embeddings": 8, "model_type": "{kind}", "{key}": 8}}',
-                "found a mixture of experts, whose weights may not all reach the sampler; backend = ",
-            )
-            for kind, key in (
-                ("qwen3_moe", "num_experts"),
-                ("mixtral", "num_local_experts"),
-                ("deepseek_v3", "n_routed_experts"),
-            )
+        (without("vocab_size"), "the sizes of a model of type llama are incomplete or invalid"),
+        (changed(hidden_size="big"), "the sizes of a model of type llama are incomplete or invalid"),
+        (
+            changed(rope_scaling={"type": "longrope"}),
+            "rope_type: found longrope, with which positions depend",
         ),
+        (changed(rope_parameters={"rope_type": "longrope"}), "rope_type: found longrope"),
     ],
 )
 def test_configs(folder: Path, config: str, told: str) -> None:

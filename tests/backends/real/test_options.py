@@ -33,6 +33,10 @@ def test_what_depends_on_the_machine(on_gpus, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(environment, "installed", lambda name: name != "vllm")
     options = RealOptions.read(run(model="m"))
     assert (options.dtype, options.sampler, options.logprob_tolerance) == ("bfloat16", "transformers", 0.1)
+    for gpus, cores, workers in ((0, 2, 2), (8, 40, 5), (8, 4, 1), (1, 64, 8)):
+        on_gpus(gpus)
+        monkeypatch.setattr(environment, "cores", lambda cores=cores: cores)
+        assert RealOptions.read(run(model="m")).reward_workers == workers
 
 
 def test_what_is_given_stays(on_gpus) -> None:
@@ -46,18 +50,9 @@ def test_options_of_torchrun_are_refused() -> None:
         RealOptions.read(run(model="m", torchrun="--nnodes 2"))
 
 
-def test_several_rewards() -> None:
-    one, alone = (RealOptions.read(run(model="m", reward=value)) for value in ("exact", ["exact"]))
-    assert one == alone == RealOptions.read(run(model="m", reward_weights=[1]))
-    several = RealOptions.read(run(model="m", reward=["exact", "a:b"], reward_weights=[1, 0.5]))
-    assert (several.rewards, several.reward_weights) == (("exact", "a:b"), (1.0, 0.5))
+def test_one_reward_with_a_time_limit() -> None:
     for wrong, told in (
-        (
-            {"reward": ["exact", "a:b"], "reward_weights": [0.5]},
-            "found [0.5]; expected one for each of the 2",
-        ),
-        ({"reward": ["exact", "exact"]}, "real.reward: found ['exact', 'exact']; expected distinct rewards"),
-        ({"reward": []}, "real.reward: found []; expected distinct rewards"),
+        ({"reward": ["exact", "a:b"]}, "real.reward: found ['exact', 'a:b']"),
         ({"reward_timeout": 0}, "real.reward_timeout: found 0"),
     ):
         with pytest.raises(SpecError) as raised:

@@ -78,11 +78,11 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     (`EASY_WEIGHTS`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off (arXiv
     2603.12151, section 3).
 
-    Keys can remain None. For some of them None has a meaning: ``gradient_rollouts`` is then the whole group,
-    ``interrupt_at`` is off, and ``lora_targets`` covers all layers. Other keys are None because they have no
-    effect: ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update per batch),
-    ``importance_cap`` (no importance sampling), ``interrupt_phrase`` and ``answer_tokens`` (no interruption),
-    the critic's keys (not PPO), LoRA's keys (full fine-tuning), and ``advantage`` (PPO).
+    Keys can remain None. For two of them None has a meaning: ``gradient_rollouts`` is then the whole group,
+    and ``interrupt_at`` is off. Other keys are None because they have no effect: ``clip_low`` and
+    ``clip_high`` (on-policy), ``value_clip`` (one update per batch), ``importance_cap`` (no importance
+    sampling), ``interrupt_phrase`` and ``answer_tokens`` (no interruption), the critic's keys (not PPO),
+    ``lora_alpha`` (full fine-tuning), and ``advantage`` (PPO).
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.clip_low
@@ -218,7 +218,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
 
     is_ppo = r.algorithm == "ppo"
     add_unused(not is_ppo, CRITIC_KEYS, "recipe.algorithm = 'ppo'", "there is no critic")
-    add_unused(r.lora_rank is None, lora.KEYS, "a recipe.lora_rank", "there are no adapters")
+    add_unused(r.lora_rank is None, ("lora_alpha",), "a recipe.lora_rank", "there are no adapters")
     note = (
         "with one update on each batch, the critic's values cannot have changed, so there is nothing to clip"
     )

@@ -107,7 +107,19 @@ def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat
     return list(ids)
 
 
-def end_of_turn(tokenizer: Any) -> str | None:
+def turn_ends(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> tuple[int, ...]:
+    """Return the ids of the tokens that end a response to these problems, besides the end of sequence.
+
+    This is the token with which the chat template ends a turn, if any prompt is a conversation. A base model
+    may not have it as its end of sequence, and would continue with another turn.
+    """
+    if all(chat.messages(problem) is None for problem in problems):
+        return ()
+    token = _end_of_turn(tokenizer)
+    return () if token is None else (tokenizer.convert_tokens_to_ids(token),)
+
+
+def _end_of_turn(tokenizer: Any) -> str | None:
     """Return the special token with which the chat template ends an assistant's turn, or None."""
     turns = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
     try:

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -73,10 +73,6 @@ class WorkerPool:
         """
         chunks = [rows[i : i + chunk_size] for i in range(0, len(rows), chunk_size)]
         return [reply for replies in self._threads.map(self._replies, chunks) for reply in replies]
-
-    def ask(self, row: JsonRow) -> Future[list[Any]]:
-        """Send a row as soon as a worker is free; the result is a list with its reply."""
-        return self._threads.submit(self._replies, [row])
 
     def _replies(self, rows: Sequence[JsonRow]) -> list[Any]:
         replies: list[Any] = []

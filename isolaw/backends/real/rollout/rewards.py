@@ -8,8 +8,7 @@
 ``package.module:function``
     The number that ``function(prompt, response, answer)`` returns (`worker_rewards`).
 
-avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1. If there are several
-rewards, the first decides which answers are correct, and training uses their weighted sum.
+avg@k, best@k and worst@k count *correct* answers, which have a reward of at least 1.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -56,9 +54,6 @@ class Reward:
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at the same index."""
         return [self.score(problem, response) for problem, response in zip(problems, responses, strict=True)]
-
-    def start_scoring(self, problem: Problem, response: str) -> None:
-        """Begin to score a response while others are still being drawn, if that saves time."""
 
     def unreadable(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems whose answers the reward cannot read, so that no response would be correct."""
@@ -101,51 +96,6 @@ def get(
     if name == "math":
         return worker_rewards.Math(workers, limit)  # type: ignore[no-any-return]
     return worker_rewards.Function(name, workers, limit, folder)  # type: ignore[no-any-return]
-
-
-class WeightedRewards:
-    """Several weighted rewards of the same responses; the first decides which responses are correct."""
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        weights: Sequence[float] | None = None,
-        workers: int = 2,
-        limit: float | None = None,
-        folder: str | None = None,
-    ) -> None:
-        self.names = list(names)
-        self.weights = np.array(weights or [1.0] * len(names))
-        self._rewards = [get(name, workers, limit, folder=folder) for name in names]
-
-    @property
-    def failures(self) -> int:
-        """Number of missing verdicts, summed over the rewards."""
-        return sum(reward.failures for reward in self._rewards)
-
-    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
-        """Return the unweighted rewards, as an array of shape (responses, rewards).
-
-        Warn about responses without a verdict, with the number of failures of each kind.
-        """
-        before = self.failures
-        values = [reward(problems, responses) for reward in self._rewards]
-        if self.failures > before:
-            by_kind = sum((reward.failures_by_kind for reward in self._rewards), Counter[str]())
-            counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(by_kind.items()))
-            missing = f"{self.failures - before:,} of {len(responses):,} responses received no verdict"
-            warnings.warn(f"{missing}{f' (so far: {counts})' if counts else ''}", stacklevel=2)
-        return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
-
-    def start_scoring(self, problem: Problem, response: str) -> None:
-        """Begin to score a response while others are still being drawn."""
-        for reward in self._rewards:
-            reward.start_scoring(problem, response)
-
-    def close(self) -> None:
-        """End all processes that the rewards started."""
-        for reward in self._rewards:
-            reward.close()
 
 
 def check(name: str, where: str = "real.reward", folder: str | None = None) -> list[Issue]:

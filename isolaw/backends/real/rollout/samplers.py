@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,9 +72,6 @@ class Sampler(Protocol):
     # Whether `load` must be called before the next draw. This is True if the sampler has dropped its weights,
     # or if the trainer's weights have changed, in which case the training loop sets it.
     needs_weights: bool
-    # Called with the tokens of a prompt and of a response as soon as a sampler in this process has drawn it,
-    # if the sampler draws responses one by one.
-    finished: Callable[[list[int], list[int]], None] | None = None
 
     def generate(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits

@@ -50,7 +50,7 @@ from isolaw.backends.real.rollout.problems import (
     words_of,
     write_set,
 )
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, turn_ends
 from isolaw.documents.reading import read_json
 from isolaw.errors import DataError, InputError, Issue, SpecError, nearest
 from isolaw.files import Walk, check_destination, open_file, replacing
@@ -356,7 +356,7 @@ def open_draw(model: str, problems: Sequence[Problem], settings: _SplitSettings)
     gpus = environment.gpus()
     sampling = SamplerSettings(
         settings.sampler, model, dtype, longest + limit, gpu_memory=_GPU_MEMORY,
-        processes=gpus if gpus > 1 else None,
+        processes=gpus if gpus > 1 else None, stop=turn_ends(problems, tokenizer, chat),
     )  # fmt: skip
     sampler = open_sampler(sampling)
 

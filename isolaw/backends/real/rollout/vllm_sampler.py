@@ -20,7 +20,7 @@ import contextlib
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -63,7 +63,6 @@ class VLLMSampler:
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
         self.stop = settings.stop
-        self.finished: Callable[[list[int], list[int]], None] | None = None
         self.reads_cache = True  # whether the prefix cache was computed with the current weights
         arguments: dict[str, Any] = {
             "dtype": settings.dtype,
@@ -126,32 +125,9 @@ class VLLMSampler:
         row_prompts, parameters = self.requests(
             prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
         )
-        with self._reporting_finished():
-            inputs = [TokensPrompt(prompt_token_ids=row) for row in row_prompts]
-            outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
+        inputs = [TokensPrompt(prompt_token_ids=row) for row in row_prompts]
+        outputs = self.llm.generate(inputs, parameters, use_tqdm=False)
         return self.rollouts(row_prompts, outputs)
-
-    @contextlib.contextmanager
-    def _reporting_finished(self) -> Iterator[None]:
-        """Report each response when the engine's step inside the block finishes it."""
-        engine, finished = self.llm.llm_engine, self.finished
-        if finished is None:
-            yield
-            return
-        step = engine.step
-
-        def reporting_step() -> list[Any]:
-            outputs = step()
-            for output in outputs:
-                if output.finished:
-                    finished(list(output.prompt_token_ids), list(output.outputs[0].token_ids))
-            return outputs
-
-        engine.step = reporting_step
-        try:
-            yield
-        finally:
-            del engine.step
 
     def requests(
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits

@@ -6,6 +6,7 @@ not depend on other rollouts or on the process that draws it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from isolaw.backends.real import models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import encode, encode_phrase
+from isolaw.backends.real.rollout.prompts import encode, encode_phrase, turn_ends
 from isolaw.backends.real.rollout.sampler_group import open_sampler
 from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, SamplerSettings, Seeds
 from isolaw.backends.real.train.batch import Batch, RankGroup
@@ -110,12 +111,8 @@ class RolloutWorker:
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.interruption = _Interruption.of(spec.recipe, self.tokenizer)
         phrase_tokens = len(self.interruption.phrase) if self.interruption else 0
-        self.reward = rewards.WeightedRewards(
-            options.rewards,
-            options.reward_weights,
-            options.reward_workers,
-            options.reward_timeout,
-            options.modules,
+        self.reward = rewards.get(
+            options.reward, options.reward_workers or 1, options.reward_timeout, folder=options.modules
         )
         self.run_key = int(spec.run_id, 16)
         settings = SamplerSettings(
@@ -127,7 +124,9 @@ class RolloutWorker:
             options.gpu_memory or 0.4,
             processes=len(ranks.own_samplers) if options.streaming else None,
             timeout_hours=options.timeout_hours,
-            stop=tuple(self.tokenizer.convert_tokens_to_ids(list(options.stop_tokens or ()))),
+            stop=turn_ends(
+                [p for full in full_set.parts.values() for p in full], self.tokenizer, options.chat
+            ),
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has the weights of the base model or of the previous run
@@ -147,19 +146,7 @@ class RolloutWorker:
                 del arguments["max_tokens"]
                 rollouts = self.interruption.draw(self.sampler, **arguments)
             elif arguments["seeds"]:
-                rows = self.ranks.share(len(indices), n)
-                problems = [self.problems[part][indices[row // n]] for row in rows]
-                problem_of_prompt = {
-                    tuple(ids): problem for ids, problem in zip(arguments["prompts"], problems, strict=True)
-                }
-
-                def finished(prompt: list[int], tokens: list[int]) -> None:
-                    text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                    self.reward.start_scoring(problem_of_prompt[tuple(prompt)], text)
-
-                self.sampler.finished = finished if "math" in self.reward.names else None
                 rollouts = self.sampler.generate(**arguments)
-                self.sampler.finished = None
         return self.reward_rollouts(part, indices, n, rollouts)
 
     def sampler_arguments(
@@ -188,11 +175,15 @@ class RolloutWorker:
         problems = [self.problems[part][indices[row // n]] for row in rows]
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if problems else []
-            values = self.reward(problems, texts)
-        components = values if len(self.reward.names) > 1 else None
-        batch = self.ranks.batch(indices, n, rollouts, values @ self.reward.weights, components)
-        failures = self.ranks.all_of(self.reward.failures - earlier_failures)
-        batch.reward_failures = sum(failures)
+            values = np.array(self.reward(problems, texts), dtype=np.float64)
+        batch = self.ranks.batch(indices, n, rollouts, values)
+        failures = self.reward.failures - earlier_failures
+        if failures:
+            by_kind = sorted(self.reward.failures_by_kind.items())
+            counts = ", ".join(f"{count:,} {kind}" for kind, count in by_kind)
+            missing = f"{failures:,} of {len(texts):,} responses received no verdict"
+            warnings.warn(f"{missing} (so far: {counts})" if counts else missing, stacklevel=2)
+        batch.reward_failures = sum(self.ranks.all_of(failures))
         return batch
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ import numbers
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,6 @@ class Math(Reward):
         limit = limit or _MATH_S
         command = reward_processes.command(f"from {__name__} import _serve_math; _serve_math({limit})")
         self.pool = reward_processes.WorkerPool(command, workers, limit, "math reward")
-        self._early_replies: dict[tuple[str, str], Future[list[Any]]] = {}
-
-    def start_scoring(self, problem: Problem, response: str) -> None:
-        """Judge a response in the background, so that the next call with it finds the verdict."""
-        pair = problem.answer, response
-        if pair not in self._early_replies:
-            self._early_replies[pair] = self.pool.ask(pair)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response; judge equal responses to a problem only once.
@@ -61,10 +53,8 @@ class Math(Reward):
         Raise `RunError` if math-verify cannot read an answer, because no response could then be correct.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
-        early_replies, self._early_replies = self._early_replies, {}
-        distinct = [pair for pair in dict.fromkeys(pairs) if pair not in early_replies]
+        distinct = list(dict.fromkeys(pairs))
         replies = dict(zip(distinct, self.pool.replies(distinct), strict=True))
-        replies |= {pair: early_replies[pair].result()[0] for pair in pairs if pair in early_replies}
         for problem, pair in zip(problems, pairs, strict=True):
             if replies[pair] == _UNREADABLE:
                 raise RunError(f"problem {problem.id!r}: math-verify cannot parse the answer {pair[0]!r}")

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.algorithms.lora import LoRA
-from isolaw.errors import RunError
 
 _ADAPTER = "default"  # name of the only adapter in peft
 _WRAPPED = ".base_layer"  # part of the names of weights in layers that peft has wrapped
@@ -29,9 +28,9 @@ class Adapters:
         with environment.importing():
             from peft import LoraConfig, inject_adapter_in_model
 
-        names = lora.adapted(name for name, module in model.named_modules() if type(module) is nn.Linear)
-        if not names:
-            raise RunError(f"recipe.lora_targets: no linear layer of {type(model).__name__} has such a name")
+        # Layers have a number in their names; the output head has none.
+        linear = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+        names = [name for name in linear if any(part.isdigit() for part in name.split("."))]
         config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=names)
         model.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):  # in host memory, so that all machines draw the same numbers

@@ -42,7 +42,7 @@ _PLAIN_FIELDS = (*_SUMMED_FIELDS, "measured")
 class Batch:
     """The rollouts of some problems.
 
-    `components` and fields in `_DTYPES` and `_PLAIN_FIELDS` cover all processes, other fields only this one.
+    Fields in `_DTYPES` and `_PLAIN_FIELDS` cover all processes, other fields only this one.
     """
 
     visited: list[int]  # indices of the B_p problems in their part of the set
@@ -56,8 +56,6 @@ class Batch:
     generated_tokens: int
     reward_failures: int = 0  # number of responses whose reward failed; they count as wrong
     measured: dict[str, float] = field(default_factory=dict)  # metrics of all groups that were drawn for it
-    # Unweighted rewards if there are several, shape (B_p, n, rewards); `rewards` is their weighted sum.
-    components: torch.Tensor | None = None
     # Log-probabilities of `rollouts` under the policy that sampled them; None if it is the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
@@ -65,11 +63,6 @@ class Batch:
     def n(self) -> int:
         """Number of rollouts per problem."""
         return self.rewards.shape[1]
-
-    @property
-    def verdicts(self) -> torch.Tensor:
-        """The first reward, which decides which responses are correct; its shape is (B_p, n)."""
-        return self.rewards if self.components is None else self.components[..., 0]
 
     @property
     def truncated_fraction(self) -> float:
@@ -80,10 +73,6 @@ class Batch:
     def response_length(self) -> float:
         """Mean number of drawn tokens per response."""
         return float(self.lengths.mean(dtype=torch.float64))
-
-    def _tensors(self) -> list[str]:
-        """Return the names of the tensors that cover the whole batch."""
-        return [*_DTYPES, *(["components"] if self.components is not None else [])]
 
     def local(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a tensor of shape (B_p, n), as a flat tensor."""
@@ -132,14 +121,14 @@ class Batch:
         problems_of_rows = [divmod(self.rows[k], self.n) for k in kept_indices]
         self.rows = [new_index[problem] * self.n + sample for problem, sample in problems_of_rows]
         self.visited = [self.visited[j] for j in kept_problems]
-        for name in self._tensors():
+        for name in _DTYPES:
             setattr(self, name, getattr(self, name)[kept_problems])
         return count - len(kept_problems)
 
     def extend(self, other: Batch) -> None:
         """Append the problems and rollouts of another batch."""
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
-        for name in self._tensors():
+        for name in _DTYPES:
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.rollouts = self.rollouts + other.rollouts
         for name in _SUMMED_FIELDS:
@@ -157,7 +146,7 @@ class Batch:
     def _state(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            **{name: getattr(self, name).tolist() for name in self._tensors()},
+            **{name: getattr(self, name).tolist() for name in _DTYPES},
         }
 
     @classmethod
@@ -174,10 +163,9 @@ class Batch:
         """Return this process's part of a batch."""
         rows = ranks.share(len(state["rewards"]), len(state["rewards"][0]))
         rollouts, old = row_tensors.unpack(tensors, rows)
-        dtypes = _DTYPES | ({"components": torch.float64} if "components" in state else {})
         return cls(
             **{name: state[name] for name in _PLAIN_FIELDS},
-            **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in dtypes.items()},
+            **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _DTYPES.items()},
             rows=rows,
             rollouts=rollouts,
             old_logprobs=old if old is None else [values.to(ranks.device) for values in old],
@@ -222,14 +210,7 @@ class RankGroup:
         """Return every process's named tensors, by rank, in host memory."""
         return [tensors] if self.world == 1 else process_group.exchange_tensors(tensors)
 
-    def batch(
-        self,
-        visited: list[int],
-        n: int,
-        rollouts: Rollouts,
-        rewards: np.ndarray,
-        components: np.ndarray | None = None,
-    ) -> Batch:
+    def batch(self, visited: list[int], n: int, rollouts: Rollouts, rewards: np.ndarray) -> Batch:
         """Return the whole batch, given this process's `share` of rollouts and their rewards."""
         rows = self.share(len(visited), n)
         truncated = [not finished for finished in rollouts.finished]
@@ -237,15 +218,8 @@ class RankGroup:
         for their_rows, *columns in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
             for tensor, column in zip(tensors.values(), columns, strict=True):
                 tensor[their_rows] = torch.tensor(column, dtype=tensor.dtype)
-        all_components = None
-        if components is not None:
-            flat = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
-            for their_rows, column in self.all_of((rows, components.tolist())):
-                flat[their_rows] = torch.tensor(column, dtype=flat.dtype).reshape(-1, flat.shape[1])
-            all_components = flat.reshape(len(visited), n, -1)
         return Batch(
             visited,
-            components=all_components,
             **{name: tensor.reshape(-1, n) for name, tensor in tensors.items()},
             rows=rows,
             rollouts=rollouts,

@@ -20,13 +20,13 @@ _PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
 def of_set(
-    name: str, problems: list[Problem], batch: Batch, names: tuple[str, ...], reward_names: list[str]
+    name: str, problems: list[Problem], batch: Batch, names: tuple[str, ...]
 ) -> tuple[list[Measurement], AnswerCounts]:
     """Return the metrics of an evaluation set, and the number of correct responses to each problem.
 
     The batch contains K rollouts of each problem. ``names`` lists avg@k, best@k and worst@k with k ≤ K.
     """
-    k, correct = batch.n, rewards.is_correct(batch.verdicts.numpy()).sum(1)
+    k, correct = batch.n, rewards.is_correct(batch.rewards.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
     value_of = {
         **{metric: metrics.evaluate(metric, correct, k) for metric in names},
@@ -34,24 +34,14 @@ def of_set(
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
-        **_of_rewards(batch, reward_names),
     }
     rows = [Measurement(name, metric, value, len(problems), k) for metric, value in value_of.items()]
     return rows, AnswerCounts(name, k, [p.id for p in problems], correct.tolist())
 
 
-def _of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
-    """Return the mean of each reward, without weights; empty if there is only one reward."""
-    if batch.components is None:
-        return {}
-    means = batch.components.mean((0, 1)).tolist()
-    return {f"reward/{name}": mean for name, mean in zip(names, means, strict=True)}
-
-
-def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
+def of_batch(batch: Batch) -> dict[str, float]:
     """Return the metrics of a training batch that are known before its update."""
     return {
-        **_of_rewards(batch, reward_names),
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
@@ -98,7 +88,7 @@ class PassRates:
 
     def visit(self, batch: Batch) -> None:
         """Record the pass rates of the problems in a batch."""
-        self.rates[batch.visited] = batch.verdicts.mean(1)
+        self.rates[batch.visited] = batch.rewards.mean(1)
 
     def rows(self, n: int) -> list[Measurement]:
         """Return the share of pass rates that are 0 and their Gini coefficient, over all visited problems."""

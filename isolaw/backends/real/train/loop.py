@@ -97,8 +97,7 @@ class Run:
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups, drawn with the current weights."""
         batch, measured = self._sample(), evaluation.StepMeans()
-        names = self.worker.reward.names
-        measured.add(evaluation.of_batch(batch, names))
+        measured.add(evaluation.of_batch(batch))
         rounds = 1
         while self.recipe.dynamic_sampling and (left := batch.keep_informative(self.spec.problems_per_batch)):
             if rounds == _MOST_ROUNDS:
@@ -108,7 +107,7 @@ class Run:
                     "recipe.dynamic_sampling, or choose problems that the model sometimes solves"
                 )
             more = self._sample()
-            measured.add(evaluation.of_batch(more, names))
+            measured.add(evaluation.of_batch(more))
             batch.extend(more)
             rounds += 1
         batch.measured = measured.take()
@@ -140,7 +139,7 @@ class Run:
             batch = self.pipeline.take()
         self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
-            mastered = adv.mastered(batch.verdicts, self.recipe.no_positive_resampling).tolist()
+            mastered = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
             self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
@@ -170,9 +169,7 @@ class Run:
             }
             for name, batch in drawn.items():
                 self.learner.compare(batch.rollouts, self.step)
-                more, count = evaluation.of_set(
-                    name, problems[name], batch, wanted.metrics, self.worker.reward.names
-                )
+                more, count = evaluation.of_set(name, problems[name], batch, wanted.metrics)
                 rows += more
                 counts.append(count)
                 responses += evaluation.responses_of(

@@ -38,7 +38,7 @@ from isolaw.backends.real.train import process_group, row_tensors
 from isolaw.backends.real.train.adapters import Adapters
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
-from isolaw.backends.real.train.policy import Policy, check_packing, pretrained
+from isolaw.backends.real.train.policy import Policy, pretrained
 from isolaw.config import RunSpec
 
 # Keys of the section [real] that are arguments of the trainer.
@@ -110,8 +110,6 @@ class Trainer:
         self.module = self.engine.module.model
         self.world, self.rank = dist.get_world_size(), dist.get_rank()
         self.steps = 0
-        if isinstance(policy, Policy):
-            check_packing(self.engine, dtype, self.device, varlen=self.varlen)
 
     def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
         """Return the module that this trainer trains."""

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
-from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC_KEYS,
@@ -78,7 +77,7 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
     still_open = {key for key, value in recipe.model_dump().items() if value is None}
     allowed = {"gradient_rollouts", "interrupt_at", "interrupt_phrase", "answer_tokens"}
     allowed |= {"importance_cap"} if algorithm == "scale_rl" else set()
-    allowed |= {"lora_rank", *lora.KEYS}
+    allowed |= {"lora_rank", "lora_alpha"}
     allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC_KEYS)
     assert still_open == allowed
     Recipe.model_validate(recipe.model_dump())
@@ -205,13 +204,12 @@ def test_the_critic_learns_ten_times_as_fast() -> None:
 
 def test_loras_keys_count_with_a_rank_alone() -> None:
     whole, lora = (resolve_recipe(Recipe(lora_rank=rank)) for rank in (None, 8))
-    assert (whole.lora_alpha, lora.lora_alpha, lora.lora_targets) == (None, 32.0, None)
-    assert not {"lora_rank", "lora_alpha", "lora_targets"} & whole.chosen().keys()
-    said = problems(lora_alpha=4.0, lora_targets=("q_proj",))
-    assert set(said) == {"recipe.lora_alpha", "recipe.lora_targets"}
+    assert (whole.lora_alpha, lora.lora_alpha) == (None, 32.0)
+    assert not {"lora_rank", "lora_alpha"} & whole.chosen().keys()
+    said = problems(lora_alpha=4.0)
+    assert set(said) == {"recipe.lora_alpha"}
     assert "there are no adapters" in said["recipe.lora_alpha"]
-    assert problems(lora_rank=8, lora_alpha=4.0, lora_targets=("q_proj",)) == {}
-    assert Recipe(lora_targets=["b", "a", "b"]).lora_targets == ("a", "b")
+    assert problems(lora_rank=8, lora_alpha=4.0) == {}
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "ppo"])
@@ -261,7 +259,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # what a key needs to have an effect
     "interrupt_phrase": {"interrupt_at": 9}, "answer_tokens": {"interrupt_at": 9},
     **{key: {"algorithm": "ppo"} for key in ("gamma", "gae_lambda", "critic_lr")},
     "value_clip": {"algorithm": "ppo", "epochs": 2},
-    **{key: {"lora_rank": 4} for key in ("lora_alpha", "lora_targets")},
+    "lora_alpha": {"lora_rank": 4},
 }  # fmt: skip
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, end_of_turn
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, turn_ends
 from isolaw.errors import DataError
 
 pytestmark = pytest.mark.real
@@ -86,22 +85,12 @@ def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
 )
 def test_the_end_of_a_turn(tokenizer: Any, monkeypatch: Any, template: str, token: str | None) -> None:
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    assert end_of_turn(tokenizer) == token
-
-
-def test_an_end_of_turn_that_ends_no_response_is_noted(tmp_path: Path, monkeypatch: Any) -> None:
-    from isolaw.backends import real
-    from isolaw.backends.real.random_model import make_tokenizer
-
-    own = make_tokenizer()
-    own.chat_template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}"
-    own.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
-    (note,) = real._turn_notes(str(tmp_path), ())
-    assert 'real.stop_tokens = ["<pad>"] ends them there' in note
-    assert real._turn_notes(str(tmp_path), ("<pad>",)) == ()
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
-    assert real._turn_notes(str(tmp_path), ()) == ()
+    problem = Problem("1", "1+1=", "2")
+    ids = () if token is None else (tokenizer.convert_tokens_to_ids(token),)
+    assert turn_ends([problem], tokenizer, Chat.of("Be brief.", None)) == ids
+    assert turn_ends([problem], tokenizer) == ()  # a text has no turns
+    talk = Problem("2", [{"role": "user", "content": "1+1="}], "2")
+    assert turn_ends([problem, talk], tokenizer) == ids
 
 
 def test_two_system_messages(thinking: Any) -> None:

@@ -182,19 +182,12 @@ def test_the_forms_of_answers_of_math_and_gsm8k_are_read(verified: Math) -> None
 
 @needs_math_verify
 @pytest.mark.slow
-def test_a_response_that_was_judged_while_others_were_drawn_is_not_judged_again(
-    verified: Math, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_responses_are_judged_once(verified: Math, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, right, wrong, sent = asked("\\frac{1}{2}"), "It is $0.5$.", "It is $2$.", []
-    for name in ("ask", "replies"):
-        judge = getattr(verified.pool, name)
-        monkeypatch.setattr(
-            verified.pool, name, lambda rows, judge=judge: (sent.append(rows), judge(rows))[1]
-        )
-    for _ in range(2):
-        verified.start_scoring(problem, right)
+    judge = verified.pool.replies
+    monkeypatch.setattr(verified.pool, "replies", lambda rows: (sent.append(rows), judge(rows))[1])
     assert verified([problem] * 3, [right, wrong, right]) == [1.0, 0.0, 1.0]
-    assert sent == [(problem.answer, right), [(problem.answer, wrong)]]
+    assert sent == [[(problem.answer, right), (problem.answer, wrong)]]
 
 
 @pytest.mark.slow
@@ -314,16 +307,6 @@ def test_late_calls_count_as_failures_and_end_nothing_else(module: str, function
     assert reward([asked("1")], ["4"]) == [1.0]
     assert reward.failures == 1
     reward.close()
-
-
-@pytest.mark.slow
-def test_several_rewards(module: str) -> None:
-    several = rewards.WeightedRewards(["exact", f"{module}:length"], [1.0, 0.25])
-    found = several([asked("12"), asked("13")], ["12", "1"])
-    assert found.tolist() == [[1.0, 2.0], [0.0, 1.0]]
-    assert (found @ several.weights).tolist() == [1.5, 0.25]
-    assert several([], []).shape == (0, 2)
-    several.close()
 
 
 def test_the_hash_of_a_function_follows_its_file(module: str) -> None:

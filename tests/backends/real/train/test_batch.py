@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import evaluation, row_tensors
+from isolaw.backends.real.train import row_tensors
 from isolaw.backends.real.train.batch import Batch, RankGroup, _moves
 
 CPU = torch.device("cpu")
@@ -61,30 +61,6 @@ def test_dynamic_sampling_keeps_the_first_informative_problems() -> None:
     assert [row[0] for row in made.rollouts.prompts] == [5, 5, 8, 8]
     assert (made.rows, made.generated, made.generated_tokens) == ([0, 1, 2, 3], 8, 26)  # all were generated
     assert made.keep_informative(3) == 1
-
-
-def test_several_rewards_stay_with_their_rollouts(tmp_path: Path) -> None:
-    """Filtered, joined, in flight to two processes, and with the first of them as verdict."""
-    each = np.arange(12.0).reshape(6, 2)
-    rows = rollouts([(p, i) for p in (5, 3, 8) for i in range(2)])
-
-    def made() -> Batch:
-        return ALONE.batch([5, 3, 8], 2, rows, each @ np.array([1.0, 0.5]), each)
-
-    one = made()
-    assert one.verdicts.tolist() == [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
-    assert evaluation._of_rewards(one, ["a", "b"]) == {"reward/a": 5.0, "reward/b": 6.0}
-    one.keep_informative(2)
-    one.extend(made())
-    assert one.components is not None
-    assert one.components.tolist() == np.concatenate([each[:4], each]).reshape(5, 2, 2).tolist()
-    one.save(tmp_path / "batch", ALONE)
-    for rank in range(2):
-        there = Batch.load(tmp_path / "batch", RankGroup(rank, 2, CPU))
-        assert torch.equal(there.verdicts, one.verdicts)
-    single = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
-    assert single.verdicts is single.rewards
-    assert evaluation._of_rewards(single, ["a"]) == {}
 
 
 def test_batches_are_joined() -> None:

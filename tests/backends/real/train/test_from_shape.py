@@ -11,7 +11,6 @@ import pytest
 
 import isolaw
 from isolaw.backends.real import models
-from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.errors import InputError
 
 _BILLIONS = {
@@ -22,7 +21,7 @@ _BILLIONS = {
 
 @pytest.mark.parametrize("name", _BILLIONS)
 def test_a_known_model_has_its_published_size(name: str) -> None:
-    assert Decoder.read(name).parameters / 1e9 == pytest.approx(_BILLIONS[name], rel=1e-3)
+    assert models.decoder(name).parameters / 1e9 == pytest.approx(_BILLIONS[name], rel=1e-3)
 
 
 def test_a_configuration_file_gives_the_cost_of_the_model_that_it_describes(tmp_path: Path) -> None:

@@ -125,24 +125,6 @@ def test_an_evaluation_keeps_responses(train, made) -> None:
     assert none.last.rows == curve.last.rows  # it changes nothing that is measured
 
 
-@pytest.mark.nightly
-def test_several_rewards_are_recorded_and_the_first_decides_what_is_correct(train, reward) -> None:
-    """The second is 1 for responses that are not correct either, and never enters avg@4."""
-    second = reward("return 0.0 if response == answer else 1.0")["reward"]
-    curve = train(
-        real={"reward": ["exact", second], "reward_weights": [1.0, 0.25], "sampler": "transformers"},
-        evaluation=EVERY_STEP,
-    )
-    own, other, total = (curve["train", name] for name in ("reward/exact", f"reward/{second}", "reward"))
-    for step in range(1, 6):
-        assert own[step] + other[step] == pytest.approx(1)
-        assert total[step] == pytest.approx(own[step] + 0.25 * other[step])
-    for step, value in curve["avg@4"].items():
-        assert curve["reward/exact"][step] == pytest.approx(value)
-        assert curve[f"reward/{second}"][step] == pytest.approx(1 - value)
-    assert 0 < curve["avg@4"][5] < 1
-
-
 def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved, made, tmp_path) -> None:
     shutil.copytree(made.model, tmp_path / "chat")
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '-' if enable_thinking else '=' }}"

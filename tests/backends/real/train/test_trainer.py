@@ -27,7 +27,6 @@ from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.config import RunSpec
-from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -270,31 +269,6 @@ def test_packed_rows_are_computed_as_each_by_itself(made, plain, rollouts: Rollo
         k = len(tokens)
         torch.testing.assert_close(logp[row, :k], whole[range(k), tokens], atol=1e-5, rtol=0)
         torch.testing.assert_close(entropy[row, :k], -(whole.exp() * whole).sum(-1), atol=3e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"), [("scaled logits", "scales or caps"), ("rows that see each other", "from row to row")]
-)
-def test_a_model_that_packing_is_wrong_for_is_refused(
-    made, monkeypatch: pytest.MonkeyPatch, fault: str, why: str
-) -> None:
-    from isolaw.backends.real.train import packing, policy
-
-    loaded = policy.Policy(policy.pretrained(str(made.model), "float32", torch.device("cpu")))
-    if fault == "scaled logits":  # as Cohere's and Granite's are, outside the head
-        forward = loaded.model.forward
-
-        def scaled(**inputs: Any) -> Any:
-            out = forward(**inputs)
-            out.logits = out.logits * 0.5
-            return out
-
-        loaded.model.forward = scaled
-    else:  # as of a state that is passed on from token to token
-        whole = packing._Block(1, 15, 15, None)
-        monkeypatch.setattr(packing, "_blocks", lambda lengths, device: (whole,))
-    with pytest.raises(RunError, match=f"Qwen2ForCausalLM cannot be trained: .*{why}"):
-        policy.check_packing(loaded, "float32", torch.device("cpu"), varlen=False)
 
 
 @pytest.mark.parametrize(("stage", "clip"), [(0, 1e6), (3, 0.5)])

@@ -8,14 +8,10 @@ head that can be tied to the embedding.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from isolaw.backends.real import models
-from isolaw.errors import InputError
-
 # By model_type: whether q, k and v have biases, and whether q and k are normalised per head.
-_TYPES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
+TYPES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
 
 
 @dataclass(frozen=True)
@@ -49,14 +45,9 @@ class Decoder:
         """Number of parameters of each matrix in a layer."""
         return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
-    def adapter_sizes(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
-        """Return the number of parameters of each LoRA matrix in a layer; targets None: all linear maps."""
-        adapted_shapes = [
-            sizes
-            for name, sizes in self.linear.items()
-            if targets is None or any(f".{target}".endswith(f".{name}") for target in targets)
-        ]
-        return tuple(rank * size for sizes in adapted_shapes for size in sizes)
+    def adapter_sizes(self, rank: int) -> tuple[int, ...]:
+        """Return the number of parameters of each LoRA matrix in a layer."""
+        return tuple(rank * size for sizes in self.linear.values() for size in sizes)
 
     @property
     def layer_size(self) -> int:
@@ -79,7 +70,7 @@ class Decoder:
 
         >>> Decoder.of({"model_type": "mamba"})
         """
-        variant = _TYPES.get(str(config.get("model_type")))
+        variant = TYPES.get(str(config.get("model_type")))
         try:
             heads, e = config["num_attention_heads"], config["hidden_size"]
             key_heads = config.get("num_key_value_heads") or heads
@@ -98,12 +89,3 @@ class Decoder:
         vector_size += (2 * i + e) * bool(config.get("mlp_bias", False))
         tied = bool(config.get("tie_word_embeddings", False))
         return cls(e, i, layers, vocabulary, query, key_value, d, vector_size, tied)
-
-    @classmethod
-    def read(cls, model: str | Path) -> Decoder | None:
-        """Return the decoder of a model's folder or known name, or None for an unknown model type."""
-        try:
-            config = models.config(model)
-        except (OSError, ValueError, InputError):
-            return None
-        return cls.of(config) if isinstance(config, dict) else None

@@ -88,7 +88,6 @@ class Demand:
     reference: bool  # whether there is a KL term
     critic: bool = False  # whether there is a value model
     lora_rank: int | None = None  # None: full fine-tuning
-    lora_targets: tuple[str, ...] | None = None  # None: all linear maps of a layer
     host_bytes: int = 0  # host memory of this machine; 0: unknown
     gpus: int = 0  # GPUs of this machine, one per process; 0: as many as the run has processes
 
@@ -105,7 +104,7 @@ class Footprint:
         # A row that is longer than the micro-batch limit gets its own micro-batch.
         self.tokens = max(options.micro_batch_tokens or 0, demand.row_tokens)
         model, rank = self.model, demand.lora_rank
-        adapters = model.adapter_sizes(rank, demand.lora_targets) if rank else ()
+        adapters = model.adapter_sizes(rank) if rank else ()
         self.adapter_size = model.layers * sum(adapters)
         self.lora_numbers = (rank or 0) * len(adapters) // 2  # between A and B of a layer, per token
         # Trained parameters: their number, and those of the matrices of a layer and of the largest tensor.

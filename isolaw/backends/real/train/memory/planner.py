@@ -22,7 +22,6 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet, words_of
 from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
-from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
@@ -141,7 +140,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
 
 
 def plan(spec: RunSpec) -> _MemoryPlan | None:
-    """Return the plan for the run of a resolved spec, or None for an unknown GPU or model."""
+    """Return the plan for the run of a resolved spec, or None for an unknown GPU."""
     demand = _demand(spec)
     return fastest(demand, RealOptions.of(spec)) if demand else None
 
@@ -213,16 +212,11 @@ def unplanned_reason(spec: RunSpec) -> str | None:
     model, gpus = RealOptions.of(spec).model, environment.gpus()
     if (gpus and _demand(spec)) or (not gpus and models.has_weights(model)):
         return None
-    if not environment.gpu_memory():
-        unknown = "does not know the memory of the GPUs here" if gpus else "found no GPU here"
-        return (
-            f"isolaw {unknown}, so it does not check whether the runs fit; plan for 8 GPUs of 80 GB with "
-            "--machine h100-80g:8"
-        )
-    reason = "it plans memory for Llama, Mistral, Qwen2 and Qwen3 only"
-    if Decoder.read(model):
-        reason = "the sizes of the weights differ from config.json"
-    return f"{model}: isolaw has no memory plan, since {reason}"
+    unknown = "does not know the memory of the GPUs here" if gpus else "found no GPU here"
+    return (
+        f"isolaw {unknown}, so it does not check whether the runs fit; plan for 8 GPUs of 80 GB with "
+        "--machine h100-80g:8"
+    )
 
 
 def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
@@ -237,21 +231,17 @@ def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
 
 def _demand(spec: RunSpec) -> Demand | None:
     gpu_bytes, folder = environment.gpu_memory(), spec.sources["model"]
-    model = Decoder.read(folder) if gpu_bytes and environment.gpus() else None
-    if model is None:
+    if not gpu_bytes or not environment.gpus():
         return None
-    parameters = model.parameters  # the files can contain a tied head as an additional tensor
-    if models.parameters(folder) not in (0, parameters, parameters + model.embedding_size * model.tied):
-        return None
+    model = models.decoder(folder)
     recipe, set_folder = spec.recipe, spec.sources["set"]
     chat = RealOptions.of(spec).chat
     row_tokens = _prompt_tokens(set_folder, folder, chat) + (recipe.max_response_tokens or 1)
     if recipe.interrupt_phrase is not None:
         row_tokens += _phrase_tokens(folder, recipe.interrupt_phrase)
     critic = recipe.algorithm == "ppo"
-    lora = recipe.lora_rank, recipe.lora_targets
     host_limits = environment.host_memory(), environment.gpus()
-    return Demand(model, gpu_bytes, row_tokens, bool(recipe.kl), critic, *lora, *host_limits)
+    return Demand(model, gpu_bytes, row_tokens, bool(recipe.kl), critic, recipe.lora_rank, *host_limits)
 
 
 @models.cached(folders=2)

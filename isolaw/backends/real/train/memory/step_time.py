@@ -97,7 +97,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
     read_s = number_bytes * _dense_size(model) / (BANDWIDTH * card.bandwidth)
-    reward_s = GRADED_S / options.reward_workers if "math" in options.rewards else 0.0
+    reward_s = GRADED_S / (options.reward_workers or 1) if options.reward == "math" else 0.0
 
     def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
         """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
