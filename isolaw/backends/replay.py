@@ -96,7 +96,7 @@ class _Replay(Backend):
         return resolved, None if is_stored else runs, is_recorded
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Return the spec with the hash of the recorded runs. The hash is part of its identity, not the path."""
+        """Return the spec with the hash of the recorded runs, which is part of the runs' identity."""
         options = parse_section(_ReplayOptions, spec.options or spec.sources, prefix="replay")
         assert options.sha256 is not None
         runs = _stored_runs(options.source, options.sha256)
