@@ -198,7 +198,7 @@ def draft_reading(sources: Sequence[str]) -> _Command:
 
 @_printed
 def read_sweep(directory: object) -> _Command:
-    """Return the command that lists the runs of a sweep, for a user who named a sweep instead of a law."""
+    """Return the command that lists the runs of a sweep, for a user who named it as a law or as a run."""
     return _isolaw("read", path(directory))
 
 

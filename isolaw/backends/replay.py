@@ -3,18 +3,16 @@
 Recorded curves can thus test designs, the store, resuming and statistics without training cost. Every
 recorded checkpoint within the horizon is replayed unchanged, without interpolation.
 
-If the source is a table file, isolaw does not copy it, and the hash of its bytes is part of a run's identity.
-Any other source that `isolaw.read` accepts is read once, when the sweep is resolved. The sweep's directory
-then stores the runs, and the hash of their content is part of the identity.
+A source is anything that `isolaw.read` accepts. isolaw reads it once, when the sweep is resolved. The sweep's
+directory then stores the runs, and the hash of their content is part of a run's identity.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,10 @@ from isolaw.backend import (
     saving,
 )
 from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
-from isolaw.documents.seal import canonical_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, Issue, SpecError
-from isolaw.files import sha256
 from isolaw.readers.how_to_read import HowToRead
-from isolaw.readers.sources import is_table
 from isolaw.readers.survey import survey
-from isolaw.readers.tables import read_table
 from isolaw.runs import IDENTITY, KEY, Runs
 from isolaw.store.folder import RECORDED
 
@@ -52,8 +46,8 @@ _runs_by_hash: dict[str, Runs] = {}  # cache of runs by the hash of their conten
 class _ReplayOptions(BaseModel):
     """The ``[replay]`` section: the source of recorded runs, and its columns as in ``isolaw fit``.
 
-    ``sha256`` is set if the sweep's directory stores the runs, and is the hash of their content
-    (`_content_hash`).
+    In a resolved sweep, the source is the file in the sweep's directory, and ``sha256`` is the hash of the
+    runs' content (`_content_hash`).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -82,10 +76,9 @@ class _Replay(Backend):
 
         If all axes contain only recorded values, the sweep is the recorded subset of the product of its axes.
         """
-        section, stored_runs, source_notes = _load_runs(spec.options, directory)
-        notes += source_notes
+        section, runs, is_stored = _load_runs(spec.options, directory, notes)
         spec = spec.model_copy(update={self.name: section})
-        axis_values = _recorded_axes(section)
+        axis_values = _recorded_axes(runs)
         data = spec.model_dump(mode="json", exclude_unset=True)
         for name, axes_section in (("grid", spec.grid), ("sweep", spec.sweep)):
             unset = type(axes_section).model_fields.keys() - axes_section.model_fields_set
@@ -100,14 +93,13 @@ class _Replay(Backend):
             **{name: getattr(resolved.grid, name) for name in axis_values.keys() - {"seeds", "compute"}},
         }
         is_recorded = all(set(values) <= set(axis_values[name]) for name, values in axes.items())
-        return resolved, stored_runs, is_recorded
+        return resolved, None if is_stored else runs, is_recorded
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the source, and return the spec with the source's hash and columns.
-
-        Hash and columns are part of a run's identity, but the path of the source is not.
-        """
-        content, reader_options, sources, runs = _open_source(spec.options or spec.sources)
+        """Return the spec with the hash of the recorded runs, which is part of the runs' identity."""
+        options = parse_section(_ReplayOptions, spec.options or spec.sources, prefix="replay")
+        assert options.sha256 is not None
+        runs = _stored_runs(options.source, options.sha256)
         set_names = sorted(set(runs.points["problem_set"]))
         if len(set_names) > 1 and spec.problems.set not in set_names:
             raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(set_names))])
@@ -119,9 +111,9 @@ class _Replay(Backend):
             update={
                 "backend_version": self.version,
                 "recipe": spec.recipe.model_copy(update={"algorithm": algorithm}),
-                "options": {**reader_options, **({"recorded": attributes} if attributes else {})},
-                "content": content,
-                "sources": sources,
+                "options": {"recorded": attributes} if attributes else {},
+                "content": {"runs": options.sha256},
+                "sources": {"source": options.source},
                 "problems": spec.problems.model_copy(update={"set": name}),
             }
         )
@@ -150,9 +142,6 @@ class _Replay(Backend):
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, starting after the state ``ctx.state``."""
-        recorded_hash = spec.content.get("table")
-        if recorded_hash is not None and sha256(spec.sources["source"]) != recorded_hash:
-            raise DataError(f"{spec.sources['source']}: the table changed since the sweep was resolved")
         runs = _runs_of(spec)
         points = runs.points
         run_id = _matching_ids(spec, runs)[0]
@@ -175,40 +164,50 @@ class _Replay(Backend):
 BACKEND = _Replay()
 
 
-def _recorded_axes(options: dict[str, Any]) -> dict[str, Any]:
+def _recorded_axes(runs: Runs) -> dict[str, Any]:
     """Return the recorded grid, seeds and horizon, which are the defaults of a sweep."""
-    *_, runs = _open_source(options)
     table = runs.table()
     axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
     return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
 
 
-def _load_runs(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
-    """Read a source that is not a table file; return a section for the sweep, the runs, and notes.
+def _load_runs(
+    section: Mapping[str, Any], directory: Path, notes: list[str]
+) -> tuple[dict[str, Any], Runs, bool]:
+    """Return a section for the sweep, its recorded runs, and whether its directory already stores them.
 
-    The caller must store the runs in the file `RECORDED` of the sweep's directory. The runs are None if the
-    source is a table file, or if the directory already contains them.
+    Otherwise isolaw reads the source and adds to ``notes``, and the caller must store the runs in the file
+    `RECORDED` of the directory.
     """
-    options = parse_section(_ReplayOptions, section, prefix="replay")
-    source, stored_path = options.source, directory.absolute() / RECORDED
+    options, stored_path = (
+        parse_section(_ReplayOptions, section, prefix="replay"),
+        directory.absolute() / RECORDED,
+    )
     if options.sha256 is not None:
-        return {**section, "source": str(stored_path if stored_path.exists() else source)}, None, []
-    reader_options = options.reader_options
-    if not isinstance(source, str | os.PathLike):
-        from isolaw.readers.read import as_runs
-
-        runs, notes = as_runs(source, **reader_options), list[str]()
-    elif os.path.exists(source) and not (os.path.isfile(source) or os.path.isdir(source)):
-        raise SpecError([Issue("replay.source", "found a special file; expected a file or a folder", source)])
-    elif reader_options.keys() - {"metric"} or is_table(os.fspath(source)):
-        return {**section, "source": os.fspath(source)}, None, []
-    else:
-        reading = survey([os.fspath(source)], HowToRead.of(metric=options.metric))
-        runs, notes = reading.runs, [*reading.notes, *reading.warnings]
+        source = str(stored_path if stored_path.exists() else options.source)
+        return {**section, "source": source}, _stored_runs(source, options.sha256), True
+    runs = _read_source(options, notes)
     digest = _content_hash(runs)
     _cache_runs(digest, runs)
     metric = {"metric": options.metric} if options.metric else {}
-    return {"source": str(stored_path), "sha256": digest, **metric}, runs, notes
+    return {"source": str(stored_path), "sha256": digest, **metric}, runs, False
+
+
+def _read_source(options: _ReplayOptions, notes: list[str]) -> Runs:
+    """Read the user's source, and add to ``notes``."""
+    source = options.source
+    if not isinstance(source, str | os.PathLike):
+        from isolaw.readers.read import as_runs
+
+        return as_runs(source, **options.reader_options)
+    path = os.fspath(source)
+    if not (os.path.exists(path) or glob.has_magic(path) or "://" in path):
+        raise SpecError([Issue("replay.source", f"{path}: No such file or directory", path)])
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise SpecError([Issue("replay.source", "found a special file; expected a file or a folder", path)])
+    reading = survey([path], HowToRead.of(**options.reader_options))
+    notes += [*reading.notes, *reading.warnings]
+    return reading.runs
 
 
 def _content_hash(runs: Runs) -> str:
@@ -234,34 +233,8 @@ def _stored_runs(path: str, digest: str) -> Runs:
     return _runs_by_hash[digest]
 
 
-def _open_source(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
-    """Open the source of a ``[replay]`` section; return its content hash, mapping, sources and runs."""
-    options = parse_section(_ReplayOptions, section, prefix="replay")
-    if options.sha256 is not None:
-        sources = {"source": options.source, "sha256": options.sha256}
-        return {"runs": options.sha256}, {}, sources, _stored_runs(options.source, options.sha256)
-    path = Path(options.source).resolve()
-    try:
-        digest = sha256(path)
-    except (OSError, ValueError) as error:
-        reason = f"{path}: {getattr(error, 'strerror', None) or error}"
-        raise SpecError([Issue("replay.source", reason, found=options.source)]) from None
-    reader_options = options.reader_options
-    runs = _cached_table(str(path), digest, canonical_json(reader_options))
-    return {"table": digest}, reader_options, {"source": str(path), **reader_options}, runs
-
-
 def _runs_of(spec: RunSpec) -> Runs:
-    if "runs" in spec.content:
-        return _stored_runs(spec.sources["source"], spec.content["runs"])
-    reader_options = {k: v for k, v in spec.sources.items() if k != "source"}
-    return _cached_table(spec.sources["source"], spec.content["table"], canonical_json(reader_options))
-
-
-@lru_cache(maxsize=4)
-def _cached_table(path: str, digest: str, reader_options: str) -> Runs:
-    """Read a table file; results are cached by path, ``digest`` and mapping."""
-    return read_table(path, HowToRead.of(**json.loads(reader_options)))
+    return _stored_runs(spec.sources["source"], spec.content["runs"])
 
 
 def _matching_ids(spec: RunSpec, runs: Runs) -> list[str]:

@@ -215,16 +215,6 @@ def is_ours(path: Path, head: bytes) -> bool:
     return set(COLUMNS) <= set(columns_of(path, head))
 
 
-def is_table(source: str | Path) -> bool:
-    """Return whether a source is a table file or does not exist, and is no log, directory or glob."""
-    path = Path(source)
-    if not path.is_file():
-        return not path.is_dir() and not glob.has_magic(str(source))
-    head = limits.start(path, HEAD)
-    has_sizes = {"problems_per_batch", "rollouts_per_problem"} <= set(columns_of(path, head))
-    return has_sizes or _classify(path, head, list(candidates())).container is None
-
-
 def _expand(source: str | Path, notes: list[str]) -> list[Path]:
     if not str(source).strip():  # an unset variable; as a path it would be the current directory
         raise DataError(f"source: found {shown(str(source))}; expected a file, a directory or a glob")

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw import metrics
 from isolaw.errors import IsolawError, Refused
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, flags_with
@@ -146,24 +145,14 @@ class FittedRuns:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
-    def rewards_at(
-        self, metric: str | None = None, problems: int | None = None, compute: float | None = None
-    ) -> tuple[float, pd.DataFrame]:
-        """Return the measured reward of each configuration at ``compute``, by default what all reached.
+    def rewards_at_one_compute(self) -> tuple[float, pd.DataFrame]:
+        """Return the largest compute that all configurations reached, and their measured rewards there.
 
-        With ``problems``, only configurations of this B_p count. The table is that of `_final_rewards`.
+        The table is that of `_final_rewards`.
         """
-        rows = self.metric_rows(metric)
-        if problems is not None:
-            rows = rows[rows["problems_per_batch"] == problems]
-        compute = _common_compute(rows) if compute is None else compute
+        rows = self.metric_rows()
+        compute = _common_compute(rows)
         return compute, _final_rewards(rows, compute)
-
-    def best_and_worst(self) -> list[str]:
-        """Return the names of best@k and worst@k for the largest k that has both; empty if no k has."""
-        parsed = [pair for pair in map(metrics.parse, self.selected.metrics(self.eval_set)) if pair]
-        shared_k = [k for kind, k in parsed if kind == "best" and k > 1 and ("worst", k) in parsed]
-        return [f"best@{max(shared_k)}", f"worst@{max(shared_k)}"] if shared_k else []
 
     def densest_batch(self) -> int:
         """Return the B_p that was run with the most distinct n; if several tie, the smallest."""

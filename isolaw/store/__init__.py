@@ -15,7 +15,7 @@
                       FAILED.json      the cause of a failure, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
     DIR/problems.parquet               per-problem results, if the backend records them
-    DIR/recorded.parquet               the runs that a sweep replays, unless they are in the user's own table
+    DIR/recorded.parquet               the runs that a sweep replays
 
 A checkpoint is one appended line. Regularly, and at the end of a run, isolaw syncs the lines and publishes a
 state. It writes the state under a temporary name, syncs it, and renames it, at most once a second and for at

@@ -30,7 +30,7 @@ LINKS_HINT = (
 _MOST_BYTES = 2**32
 _ENTRIES_SHOWN = 8  # number of wrong entries in a message
 _MOST_LEVELS = 20
-# Names in a sweep's directory; `RECORDED` has the runs that a sweep replays, unless they are the user's file.
+# Names in a sweep's directory; `RECORDED` has the runs that a sweep replays.
 POINTS, PROBLEMS, RECORDED = "points.parquet", "problems.parquet", "recorded.parquet"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # O_NONBLOCK, because opening a pipe would otherwise wait for its other end.

@@ -18,7 +18,7 @@ from isolaw import commands
 from isolaw.backend import Response
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.documents.validation import parse_section
-from isolaw.errors import Damaged, InputError, NotOurs, StoreError, Wording
+from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.files import check_destination
 from isolaw.store import checksums, locks
 from isolaw.store.folder import POINTS, PROBLEMS, RECORDED, EntryKind, Folder, is_leftover
@@ -39,7 +39,7 @@ _OWN_ENTRIES: dict[str, EntryKind] = {
 }
 _WRITTEN_FILES = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0
-_FEW_RUNS, _MOST_RUNS = 5, 40  # number of runs in messages about a name of a run
+_FEW_RUNS = 5  # number of runs in a message about an ambiguous name
 _CUT = 16  # number of characters of an id to show, which is enough to be unambiguous
 
 
@@ -264,27 +264,6 @@ def find_run(name: str | Path) -> RunStore:
     folder = folder.resolve()
     run = SweepStore(folder.parent.parent).run(folder.name)
     if run.folder != folder or not run.sweep.exists:
-        message = f"{name}: not a run of a sweep; expected OUT/runs/<run_id>"
-        raise StoreError(Wording(message, *(f"  - {line}" for line in _run_lines(SweepStore(folder)))))
+        hint = f"; to list its runs: {commands.read_sweep(name)}" if SweepStore(folder).exists else ""
+        raise StoreError(f"{name}: not a run of a sweep; expected OUT/runs/<run_id>{hint}")
     return run
-
-
-def _run_lines(sweep: SweepStore) -> list[str]:
-    """Return a line of text for each run, up to `_MOST_RUNS` runs; empty if the folder contains no sweep."""
-    if not sweep.exists:
-        return []
-    from isolaw.store.tables import attributes_of, columns_of  # which need pandas
-
-    axes: list[str] = []
-    with contextlib.suppress(StoreError):  # if the file is damaged, the lines have fewer columns
-        axes = list(sweep.read_spec().grid.recipe_axes)
-    runs = []
-    for run_id, spec in sweep.specs()[0].items():
-        facts = columns_of(spec) | attributes_of(spec)
-        axis_texts = [f"{key} = {facts[key]}" for key in axes if key in facts]
-        runs.append((spec.rollouts_per_problem, spec.problems_per_batch, spec.seed, axis_texts, run_id))
-    lines = [
-        ", ".join([f"{run_id[:_CUT]}: n = {n:,}", f"B_p = {b:,}", f"seed {seed}", *axis_texts])
-        for n, b, seed, axis_texts, run_id in sorted(runs)
-    ]
-    return lines[:_MOST_RUNS] + ([f"and {len(lines) - _MOST_RUNS:,} more"] if len(lines) > _MOST_RUNS else [])

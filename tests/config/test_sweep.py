@@ -126,14 +126,9 @@ def test_identity_does_not_depend_on_the_path(tmp_path: Path) -> None:
     def run(path: Path, text: str) -> RunSpec:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        spec = RunSpec(
-            backend="replay",
-            problems_per_batch=4,
-            rollouts_per_problem=8,
-            compute=64,
-            options={"source": str(path), "metric": "r", "set": {"problems_per_batch": 4}},
-        )
-        return backends.get("replay").resolve(spec)
+        section = {"source": str(path), "metric": "r", "set": {"problems_per_batch": 4}}
+        spec = SweepSpec.parse({"sweep": {"backend": "replay"}, "replay": section})
+        return engine.resolve_sweep(spec, path.with_suffix("")).runs[0]
 
     table = "rollouts_per_problem,step,r\n8,1,0.5\n8,2,0.6\n"
     here, there = run(tmp_path / "a.csv", table), run(tmp_path / "else" / "b.csv", table)

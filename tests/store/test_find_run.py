@@ -22,14 +22,7 @@ def test_a_run_by_its_folder_and_by_a_prefix(tiny, tmp_path: Path) -> None:
         find_run(tmp_path / "out" / run.name[:common])
     with pytest.raises(StoreError, match=r"found 0 runs with this prefix \(none\); expected one"):
         find_run(tmp_path / "out" / "none")
-    with pytest.raises(StoreError, match=r"not a run of a sweep; expected OUT/runs/<run_id>\n  - ") as raised:
+    with pytest.raises(StoreError, match=r"not a run of a sweep; .*; to list its runs: isolaw read .*/out$"):
         find_run(tmp_path / "out")
-    assert f"  - {run.name[:16]}: n = " in str(raised.value)
-    assert str(raised.value).count("\n") == len(list((tmp_path / "out" / "runs").iterdir())) == 4
-
-
-def test_runs_are_listed_with_what_the_sweep_varies(tiny, tmp_path: Path) -> None:
-    grid = {"problems_per_batch": [8], "rollouts_per_problem": [4], "lr": [0.01, 0.02]}
-    engine.sweep(tiny(grid=grid, sweep={"seeds": 1}), tmp_path / "out")
-    with pytest.raises(StoreError, match=r"seed 0, lr = 0.01\n.*seed 0, lr = 0.02"):
-        find_run(tmp_path / "out")
+    with pytest.raises(StoreError, match=r"not a run of a sweep; expected OUT/runs/<run_id>$"):
+        find_run(tmp_path)

@@ -13,13 +13,7 @@ the simulator knows:
 - ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
 
 For the whole run, metrics of the set ``train`` include ``drift``, the squared distance of the policy's
-parameters from their initial values. Optional metrics are ``interference`` and ``spillover``, which measure
-how a step on some problems changes the other problems. To measure them, the simulator makes an additional
-step on a set S of B_p training problems with separate rollouts, and then undoes it. Let Δ_i be the change of
-p_i for each training problem outside S. Then ::
-
-    spillover    = mean |Δ_i|                      the size of the change in other problems
-    interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of this change that is a loss; 0: pure transfer
+parameters from their initial values.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +41,7 @@ from isolaw.simulators.presets import shipped
 from isolaw.simulators.problems import ORDER
 
 _EVAL_SETS = ("validation", "train")
-_OPTIONAL = ("histogram", "interference")
-_PROBE_STREAM = len(_EVAL_SETS)
+_HISTOGRAM = "histogram"  # the optional metric
 _BINS = 20
 _ADVANTAGES_OF: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
 _LARGEST_GB = 4.0
@@ -65,14 +58,10 @@ class _Evaluation:
     results do not depend on the number of evaluations.
     """
 
-    def __init__(
-        self, spec: RunSpec, update: Update, stream: Callable[[int, int], np.random.Generator]
-    ) -> None:
+    def __init__(self, spec: RunSpec, stream: Callable[[int, int], np.random.Generator]) -> None:
         self.spec, self.stream = spec, stream
-        self.probe_update = replace(update, staleness=0)
-        names = spec.evaluation.metrics
-        self.accuracies = [name for name in names if name not in _OPTIONAL]
-        self.has_histogram, self.has_interference = ("histogram" in names, "interference" in names)
+        self.accuracies = [name for name in spec.evaluation.metrics if name != _HISTOGRAM]
+        self.has_histogram = _HISTOGRAM in spec.evaluation.metrics
 
     def rows(self, model: Model, step: int) -> list[Measurement]:
         """Return all measurements after ``step`` steps; raise `RunError` if the run has diverged."""
@@ -85,10 +74,7 @@ class _Evaluation:
         for name, p in success_of.items():
             rows += self._accuracies(name, p, _EVAL_SETS.index(name), step)
             rows += self._landscape(name, p)
-        rows.append(Measurement("train", "drift", drift))
-        if self.has_interference:
-            rows += self._interference(model, step)
-        return rows
+        return [*rows, Measurement("train", "drift", drift)]
 
     def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Measurement]:
         samples = self.spec.evaluation.samples
@@ -106,19 +92,6 @@ class _Evaluation:
                 end = "]" if i == _BINS - 1 else ")"
                 name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
                 yield Measurement(eval_set, name, count / p.size, p.size)
-
-    def _interference(self, model: Model, step: int) -> Iterator[Measurement]:
-        rng = self.stream(_PROBE_STREAM, step)
-        initial_arrays, before = model.arrays(), model.success(train=True)
-        batch = rng.choice(before.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
-        model.advance(batch[None, :].astype(np.int64), self.probe_update, rng)
-        changes = np.delete(model.success(train=True) - before, batch)
-        model.restore(initial_arrays)
-        total_change = float(np.abs(changes).sum())
-        if total_change > 0:
-            loss, count = float(-changes[changes < 0].sum()), changes.size
-            yield Measurement("train", "interference", loss / total_change, count)
-            yield Measurement("train", "spillover", total_change / count, count)
 
 
 def _model_issues(spec: RunSpec) -> Iterator[Issue]:
@@ -211,10 +184,10 @@ def _evaluation_issues(spec: RunSpec) -> Iterator[Issue]:
     yield from sampling_issues(spec, "the simulator does not model it")
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
-        if name not in _OPTIONAL and (parsed is None or (samples and parsed[1] > samples)):
+        if name != _HISTOGRAM and (parsed is None or (samples and parsed[1] > samples)):
             limit = f" with k ≤ {samples} (or evaluation.samples = 0, exact)" if samples else ""
-            accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(_OPTIONAL)}"
-            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, _OPTIONAL))
+            accepted, close = f"avg@k, best@k, worst@k{limit}, {_HISTOGRAM}", nearest(name, [_HISTOGRAM])
+            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=close)
 
 
 # The simulators' η is the lr at B = 1 with square-root scaling.
@@ -294,7 +267,7 @@ class _Bandit(Backend):
                 done = _restore(ctx.state, model, rollouts, batches)
             except Exception as error:
                 raise UnreadableState(ctx.state, error) from error
-        evaluation = _Evaluation(spec, update, lambda *key: stream(_EVALUATION_STREAM, *key))
+        evaluation = _Evaluation(spec, lambda *key: stream(_EVALUATION_STREAM, *key))
         for step in spec.schedule():
             if step <= done:
                 continue

@@ -109,7 +109,6 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
         run_charts.at_one_compute(study),
-        run_charts.spread(study),
         problems.landscape(study),
         problems.responses(facts.responses),
         run_charts.health_section(study, facts.failed),

@@ -1,4 +1,4 @@
-"""The sections of the runs: rewards at one compute, best@k and worst@k, health, and the backtest."""
+"""The sections of the runs: rewards at one compute, health, and the backtest."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.prediction import predicted
 from isolaw.report.text.studies import choices
 
+_GRID_TITLE = "Rewards at the same compute"
 _WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
 _LONG = 12  # rows
 _MAP_COLOURS = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
@@ -45,24 +46,7 @@ _DASHES, _MARKERS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "d
 
 def at_one_compute(study: FittedRuns) -> PageSection:
     """Return the section of the rewards of all configurations at one compute."""
-    return PageSection(
-        "grid", "Rewards at the same compute", charts=[grid(study)], tables=[_rewards_table(study)]
-    )
-
-
-def spread(study: FittedRuns) -> PageSection | str:
-    """Return the section of best@k and worst@k, or the reason why there is none."""
-    metrics = study.best_and_worst()
-    if not metrics:
-        reason = "the runs did not record both (evaluation.metrics of a sweep adds them)"
-        return f"best@k against worst@k: {reason}"
-    (best, worst), k = metrics, metrics[0].partition("@")[2]
-    sentence = (
-        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage) or {k} "
-        f"correct answers ({worst}, reliability)."
-    )
-    charts = _best_and_worst(study)
-    return PageSection("spread", f"{best} against {worst}", [sentence], charts, small=True)
+    return PageSection("grid", _GRID_TITLE, charts=[grid(study)], tables=[_rewards_table(study)])
 
 
 def health_section(study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> PageSection:
@@ -87,7 +71,7 @@ def grid(study: FittedRuns) -> Chart:
     The best configuration is the recommended one (`Law.predict`); without a law, it is the configuration with
     the highest mean.
     """
-    compute, table = study.rewards_at()
+    compute, table = study.rewards_at_one_compute()
     prediction = _recommendation(study, compute)
     title = f"{study.metric} at C = {number(compute)}"
     caption = _grid_caption(study, table, compute, prediction)
@@ -95,7 +79,7 @@ def grid(study: FittedRuns) -> Chart:
         allocations = [] if prediction is None else [option.allocation for option in prediction.options]
         recommended = {(a.problems_per_batch, a.rollouts_per_problem) for a in allocations}
         return _map_of_grid(table, title, caption, recommended)
-    chart = _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
+    chart = _by_n(title, caption, table, study.levels)
     if prediction is not None and study.law is not None and study.law.surface is not None:
         chart.data[0]["mode"] = "markers"  # the fitted curve joins the points
         chart.data[:0] = _fitted_traces(study.law.surface, compute)
@@ -161,7 +145,7 @@ def _map_of_grid(
         "shapes": frames,
     }
     height = 120 + 34 * max(len(means), 5)
-    return Chart("grid", "Rewards at the same compute", caption, data, layout, height=height)
+    return Chart("grid", _GRID_TITLE, caption, data, layout, height=height)
 
 
 def _hover_texts(table: pd.DataFrame) -> list[str]:
@@ -172,9 +156,7 @@ def _hover_texts(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _by_n(
-    name: str, title: str, y_title: str, caption: str, table: pd.DataFrame, levels: list[int], height: int
-) -> Chart:
+def _by_n(title: str, caption: str, table: pd.DataFrame, levels: list[int]) -> Chart:
     """Return a chart of rewards against n with standard errors."""
     n = table["rollouts_per_problem"].tolist()
     data = line(
@@ -184,19 +166,8 @@ def _by_n(
         customdata=_hover_texts(table), marker={"size": 9, "color": [n_colour(levels, level) for level in n]},
         hovertemplate="n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     )  # fmt: skip
-    layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(y_title)}}}
-    return Chart(name, title, caption, [data], layout, height=height)
-
-
-def _best_and_worst(study: FittedRuns) -> list[Chart]:
-    """Return a chart of best@k and one of worst@k, by n, at one compute and B_p."""
-    b = study.densest_batch()
-    charts = []
-    for name in study.best_and_worst():
-        compute, table = study.rewards_at(name, b)
-        caption = _extreme_caption(name, table, compute, b)
-        charts.append(_by_n(name.replace("@", "-"), name, name, caption, table, study.levels, height=320))
-    return charts
+    layout = {"xaxis": n_axis("n, rollouts per problem", levels), "yaxis": {"title": {"text": text(title)}}}
+    return Chart("grid", _GRID_TITLE, caption, [data], layout, height=340)
 
 
 def _backtest_chart(result: Mapping[str, Any]) -> Chart:
@@ -255,21 +226,6 @@ def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: 
     return caption
 
 
-def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -> str:
-    """Return the caption of a best@k or worst@k chart, with the best n."""
-    kind, _, k = metric.partition("@")
-    condition = "at least one of" if kind == "best" else "all of"
-    best = table.loc[table["value"].idxmax()]
-    close_n = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
-    caption = (
-        f"Share of problems for which {condition} {k} samples are correct, at C = {number(compute)} and "
-        f"B_p = {b:,}. The share is highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
-    )
-    if len(close_n) > 1:
-        caption += f"; within {TOLERANCE} of it are n = {', '.join(f'{n:,}' for n in close_n)}"
-    return f"{caption}."
-
-
 def _backtest_caption(result: Mapping[str, Any]) -> str:
     """Return the caption of the backtest: the method of the evaluation, and the mean loss of each rule."""
     judges = f"on {result['seeds']} seeds, each held out in turn"
@@ -299,24 +255,14 @@ def labels(run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _rewards_table(study: FittedRuns) -> Table:
-    """Return the numbers behind the charts of rewards at one compute, with one row per configuration."""
-    names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
-    compute, _ = study.rewards_at()
-    tables = {name: study.rewards_at(name, compute=compute)[1].set_index(SHAPE_COLUMNS) for name in names}
+    """Return the numbers behind the chart of rewards at one compute, with one row per configuration."""
+    compute, table = study.rewards_at_one_compute()
     rows = []
-    for (b, n), values in tables[study.metric].iterrows():
-        row = [TableCell.number(b), TableCell.number(n), TableCell.number(values["runs"])]
-        for table in tables.values():
-            if (b, n) not in table.index:
-                row.append(TableCell("", ""))
-                continue
-            value, error = table.loc[(b, n), ["value", "error"]]
-            row.append(
-                TableCell(f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"), float(value))
-            )
-        rows.append(row)
+    for b, n, runs, value, error in table.itertuples(index=False):
+        reward = f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
+        rows.append([*map(TableCell.number, (b, n, runs)), TableCell(reward, float(value))])
     caption = f"Rewards at C = {number(compute)}, with standard errors over runs"
-    return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
+    return Table("finals", caption, ["B_p", "n", "runs", study.metric], rows, long=True)
 
 
 def _health_table(judged: Sequence[Health], study: FittedRuns, failed: Sequence[Mapping[str, Any]]) -> Table:
