@@ -19,7 +19,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.commands import Placeholder
-from isolaw.errors import DataError, Wording, joined, nearest
+from isolaw.errors import Wording, joined
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
@@ -120,13 +120,13 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     """Return the runs of the logs, and the rules of ``option_sets`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
-    Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
-    default, logs with the same name. If two logs have the values of one run, the more complete log is kept.
-    Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
-    ``group_by``. The last of the ``option_sets`` takes precedence.
+    Logs of the same file or directory (``group_by``) form one run; by default, logs with the same name. If
+    two logs have the values of one run, the more complete log is kept. Raises `InputError` if the user sets
+    an unknown framework. The last of the ``option_sets`` takes precedence.
     """
-    logs_of_run, runs = _group_by_run(list(split_by_training(logs)), option_sets)
+    logs_of_run = _group_by_run(list(split_by_training(logs)), option_sets)
     logs.clear()
+    runs: list[_LoggedRun] = []
     used_rules: set[Rule] = set()
     for name in list(logs_of_run):
         run = _build_run(name, logs_of_run.pop(name), option_sets)  # pop, so that its logs can be freed
@@ -208,48 +208,25 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
     return run
 
 
-def _group_by_run(
-    logs: Sequence[RawLog], option_sets: Sequence[HowToRead]
-) -> tuple[dict[str, list[RawLog]], list[_LoggedRun]]:
-    """Return the logs grouped by run, and the logs that lack the key by which they are grouped."""
+def _group_by_run(logs: Sequence[RawLog], option_sets: Sequence[HowToRead]) -> dict[str, list[RawLog]]:
+    """Return the logs by run."""
     logs_of_group: dict[tuple[str, str | None], list[RawLog]] = {}
-    keyless_runs: dict[str, _LoggedRun] = {}
     runs_in_file: dict[str, set[str]] = {}
     for log in logs:
         runs_in_file.setdefault(log.source, set()).add(log.run)
     for log in logs:
-        group_keys = [options.group_by for options in option_sets if options.covers([log.source])]
-        group_key = next(filter(None, reversed(group_keys)), None)
-        if group_key is None:
-            name = log.run or log.source
-        elif group_key == "file":
+        groupings = [options.group_by for options in option_sets if options.covers([log.source])]
+        grouping = next(filter(None, reversed(groupings)), None)
+        name = log.run or log.source
+        if grouping == "file":
             name = log.source if len(runs_in_file[log.source]) == 1 else f"{log.source}: {log.run}"
-        elif group_key == "directory":
+        elif grouping == "directory":
             name = str(Path(log.source) if Path(log.source).is_dir() else Path(log.source).parent)
-        elif group_key in log.config:
-            name = str(log.config[group_key])
-        else:
-            reason = "its configuration has no such key" if log.config else "it has no configuration"
-            nearest_key = nearest(group_key, log.config)
-            run = keyless_runs.setdefault(
-                log.source, _LoggedRun(log.source, container=log.container, sources=[log.source])
-            )
-            run.leave_out(
-                LogStatus.NEEDS,
-                commands.argument("group_by", group_key)
-                + f": {reason}{f'; did you mean {nearest_key!r}?' if nearest_key else ''}; "
-                "expected file, directory or a key of the configuration",
-                [group_key],
-            )
-            continue
-        logs_of_group.setdefault((name, group_key), []).append(log)
-    if keyless_runs and not logs_of_group:
-        run = next(iter(keyless_runs.values()))
-        raise DataError(f"{run.run}: " + run.message)
+        logs_of_group.setdefault((name, grouping), []).append(log)
     logs_of_run: dict[str, list[RawLog]] = {}
-    for (name, group_key), run_logs in logs_of_group.items():
-        logs_of_run |= {name: run_logs} if group_key else dict(_by_framework(name, run_logs))
-    return logs_of_run, list(keyless_runs.values())
+    for (name, grouping), run_logs in logs_of_group.items():
+        logs_of_run |= {name: run_logs} if grouping else dict(_by_framework(name, run_logs))
+    return logs_of_run
 
 
 def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
@@ -439,8 +416,7 @@ def _leave_out_repeats(runs: Sequence[_LoggedRun]) -> None:
         for run in group if len(group) > 1 else ():
             text = indistinct_runs(group[0].facts, [run.run for run in group])
             text += ". If one continues the other: "
-            by_directory = commands.argument("group_by", "directory")
-            run.leave_out(LogStatus.NEEDS, text + by_directory + ", or a key of the configuration", ["seed"])
+            run.leave_out(LogStatus.NEEDS, text + commands.argument("group_by", "directory"), ["seed"])
 
 
 def indistinct_runs(facts: Mapping[str, Fact], runs: Sequence[str]) -> Wording:
