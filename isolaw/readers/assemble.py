@@ -7,11 +7,10 @@ cannot be fitted with the others are left out. All runs have percentages as frac
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,6 @@ _BASE_BATCH = 1024
 _MAX_LR_RATIO = 1.02  # ratio; people write rounded values such as 7.1e-7
 _MAX_EXTRA = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
 _MIN_SHARED, _MIN_SHARED_PART = 2, 0.1  # values, and their share of the steps of a metric
-_CHECKPOINT_FOLDER = re.compile(
-    r"(?:checkpoint|global_?step|step|epoch|iter)[-_]?\d*|huggingface|hf|actor|model|latest|final|\d+"
-)
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
@@ -139,7 +135,6 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     for framework_runs in grouped(_ready_runs(runs), lambda run: run.framework).values():
         _to_fractions(framework_runs, percent_of_run)
     for comparable_runs in grouped(_ready_runs(runs), _comparable_key).values():
-        _unify_models(comparable_runs)
         _drop_partial_attributes(comparable_runs)
         _use_base_lrs(comparable_runs)
         _leave_out_repeats(comparable_runs)
@@ -323,21 +318,6 @@ def _separate_policies(runs: Sequence[_LoggedRun]) -> None:
     )
     for run in smaller_group:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
-
-
-def _unify_models(runs: Sequence[_LoggedRun]) -> None:
-    """Give a model one name if runs load it from folders of one name in different places, such as mounts."""
-    model_facts = [run.facts["model"] for run in runs if "model" in run.facts]
-    path_of = {str(fact.value): PurePosixPath(str(fact.value)) for fact in model_facts}
-    for name in {path.name for path in path_of.values()}:
-        aliases = [model for model, path in path_of.items() if path.name == name and path.is_absolute()]
-        # A checkpoint's folder, such as global_step_100, is no model's name.
-        if len(aliases) < 2 or _CHECKPOINT_FOLDER.fullmatch(name):
-            continue
-        for run in runs:
-            if "model" in run.facts and str(run.facts["model"].value) in aliases:
-                run.facts["model"] = run.facts["model"].but(f"loaded from {run.facts['model'].value}")
-                run.facts["model"] = Fact(name, run.facts["model"].origin)
 
 
 def _drop_partial_attributes(runs: Sequence[_LoggedRun]) -> None:

@@ -338,25 +338,6 @@ def test_a_log_of_any_container_without_a_reward_is_not_ready(tmp_path: Path, na
     assert "it logs no reward and no accuracy, only " in own.message
 
 
-@pytest.mark.parametrize("mounts", ["/mnt/{}/m-4b", "/mnt/{}/models/m-4b/", "/data{}/hub/m-4b"])
-@pytest.mark.parametrize("beside", [False, True])
-def test_mounts_of_one_model_are_one_model(tmp_path: Path, mounts: str, beside: bool) -> None:
-    """A configuration beside JSON lines, or printed in a console."""
-    for mount, n in (("a", 4), ("b", 8)):
-        (folder := tmp_path / mount).mkdir()
-        model = {"path": mounts.format(mount)}
-        config = {**CONFIG, "actor_rollout_ref": {"rollout": {"n": n}, "model": model}}
-        rows = [{"step": s, "data": {"critic/score/mean": s * n / 99}} for s in range(1, 7)]
-        if beside:
-            write(folder, "config.json", json.dumps(config))
-            write(folder, "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        else:
-            steps = "".join(f"step:{s} - critic/score/mean:{s * n / 99} - a/b:1\n" for s in range(1, 7))
-            write(folder, "run.log", pprint.pformat(config, width=60) + "\n" + steps)
-    runs = survey([tmp_path]).together().ready
-    assert [run.facts["model"].value for run in runs] == ["m-4b", "m-4b"]
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
 def test_a_folder_names_the_columns_that_its_table_has(tmp_path: Path, kind: str) -> None:
     rows = [{"idx": s, "val_acc": s / 9} for s in range(6)]
