@@ -213,21 +213,18 @@ def test_a_list_of_rewards_is_its_mean_and_n(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("as_columns", [False, True])
-def test_json_nested_by_settings(tmp_path: Path, as_columns: bool) -> None:
+@pytest.mark.parametrize("keys", [("n=4", "n=8"), ("train", "eval"), ("x", "y")])
+def test_lists_below_several_keys_are_refused(
+    tmp_path: Path, keys: tuple[str, str], as_columns: bool
+) -> None:
     def curve(n: int) -> Any:
         rows = [{"step": s, "acc": s * n / 100} for s in range(1, 7)]
         return {key: [row[key] for row in rows] for key in rows[0]} if as_columns else rows
 
-    document = {f"n={n}": {f"seed_{s}": curve(n) for s in (0, 1)} for n in (4, 8)}
-    path = write(tmp_path, "a.json", json.dumps(document, indent=1))
-    assert [(result.n, result.facts["seed"].value) for result in found(path, B_p=4)] == [
-        (4, 0),
-        (4, 1),
-        (8, 0),
-        (8, 1),
-    ]
-    path = write(tmp_path, "a.json", json.dumps({"base": {"x": curve(4), "y": curve(8)}}, indent=1))
-    assert [result.needs for result in found(path, **SET)] == [["seed"], ["seed"]]
+    text = json.dumps({"base": {key: curve(4 + i) for i, key in enumerate(keys)}}, indent=1)
+    (own,) = found(write(tmp_path, "a.json", text), **SET)
+    assert own.status is LogStatus.UNKNOWN_FORMAT
+    assert "found 2 lists of objects with the same keys; expected one" in own.message
 
 
 def test_nanochat_and_torchforge(tmp_path: Path) -> None:
