@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias, TypedDict
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -490,7 +490,7 @@ class ReadKeywords(TypedDict, total=False):
     columns: Mapping[str, str]
     set: Iterable[str] | Mapping[str, Any]
     format: str
-    group_by: str
+    group_by: Literal["file", "directory"]
     only: str | Iterable[str]
     name_pattern: str | Iterable[str]
 

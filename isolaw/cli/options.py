@@ -139,8 +139,8 @@ def reading_options(style: dict[str, Any]) -> Callable[[Decorated], Decorated]:
             help="Read only the runs or files that match, e.g. '*n8*'. '!GLOB' leaves out what matches.",
         ),
         click.option(
-            "--group-by", metavar="file|directory|KEY", **style,
-            help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
+            "--group-by", type=click.Choice(["file", "directory"]), **style,
+            help="How several logs form one run: by file or by directory.",
         ),
     )  # fmt: skip
 

@@ -7,11 +7,10 @@ cannot be fitted with the others are left out. All runs have percentages as frac
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pandas as pd
 
 from isolaw import commands
 from isolaw.commands import Placeholder
-from isolaw.errors import DataError, Wording, joined, nearest
+from isolaw.errors import Wording, joined
 from isolaw.metrics import is_accuracy, is_reward
 from isolaw.readers import frameworks
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
@@ -39,9 +38,6 @@ _BASE_BATCH = 1024
 _MAX_LR_RATIO = 1.02  # ratio; people write rounded values such as 7.1e-7
 _MAX_EXTRA = 0.1  # share of a duplicate's steps: one of two logs may have ended before the other
 _MIN_SHARED, _MIN_SHARED_PART = 2, 0.1  # values, and their share of the steps of a metric
-_CHECKPOINT_FOLDER = re.compile(
-    r"(?:checkpoint|global_?step|step|epoch|iter)[-_]?\d*|huggingface|hf|actor|model|latest|final|\d+"
-)
 # Two logs that disagree on one of these facts belong to different runs.
 _IDENTIFYING_FACTS = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _MIN_RANGE = 0.01  # a curve with a smaller range does not identify a run
@@ -120,13 +116,13 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     """Return the runs of the logs, and the rules of ``option_sets`` that apply to at least one run.
 
     The parts of a run must be consecutive in ``logs``. The list is emptied, so that its memory can be freed.
-    Logs with the same value of ``group_by`` (file, directory, or a key of the configuration) form one run; by
-    default, logs with the same name. If two logs have the values of one run, the more complete log is kept.
-    Raises `InputError` if the user sets an unknown framework, and `DataError` if no log has the key
-    ``group_by``. The last of the ``option_sets`` takes precedence.
+    Logs of the same file or directory (``group_by``) form one run; by default, logs with the same name. If
+    two logs have the values of one run, the more complete log is kept. Raises `InputError` if the user sets
+    an unknown framework. The last of the ``option_sets`` takes precedence.
     """
-    logs_of_run, runs = _group_by_run(list(split_by_training(logs)), option_sets)
+    logs_of_run = _group_by_run(list(split_by_training(logs)), option_sets)
     logs.clear()
+    runs: list[_LoggedRun] = []
     used_rules: set[Rule] = set()
     for name in list(logs_of_run):
         run = _build_run(name, logs_of_run.pop(name), option_sets)  # pop, so that its logs can be freed
@@ -139,7 +135,6 @@ def assemble(logs: list[RawLog], option_sets: Sequence[HowToRead] = ()) -> tuple
     for framework_runs in grouped(_ready_runs(runs), lambda run: run.framework).values():
         _to_fractions(framework_runs, percent_of_run)
     for comparable_runs in grouped(_ready_runs(runs), _comparable_key).values():
-        _unify_models(comparable_runs)
         _drop_partial_attributes(comparable_runs)
         _use_base_lrs(comparable_runs)
         _leave_out_repeats(comparable_runs)
@@ -208,48 +203,25 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
     return run
 
 
-def _group_by_run(
-    logs: Sequence[RawLog], option_sets: Sequence[HowToRead]
-) -> tuple[dict[str, list[RawLog]], list[_LoggedRun]]:
-    """Return the logs grouped by run, and the logs that lack the key by which they are grouped."""
+def _group_by_run(logs: Sequence[RawLog], option_sets: Sequence[HowToRead]) -> dict[str, list[RawLog]]:
+    """Return the logs by run."""
     logs_of_group: dict[tuple[str, str | None], list[RawLog]] = {}
-    keyless_runs: dict[str, _LoggedRun] = {}
     runs_in_file: dict[str, set[str]] = {}
     for log in logs:
         runs_in_file.setdefault(log.source, set()).add(log.run)
     for log in logs:
-        group_keys = [options.group_by for options in option_sets if options.covers([log.source])]
-        group_key = next(filter(None, reversed(group_keys)), None)
-        if group_key is None:
-            name = log.run or log.source
-        elif group_key == "file":
+        groupings = [options.group_by for options in option_sets if options.covers([log.source])]
+        grouping = next(filter(None, reversed(groupings)), None)
+        name = log.run or log.source
+        if grouping == "file":
             name = log.source if len(runs_in_file[log.source]) == 1 else f"{log.source}: {log.run}"
-        elif group_key == "directory":
+        elif grouping == "directory":
             name = str(Path(log.source) if Path(log.source).is_dir() else Path(log.source).parent)
-        elif group_key in log.config:
-            name = str(log.config[group_key])
-        else:
-            reason = "its configuration has no such key" if log.config else "it has no configuration"
-            nearest_key = nearest(group_key, log.config)
-            run = keyless_runs.setdefault(
-                log.source, _LoggedRun(log.source, container=log.container, sources=[log.source])
-            )
-            run.leave_out(
-                LogStatus.NEEDS,
-                commands.argument("group_by", group_key)
-                + f": {reason}{f'; did you mean {nearest_key!r}?' if nearest_key else ''}; "
-                "expected file, directory or a key of the configuration",
-                [group_key],
-            )
-            continue
-        logs_of_group.setdefault((name, group_key), []).append(log)
-    if keyless_runs and not logs_of_group:
-        run = next(iter(keyless_runs.values()))
-        raise DataError(f"{run.run}: " + run.message)
+        logs_of_group.setdefault((name, grouping), []).append(log)
     logs_of_run: dict[str, list[RawLog]] = {}
-    for (name, group_key), run_logs in logs_of_group.items():
-        logs_of_run |= {name: run_logs} if group_key else dict(_by_framework(name, run_logs))
-    return logs_of_run, list(keyless_runs.values())
+    for (name, grouping), run_logs in logs_of_group.items():
+        logs_of_run |= {name: run_logs} if grouping else dict(_by_framework(name, run_logs))
+    return logs_of_run
 
 
 def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
@@ -348,21 +320,6 @@ def _separate_policies(runs: Sequence[_LoggedRun]) -> None:
         run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If this is wrong, set on_policy")
 
 
-def _unify_models(runs: Sequence[_LoggedRun]) -> None:
-    """Give a model one name if runs load it from folders of one name in different places, such as mounts."""
-    model_facts = [run.facts["model"] for run in runs if "model" in run.facts]
-    path_of = {str(fact.value): PurePosixPath(str(fact.value)) for fact in model_facts}
-    for name in {path.name for path in path_of.values()}:
-        aliases = [model for model, path in path_of.items() if path.name == name and path.is_absolute()]
-        # A checkpoint's folder, such as global_step_100, is no model's name.
-        if len(aliases) < 2 or _CHECKPOINT_FOLDER.fullmatch(name):
-            continue
-        for run in runs:
-            if "model" in run.facts and str(run.facts["model"].value) in aliases:
-                run.facts["model"] = run.facts["model"].but(f"loaded from {run.facts['model'].value}")
-                run.facts["model"] = Fact(name, run.facts["model"].origin)
-
-
 def _drop_partial_attributes(runs: Sequence[_LoggedRun]) -> None:
     """Drop attributes that only some runs have, because they do not show whether the runs differ."""
     for name in sorted({name for run in runs for name in run.attributes}):
@@ -439,8 +396,7 @@ def _leave_out_repeats(runs: Sequence[_LoggedRun]) -> None:
         for run in group if len(group) > 1 else ():
             text = indistinct_runs(group[0].facts, [run.run for run in group])
             text += ". If one continues the other: "
-            by_directory = commands.argument("group_by", "directory")
-            run.leave_out(LogStatus.NEEDS, text + by_directory + ", or a key of the configuration", ["seed"])
+            run.leave_out(LogStatus.NEEDS, text + commands.argument("group_by", "directory"), ["seed"])
 
 
 def indistinct_runs(facts: Mapping[str, Fact], runs: Sequence[str]) -> Wording:

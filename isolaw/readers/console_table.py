@@ -11,9 +11,8 @@ Each line that counts to the same total becomes a row, with ``step`` and a colum
 line of an evaluation with a step but no total. Values with % are divided by 100, and ``2/4`` is a share. A
 list of rewards becomes its mean and its length. If only some lines have a word for evaluation next to the
 counter (``[eval] step 12``), a column ``phase`` marks them. A key that follows such a word in the middle of a
-line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. B_p and n that other lines state
-(``Rollouts per prompt: 4``) become columns. As for any table, the user provides missing B_p and n, and the
-name of the reward.
+line (``reward=0.3 | eval: reward=0.5``) gets the word as a prefix. As for any table, the user provides B_p
+and n, and the name of the reward.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.metrics import is_reward
 from isolaw.readers.measures import HELD_OUT, eval_set_of, is_measured_by_trainer, words_of
-from isolaw.readers.names import CALLED, SPLIT, UNITS, plain
+from isolaw.readers.names import UNITS
 from isolaw.readers.raw_log import clean
 from isolaw.readers.records import mark_written_nan, summary_of_list
 from isolaw.readers.trainings import mixing_problem, name_trainings
 
 _MIN_STEPS = 3  # lines required to recognise a console
 _LONGEST_LINE = 5_000  # bytes of a line
-_RELEVANT = re.compile(rb"/|tep|er|pdate|roup|um_|[Vv]al|est")  # in every line that is read
+_RELEVANT = re.compile(rb"/|tep|er|pdate|[Vv]al|est")  # in every line that is read
 _NEAR = 20  # characters before a counter that can name what it counts
 _SEARCHED_BYTES = 1 << 20  # bytes to search when recognising a console
 _COUNT = r"(\d{1,3}(?:[,_]\d{3}){1,2}|\d{1,9})"
@@ -53,9 +52,7 @@ _STEP = re.compile(
 _UNIT = re.compile(rf"\b({'|'.join(UNITS)})s?[\W_]{{0,4}}$", re.I)  # before a counter
 _EPOCH = re.compile(r"\bepochs?[\W_]{0,4}(\d{1,9})(?: ?/ ?\d{1,9})?(?![\w.])", re.I)
 _NUMBER_PATTERN = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?|[-+]?(?i:nan|inf)"
-# At least two words, because model output often contains "n = 4".
-_SIZE_NAMES = {word for name in SPLIT[:2] for word in CALLED[name].split() if "_" in word}
-_STATED_SIZE = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}(\d{1,9})(?=[\s,;.|)\]}]|$)")
+_PHRASE = re.compile(r"([A-Za-z][A-Za-z_ ]{3,60}?) ?[:=] {0,3}\d")  # before a number, without a counter
 _KEY_PATTERN = r"[A-Za-z_][\w.@/-]{0,80}"
 _SINGLE_WORD = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")  # a word that is not part of a path
 _LIST_OF_NUMBERS = re.compile(rf"(?<![\w.@/-])({_KEY_PATTERN}) ?[=:] ?\[([^\[\]]{{1,4000}})\]")
@@ -92,9 +89,8 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
 
     Raises `DataError` if the lines are from several processes.
     """
-    line_of_size: dict[str, int] = {}  # B_p and n that lines state: name → line number
     left_out: list[int] = []  # numbers of the lines of evaluations that are not rows
-    lines = list(_step_lines(content, line_of_size, left_out))
+    lines = list(_step_lines(content, left_out))
     distinct_steps = dict.fromkeys((row.unit, row.total, row.epoch, row.values["step"]) for row in lines)
     step_counts = Counter(key[:2] for key in distinct_steps)
     keys_of_counter: dict[tuple[str, int], set[str]] = {}
@@ -141,12 +137,6 @@ def read_console(path: Path, content: bytes) -> pd.DataFrame:
         lines_left_out = f"{len(left_out):,} lines of evaluations that have no {unit} or count otherwise"
         frame.attrs["notes"] += [
             f"{path.name}: isolaw left out {lines_left_out}, such as line {min(left_out)}"
-        ]
-    if line_of_size:
-        frame[list(line_of_size)] = frame[list(line_of_size)].bfill()
-        frame.attrs["notes"] += [
-            f"{path.name} states {name} in line {line}, which isolaw reads as a column"
-            for name, line in line_of_size.items()
         ]
     keys = ["step"]
     frame["bar"] = [row.is_progress_bar for row in rows]
@@ -206,19 +196,12 @@ def _steps_per_epoch(rows: list[_StepLine], path: Path) -> int:
     return sizes.pop()
 
 
-def _step_lines(
-    content: bytes, line_of_size: dict[str, int] | None = None, without_step: list[int] | None = None
-) -> Iterator[_StepLine]:
-    """Yield the steps.
-
-    ``line_of_size`` receives the facts that other lines state, and ``without_step`` the numbers of lines of
-    evaluations without a step.
-    """
-    stated_sizes: dict[str, float] = {}
+def _step_lines(content: bytes, without_step: list[int] | None = None) -> Iterator[_StepLine]:
+    """Yield the steps; ``without_step`` receives the numbers of lines of evaluations without a step."""
     for line_number, line in enumerate(content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"), 1):
         if len(line) > _LONGEST_LINE or not _RELEVANT.search(line):
             continue
-        text = clean(line).replace("/prompt", " per prompt")
+        text = clean(line)
         counters = [ratio for ratio in _COUNTER.finditer(text) if _count(ratio[1]) <= _count(ratio[2])]
         epoch_match = _EPOCH.search(text)
         epochs = [ratio for ratio in counters if epoch_match and ratio.start(1) == epoch_match.start(1)]
@@ -234,14 +217,10 @@ def _step_lines(
             counter = fraction or counter
         counter = counter or next(iter(unit_of or epochs), None)
         if counter is None:
-            for phrase, value in _STATED_SIZE.findall(text):
-                words = plain(phrase).split("_")
-                names = ["_".join(words[i:]) for i in range(len(words))]
-                if name := next((candidate for candidate in names if candidate in _SIZE_NAMES), ""):
-                    stated_sizes[name] = float(value)
-                    (line_of_size if line_of_size is not None else {}).setdefault(name, line_number)
-                elif without_step is not None and is_reward(phrase) and words_of(phrase) & HELD_OUT:
-                    without_step.append(line_number)
+            phrases = _PHRASE.findall(text)
+            is_evaluation = any(is_reward(phrase) and words_of(phrase) & HELD_OUT for phrase in phrases)
+            if is_evaluation and without_step is not None:
+                without_step.append(line_number)
             continue
         values: dict[str, float] = {}
         unread: dict[str, str] = {}
@@ -266,7 +245,7 @@ def _step_lines(
                 unit_of.get(counter, "step"),
                 _count(counter[2] or "0"),
                 int(epoch_match[1]) if epoch_match and counter not in epochs else -1,
-                {"step": float(_count(counter[1])), **stated_sizes}
+                {"step": float(_count(counter[1]))}
                 | {name: value if math.isfinite(value) else math.inf for name, value in values.items()},
                 unread,
                 "it/s" in text or "s/it" in text,

@@ -44,7 +44,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -133,7 +133,7 @@ class HowToRead(BaseModel):
 
     files: list[str] = Field(default_factory=list, max_length=_MAX_ITEMS)
     format: str = "auto"
-    group_by: str | None = None
+    group_by: Literal["file", "directory"] | None = None
     only: list[str] = Field(default_factory=list, max_length=_MAX_ITEMS)
     name_pattern: list[str] = Field(default_factory=list, max_length=_MAX_PATTERNS)
     metric: str | None = None

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError
@@ -24,7 +24,7 @@ def read(
     columns: Mapping[str, str] | None = None,
     set: Iterable[str] | Mapping[str, Any] | None = None,
     format: str = "auto",
-    group_by: str | None = None,
+    group_by: Literal["file", "directory"] | None = None,
     only: str | Iterable[str] = (),
     name_pattern: str | Iterable[str] = (),
 ) -> Runs:
@@ -52,7 +52,7 @@ def read(
     format
         the format of the logs (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
     group_by
-        the rule by which several logs form one run: ``file``, ``directory`` or a key of their configuration.
+        what several logs that form one run share: their ``file`` or their ``directory``.
     only
         globs for runs or files: read only those that match one, and none that match a glob after ``!``.
     name_pattern

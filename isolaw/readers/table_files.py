@@ -271,11 +271,12 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
             f'{path}: found no list of objects; expected [{{"step": 1, "reward": 0.5}}, …], also below a key'
         )
     keys = records[0].keys(), outside.keys()
-    alike = [(rows, values) for rows, values in candidates if (rows[0].keys(), values.keys()) == keys]
-    outside_keys: set[str] = set()
-    if len(alike) > 1:  # one list for each n, seed or arm
-        outside_keys = set().union(*(values for _, values in alike))
-        records, outside = [row | values for rows, values in alike for row in rows], {}
+    alike = [rows for rows, values in candidates if (rows[0].keys(), values.keys()) == keys]
+    if len(alike) > 1:
+        raise DataError(
+            f"{path}: found {len(alike)} lists of objects with the same keys; expected one. Write them as "
+            "one list, and the key above each list, such as its n, seed or evaluation set, into its objects"
+        )
     with errors_in(path):
         rows = list(map(_plain_row, records))
     columns = set().union(*rows)
@@ -286,7 +287,7 @@ def _read_document(path: Path, content: bytes) -> pd.DataFrame:
     if constants:
         notes = [*notes, f"these columns are from outside the list: {', '.join(constants)}"[:500]]
     mark_written_nan(frame, _rows_of_nan(rows, positions))
-    frame.attrs |= {"notes": notes} | ({"trainings": True} if "run" in outside_keys else {})
+    frame.attrs["notes"] = notes
     return frame
 
 

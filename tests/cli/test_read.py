@@ -158,7 +158,7 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
         (["--set", "zz*:n=3"], ["no run matches 'zz*'"]),
         (
             ["--group-by", "trainer.experiment"],
-            ["--group-by trainer.experiment", "expected file, directory"],
+            ["'--group-by'", "'trainer.experiment' is not one of 'file', 'directory'"],
         ),
         (["--column", "step"], ["--column: found 'step'; expected NAME=VALUE"]),
     ],

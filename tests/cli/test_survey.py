@@ -310,7 +310,7 @@ def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> No
     assert needs == {"again-1": ["seed"], "again-2": ["seed"], "percent": ["percent"]}
     assert sum(run["status"] == "ready" for run in runs.values()) == 3
     code, out, _ = isolaw("read", tmp_path)
-    assert "--set 'again-2:<name>=<value>'" in out  # the log states a seed, so isolaw proposes no other
+    assert "--set 'again-2:seed=<number>'" in out
     assert "percent=<true|false>" in out
     assert isolaw("fit", tmp_path, "--draws", 0)[0] == 0
 

@@ -227,19 +227,6 @@ def test_training_and_evaluation_in_one_line(tmp_path: Path, form: str) -> None:
     assert (set(train["eval_set"]), train["value"].tolist()) == ({"train"}, REWARDS)
 
 
-@pytest.mark.parametrize(
-    "said", ["Rollouts per prompt: 4", "  - group size = 4", "INFO num_generations=4, lr=1e-6"]
-)
-def test_what_sentences_say_is_proposed_and_contradicts(tmp_path: Path, said: str) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(f"{said}\n" + "".join(f"step {i}: acc={r}\n" for i, r in enumerate(REWARDS, 1)))
-    with pytest.raises(DataError, match=r'"n": "(rollouts_per_prompt|group_size|num_generations)"'):
-        isolaw.read(path)
-    with pytest.raises(DataError, match=r"n is set to 8, but the column .* says 4"):
-        isolaw.read(path, set={"B_p": 8, "n": 8}, metric="acc")
-    assert isolaw.read(path, set={"B_p": 8, "n": 4}, metric="acc").points["compute"].max() == 160
-
-
 def test_lines_of_one_step_complete_each_other_or_are_of_several_runs(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("".join(f"step {i}: loss=0.5\nstep {i}: reward={r}\n" for i, r in enumerate(REWARDS)))

@@ -94,10 +94,8 @@ def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert names(set=set_seeds) == ["run0", "run1", "run2"]
     assert names(set=set_seeds, group_by="file") == ["a/log0", "a/log1", "b/log2"]
     assert names(set={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
-    assert names(group_by="name") == ["s1", "s2"]
-    text = refusal(tmp_path, group_by="nam")
-    for word in ('group_by="nam"', "did you mean 'name'?", "expected file, directory or a key"):
-        assert word in text
+    with pytest.raises(InputError, match="group_by: found 'name'; expected file or directory"):
+        isolaw.read(tmp_path, group_by="name")  # type: ignore[arg-type]
 
 
 def test_what_is_unknown_is_asked_for_of_every_run_at_once(
@@ -160,7 +158,7 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     text = refusal(a, b)
     for word in (
         "a, b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
-        'set={"b:seed": 1}',
+        'set={"a:seed": <number>, "b:seed": <number>}',
     ):
         assert word in text
     assert "identical" not in text
@@ -211,7 +209,7 @@ def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
     zeros = [{"at": s, "toy/eval/aime24/avg@8": 0.0} for s in range(10)]
     for name in "ab":
         toy(tmp_path / name, zeros, name, KNOWN)
-    assert 'set={"b:seed": 1}' in refusal(tmp_path)
+    assert 'set={"a:seed": <number>, "b:seed": <number>}' in refusal(tmp_path)
 
 
 def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -262,7 +260,7 @@ def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path:
     for word in (
         "none of 5 logs can be fitted",
         f"{tmp_path}/broken: a toy that is broken",
-        "u: no known framework",
+        "u: it logs no reward, only x",
         "s: n and B_p unknown",
         "a, b: 2 runs",
     ):

@@ -213,21 +213,18 @@ def test_a_list_of_rewards_is_its_mean_and_n(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("as_columns", [False, True])
-def test_json_nested_by_settings(tmp_path: Path, as_columns: bool) -> None:
+@pytest.mark.parametrize("keys", [("n=4", "n=8"), ("train", "eval"), ("x", "y")])
+def test_lists_below_several_keys_are_refused(
+    tmp_path: Path, keys: tuple[str, str], as_columns: bool
+) -> None:
     def curve(n: int) -> Any:
         rows = [{"step": s, "acc": s * n / 100} for s in range(1, 7)]
         return {key: [row[key] for row in rows] for key in rows[0]} if as_columns else rows
 
-    document = {f"n={n}": {f"seed_{s}": curve(n) for s in (0, 1)} for n in (4, 8)}
-    path = write(tmp_path, "a.json", json.dumps(document, indent=1))
-    assert [(result.n, result.facts["seed"].value) for result in found(path, B_p=4)] == [
-        (4, 0),
-        (4, 1),
-        (8, 0),
-        (8, 1),
-    ]
-    path = write(tmp_path, "a.json", json.dumps({"base": {"x": curve(4), "y": curve(8)}}, indent=1))
-    assert [result.needs for result in found(path, **SET)] == [["seed"], ["seed"]]
+    text = json.dumps({"base": {key: curve(4 + i) for i, key in enumerate(keys)}}, indent=1)
+    (own,) = found(write(tmp_path, "a.json", text), **SET)
+    assert own.status is LogStatus.UNKNOWN_FORMAT
+    assert "found 2 lists of objects with the same keys; expected one" in own.message
 
 
 def test_nanochat_and_torchforge(tmp_path: Path) -> None:
@@ -336,25 +333,6 @@ def test_a_log_of_any_container_without_a_reward_is_not_ready(tmp_path: Path, na
     (own,) = found(write(tmp_path, name, head + lines(form)), **SET)
     assert (own.status, own.framework != "") == (LogStatus.UNKNOWN_FORMAT, True)
     assert "it logs no reward and no accuracy, only " in own.message
-
-
-@pytest.mark.parametrize("mounts", ["/mnt/{}/m-4b", "/mnt/{}/models/m-4b/", "/data{}/hub/m-4b"])
-@pytest.mark.parametrize("beside", [False, True])
-def test_mounts_of_one_model_are_one_model(tmp_path: Path, mounts: str, beside: bool) -> None:
-    """A configuration beside JSON lines, or printed in a console."""
-    for mount, n in (("a", 4), ("b", 8)):
-        (folder := tmp_path / mount).mkdir()
-        model = {"path": mounts.format(mount)}
-        config = {**CONFIG, "actor_rollout_ref": {"rollout": {"n": n}, "model": model}}
-        rows = [{"step": s, "data": {"critic/score/mean": s * n / 99}} for s in range(1, 7)]
-        if beside:
-            write(folder, "config.json", json.dumps(config))
-            write(folder, "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        else:
-            steps = "".join(f"step:{s} - critic/score/mean:{s * n / 99} - a/b:1\n" for s in range(1, 7))
-            write(folder, "run.log", pprint.pformat(config, width=60) + "\n" + steps)
-    runs = survey([tmp_path]).together().ready
-    assert [run.facts["model"].value for run in runs] == ["m-4b", "m-4b"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])

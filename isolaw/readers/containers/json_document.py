@@ -29,14 +29,13 @@ from typing import Any
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import configs, frameworks, limits
 from isolaw.readers.containers.jsonlines import GENERIC, add_record, flat_metrics
-from isolaw.readers.literals import loads, parse_json, scalar
+from isolaw.readers.literals import loads, parse_json
 from isolaw.readers.measures import eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, is_step
 from isolaw.readers.raw_log import Container, RawLog, finite, number
 
 _LARGEST = 50 * limits.MB
 _DEEPEST = 4  # levels above the list of records
-_KEY_SETTING = re.compile(r"([A-Za-z][A-Za-z_]*?)[=_: -]?(\d+(?:\.\d+)?(?:e-?\d+)?)")  # n=8, seed_1, lr1e-6
 _INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
 _COLUMN_START = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
 _MOST_TRIED = 20  # objects to check when recognising a document
@@ -118,8 +117,8 @@ _Records = tuple[list[dict[str, Any]], dict[str, Any]]  # records, and the plain
 def record_lists(document: Any, outside: dict[str, Any] | None = None, depth: int = 1) -> Iterator[_Records]:
     """Yield the lists of records in a document, each with the values next to it and above it.
 
-    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. Keys
-    above a list, such as ``n=8`` or ``seed_1``, are values too, and other keys name the run.
+    Equally long lists are columns if one of them counts steps, or if they are a framework's metrics. A key
+    above a list, next to other ones, can be its evaluation set.
     """
     outside = outside or {}
     if isinstance(document, list):
@@ -140,17 +139,9 @@ def record_lists(document: Any, outside: dict[str, Any] | None = None, depth: in
         nested = {key: value for key, value in document.items() if isinstance(value, dict | list)}
         nested = {key: nested[key] for key in nested if key not in CONFIGURATIONS and key not in columns}
         for name, value in nested.items():
-            key_values = _values_of_key(name, outside) if len(nested) > 1 else {}
-            yield from record_lists(value, outside | own_values | key_values, depth + 1)
-
-
-def _values_of_key(name: str, outside: dict[str, Any]) -> dict[str, Any]:
-    """Return what a key above a list says: its evaluation set, a setting, or a part of the run's name."""
-    if phase := eval_set_of(name):
-        return {"phase": phase}
-    if setting := _KEY_SETTING.fullmatch(name):
-        return {setting[1]: scalar(setting[2])}
-    return {"run": f"{outside['run']}/{name}" if "run" in outside else name}
+            phase = eval_set_of(name) if len(nested) > 1 else ""
+            above = outside | own_values | ({"phase": phase} if phase else {})
+            yield from record_lists(value, above, depth + 1)
 
 
 def _names_metrics(keys: set[str]) -> bool:

@@ -10,13 +10,13 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.files import open_file
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.printed_config import PrintedConfig, Settings
 from isolaw.readers.raw_log import HEAD, Container, RawLog, clean, is_text, lines, number, unprefixed
@@ -34,7 +34,7 @@ _INITIAL_ITEM = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}
 _INITIAL_VALIDATION = "Initial validation metrics: {"
 _MOST_LINES = 200  # lines of one step
 _LONGEST_VALIDATION = 100_000  # characters of the initial validation
-_SEARCHED_MB = 64  # MB to search for the first step of a console
+_SEARCHED = 16 * limits.MB  # much output can precede the first step
 _MOST_TRIED = 100_000  # lines that resemble a step
 # Generic file names. Such runs are named after their directory.
 _GENERIC = {
@@ -46,23 +46,18 @@ def _is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file contains a veRL line with the metrics of a step."""
     if head.count(b"\0") > len(head) / 2 or _is_json(head) or not is_text(head):
         return False
-    if any(_has_step(line) for line in head.replace(b"\r", b"\n").split(b"\n")):
-        return True
-    if len(head) < HEAD:
+    return _has_steps(head) or (len(head) >= HEAD and _has_steps(limits.start(path, _SEARCHED)))
+
+
+def _has_steps(text: bytes) -> bool:
+    if b"step:" not in text:  # as in nearly all files, which can have many short lines
         return False
-    unfinished, line_count = b"", 0
-    with contextlib.suppress(OSError), open_file(path) as file:
-        for _ in range(_SEARCHED_MB):
-            if line_count > _MOST_TRIED or not (chunk := file.read(limits.MB)):
-                break
-            text = unfinished + chunk
-            unfinished = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
-            if b"step:" in text:  # otherwise skip a whole MB at once, which can contain many short lines
-                with_step = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
-                line_count += len(with_step)
-                if any(map(_has_step, with_step)):
-                    return True
-    return False
+    lines_with_step = (
+        line
+        for line in text.replace(b"\r", b"\n").split(b"\n")
+        if b"step:" in line and len(line) <= limits.LONGEST_LINE
+    )
+    return any(map(_has_step, islice(lines_with_step, _MOST_TRIED)))
 
 
 def _is_json(head: bytes) -> bool:
@@ -72,7 +67,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _has_step(line: bytes) -> bool:
-    return b"step:" in line and any(_parse_step(text)[0] for _, text in _steps_of(unprefixed(clean(line))[1]))
+    return any(_parse_step(text)[0] for _, text in _steps_of(unprefixed(clean(line))[1]))
 
 
 def _read(path: Path) -> Iterator[RawLog]:
