@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.trainings import ROUNDED, Floats, count, mixing_problem, repeat_notes
+from isolaw.readers.trainings import ROUNDED, Floats, count, mixing_problem, record_numbers, repeat_notes
 
 _LARGEST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric
 _MOST_RUN_POINTS = 1_000_000  # of all metrics of a run together; its table takes 400 bytes for each
 _LARGEST_VALUE = 1e100
-_ROUNDING_ERROR = 5e-3  # of an epoch with two digits
-_MAX_DEVIATION = 0.2  # of the epochs of resumed records, as a share of the epochs between two records
 # Metrics of a batch of rollouts. A record with one of these comes after a batch.
 _BATCH_METRICS = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
@@ -147,7 +144,7 @@ def _steps(
     )
     first_step = 0 if from_zero else framework.first_step
     counted = 0  # records without a step
-    epochs, unnumbered_logs = [np.empty(0)], list[int]()  # epochs of these records, and their logs
+    counted_epochs, unnumbered_logs = [np.empty(0)], list[int]()  # epochs of these records, and their logs
     steps_before = [steps - first_step for steps in log_steps]
     for i, (log, steps) in enumerate(zip(logs, log_steps, strict=True)):
         is_training = _has_key(log, training_keys)
@@ -155,22 +152,29 @@ def _steps(
             is_counted = is_training if is_training.any() else _has_key(log, all_keys)
             log_steps[i] = np.asarray(counted + np.cumsum(is_counted), np.float64)
             counted += int(is_counted.sum())
-            epochs.append(_epochs(log)[is_counted])
+            counted_epochs.append(_epochs(log)[is_counted])
             unnumbered_logs.append(i)
         else:  # step 0 precedes training
             log_steps[i] = np.where((steps == 0) & ~is_training, steps, steps + (1 - first_step))
-    numbers = np.append(0, _record_numbers(np.concatenate(epochs))) * (logging_steps or 1)
+    epochs, interval = np.concatenate(counted_epochs), logging_steps or 1
+    numbers, period, rounding = record_numbers(epochs, interval)
+    updates, epochs = np.append(0, np.maximum(numbers * interval, 1)), np.append(0, epochs)
     for i in unnumbered_logs:
-        log_steps[i] = numbers[log_steps[i].astype(np.intp)]
+        last_counted, log_epochs = log_steps[i].astype(np.intp), _epochs(logs[i])
+        log_steps[i] = updates[last_counted]
+        if period:  # an evaluation can be between two records
+            is_between = ~np.isnan(log_epochs) & (log_epochs != epochs[last_counted])
+            is_exact = rounding * interval / period < 0.5
+            exact_steps = np.round(log_epochs * interval / period) if is_exact else np.nan
+            log_steps[i] = np.where(is_between, exact_steps, log_steps[i])
     if np.isnan(numbers).any():
         curves.mixed = "it has no steps, and its epochs go back to no earlier record; the steps are unknown"
     if counted and logging_steps is None:
         curves.unnumbered = counted
     elif counted:
-        interval = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
-        curves.notes.append(
-            f"the log has no steps; isolaw numbered {count(counted, 'record')} in order{interval}"
-        )
+        every = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
+        how = "by epoch" if period else "in order"
+        curves.notes.append(f"the log has no steps; isolaw numbered {count(counted, 'record')} {how}{every}")
     if first_step != framework.first_step:
         curves.notes.append("its steps count from 0, so step 0 is after the first update")
     return log_steps, steps_before
@@ -203,31 +207,6 @@ def _epochs(log: RawLog) -> Floats:
     if series := log.series.get("epoch"):
         epochs[np.asarray(series.record)] = series.value
     return epochs
-
-
-def _record_numbers(epochs: Floats) -> Floats:
-    """Number records in order, from 1; where their epochs go back, a resumed run repeats records.
-
-    If the epochs do not show which ones, all numbers are NaN.
-
-    >>> _record_numbers(np.array([0.1, 0.2, 0.3, 0.2, 0.3])), _record_numbers(np.array([0.1, 0.2, 0.15]))
-    (array([1., 2., 3., 2., 3.]), array([nan, nan, nan]))
-    """
-    numbers, gaps = np.arange(1, epochs.size + 1, dtype=np.float64), np.diff(epochs)
-    has_two_digits = np.allclose(epochs, np.round(epochs, 2), 0, 1e-6, equal_nan=True)
-    error = _ROUNDING_ERROR if has_two_digits else _ROUNDING_ERROR / 10
-    can_be_equal = np.nanmedian(np.append(gaps, 0)) < 4 * error
-    starts = [0, *(np.flatnonzero(gaps < 0 if can_be_equal else gaps <= 0) + 1)]
-    if len(starts) == 1:
-        return numbers
-    size = starts[1]  # records before the first that is repeated
-    with np.errstate(all="ignore"):
-        period = epochs[:size] @ numbers[:size] / (numbers[:size] @ numbers[:size])
-        for start, end in pairwise([*starts, epochs.size]):
-            first = np.mean(epochs[start:end][:size] / period - np.arange(end - start)[:size])
-            is_clear = period > error and abs(first - np.round(first)) <= _MAX_DEVIATION
-            numbers[start:end] += np.round(first) - numbers[start] if is_clear else np.nan
-    return numbers if numbers[0] == numbers.min() == 1 else np.full_like(numbers, np.nan)
 
 
 def _valid_steps(steps: Floats, last_step: int) -> Floats:

@@ -34,6 +34,10 @@ from isolaw.runs import plain as plain_value
 Floats = NDArray[np.float64]
 # A training whose first record is later than this many intervals between records continues a checkpoint.
 _MAX_FIRST_INTERVALS = 2
+_ROUNDING_ERROR = 5e-3  # of an epoch with two digits
+_MIN_ROUNDINGS = 8  # between two records, so that a missing record is noticeable
+_MAX_FIRST_GAP = 0.55  # of the usual gap between epochs; a smaller one is before the record of the first step
+_MAX_DEVIATION = 0.2  # of an epoch, as a share of the epochs between two records
 _SHOWN = 4
 _MIN_MIXED_STEPS = 2  # steps
 # rtol and atol of equal values in different containers: TensorBoard stores 32-bit numbers, and consoles print
@@ -145,6 +149,41 @@ def _record_steps(log: RawLog) -> NDArray[np.float64]:
     for key in keys[:1]:
         steps[np.asarray(log.series[key].record)] = log.series[key].value
     return steps
+
+
+def record_numbers(epochs: Floats, interval: int = 1) -> tuple[Floats, float, float]:
+    """Return the numbers of records without steps, the epochs from one to the next, and their rounding.
+
+    ``epochs`` has the epoch of each record (NaN if unknown), from 0, and ``interval`` the updates from one to
+    the next. If the epochs are precise enough, they give the numbers, also where records are lost or a
+    resumed run repeats them, and the number is 0 for an additional record of the first step. Otherwise the
+    second value is 0, and the records are numbered in order, from 1; if their epochs go back, all numbers are
+    NaN.
+
+    >>> record_numbers(np.array([0.1, 0.2, 0.4, 0.3, 0.4]))[:2]
+    (array([1., 2., 4., 3., 4.]), 0.1)
+    >>> record_numbers(np.array([0.01, 0.01, 0.02]))[:2], record_numbers(np.array([0.1, 0.2, 0.15]))[:2]
+    ((array([1., 2., 3.]), 0.0), (array([nan, nan, nan]), 0.0))
+    """
+    gaps = np.diff(epochs)
+    has_two_digits = np.allclose(epochs, np.round(epochs, 2), 0, 1e-6, equal_nan=True)
+    rounding = _ROUNDING_ERROR if has_two_digits else _ROUNDING_ERROR / 10
+    if epochs.size > 1 and np.median(np.append(gaps, 0)) > _MIN_ROUNDINGS * rounding:
+        usual_gap = np.quantile(gaps[gaps > 0], 0.5, method="lower")
+        is_early = epochs.size > 2 and epochs[0] < _MAX_FIRST_GAP * usual_gap
+        has_first = int(is_early and interval > 1 and not (epochs % 1 == 0).all())  # nor counted epochs
+        later = epochs[has_first:]  # after the record of the first step (logging_first_step)
+        with np.errstate(all="ignore"):
+            gaps_to_next = np.diff(later, prepend=0)
+            usual = gaps_to_next[np.round(gaps_to_next / usual_gap) == 1]  # no record is missing there
+            multiples = np.round(later / (usual.sum() / usual.size))
+            period = float(later @ multiples / (multiples @ multiples))
+            numbers = np.round(later / period)
+            is_off = ~(np.abs(later - numbers * period) <= 2 * rounding + _MAX_DEVIATION * period)
+        if not is_off.any() and numbers.min() >= 1:
+            return np.append(np.zeros(has_first), numbers), round(period, 12), rounding
+    numbers = np.arange(1, epochs.size + 1, dtype=np.float64)
+    return np.full_like(numbers, np.nan) if (gaps < 0).any() else numbers, 0.0, rounding
 
 
 def name_trainings(

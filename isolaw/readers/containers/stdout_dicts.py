@@ -19,12 +19,13 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from isolaw.errors import DataError, NoHistory
 from isolaw.readers import limits, raw_log
 from isolaw.readers.configs import find_config
 from isolaw.readers.containers.printed_config import PrintedArguments, Settings
-from isolaw.readers.containers.trainer_steps import TrainerSteps
+from isolaw.readers.containers.trainer_steps import TrainerSteps, logging_steps
 from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.trainings import training_starts
 
@@ -101,8 +102,7 @@ def _logs_of_reader(reader: _Reader, path: Path) -> Iterator[raw_log.RawLog]:
     log = reader.log
     reader.close()
     config, source = find_config(path)
-    printed = reader.arguments.config
-    reader.steps.set_steps(log, config | printed)
+    reader.steps.set_steps(log, config | reader.arguments.config)
     if not log.step and reader.has_ended:
         raise NoHistory(
             f"{path}: no step was logged, only the summary at the end of training. Lower logging_steps, "
@@ -114,9 +114,19 @@ def _logs_of_reader(reader: _Reader, path: Path) -> Iterator[raw_log.RawLog]:
             f"0.5}}, or 'step 12: {{…}}'"
         )
     # A single printed argument is the model's name, so the file is then the better source.
-    reader.settings.configs[-1] = printed
+    reader.settings.configs[-1] = printed = reader.arguments.config
+    reader.settings.configs = [_in_steps(values, config | values) for values in reader.settings.configs]
+    config = _in_steps(config, config | printed)
     best_source = path.name if len(printed) > 1 or not source else source
     yield from reader.settings.parts(config, source, best_source)
+
+
+def _in_steps(config: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with its ``logging_steps`` in steps, or without it if that is unknown."""
+    if "logging_steps" not in config:
+        return config
+    others = {key: value for key, value in config.items() if key != "logging_steps"}
+    return others | ({"logging_steps": interval} if (interval := logging_steps(arguments)) else {})
 
 
 def _may_matter(line: bytes) -> bool:
@@ -225,13 +235,12 @@ class _Reader:
         else:
             has_metrics = any(raw_log.number(value) is not None for value in values.values())
         if "train_runtime" in values:  # the final summary
-            self.steps.set_end(values.get("epoch", ""))
             self.has_ended = True
             return
         if not has_metrics:
             return
         if math.isnan(step):
-            self.steps.add_entry(len(self.log.step), is_training, values.get("epoch", ""))
+            self.steps.add_entry(len(self.log.step), is_training)
             self.has_ended = self.has_ended and not is_training
         self.settings.set_config(self.arguments.config)
         self.log.add(values, step)

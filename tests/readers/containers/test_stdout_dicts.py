@@ -19,6 +19,7 @@ from isolaw.errors import DataError, NoHistory
 from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
 from isolaw.readers.found_logs import LogStatus
+from isolaw.readers.how_to_read import HowToRead
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.survey import survey
 
@@ -118,13 +119,14 @@ def test_without_a_bar_records_have_no_step(tmp_path: Path) -> None:
 
 
 def test_bars_that_were_buffered_apart(tmp_path: Path) -> None:
-    """All dictionaries come after all bars: the last bar and the epochs tell the steps."""
+    """All dictionaries come after all bars: the epochs count the records."""
     text = "".join(bar(step) for step in range(21)) + "\n" + "\n".join(new(step) for step in REWARD)
-    log = read(tmp_path, text)
-    assert curve(log, "reward") == REWARD
-    assert log.notes == [
-        "the log has no steps; isolaw assumes one record every 5 steps (from epoch and the progress bar)"
-    ]
+    assert all(math.isnan(step) for step in read(tmp_path, text).step)
+    (run,) = survey([tmp_path], HowToRead.of(set={"n": 8, "B_p": 2})).candidates
+    assert run.needs == ["logging_steps"]
+    runs = isolaw.read(tmp_path, set={"n": 8, "B_p": 2, "logging_steps": 5})
+    rewards = runs.points[runs.points["metric"] == "reward"]
+    assert dict(zip(rewards["step"], rewards["value"], strict=True)) == REWARD
 
 
 def test_a_described_bar_is_none_of_training(tmp_path: Path) -> None:
@@ -574,3 +576,21 @@ def test_another_n_in_the_middle_is_asked(tmp_path: Path, of: str) -> None:
     setting = name.split("=")[0].split(" ")[0]
     assert f"rollouts_per_problem: {n} ({setting} in train.log before step " in own.message
     assert f"and {2 * n} ({setting} in train.log before step " in own.message
+
+
+@pytest.mark.parametrize(
+    ("argument", "needs"),
+    [
+        ("logging_steps=5,", []),
+        ("logging_steps=0.05,\nmax_steps=100,", []),
+        ("logging_steps=0.05,", ["logging_steps"]),
+        ("logging_steps=5,\nlogging_strategy=IntervalStrategy.EPOCH,", ["logging_steps"]),
+    ],
+)
+def test_the_interval_of_records_is_in_steps_or_is_asked(
+    tmp_path: Path, argument: str, needs: list[str]
+) -> None:
+    path = write(tmp_path, ARGUMENTS.replace("logging_steps=5,", argument) + trainer(bars=False))
+    (run,) = survey([path], HowToRead.of(set={"B_p": 16})).candidates
+    assert run.needs == needs
+    assert needs or run.steps == (5, 20)
