@@ -106,7 +106,7 @@ def test_stdout_is_the_same_table(tmp_path: Path) -> None:
     log = stdout(tmp_path, NEW)
     curves = stitch([log], FRAMEWORK, logging_steps=5)
     assert table(curves) == TABLE
-    assert any("in order, one every 5 steps" in note for note in curves.notes)
+    assert any("by epoch, one every 5 steps" in note for note in curves.notes)
 
 
 @pytest.mark.parametrize(
