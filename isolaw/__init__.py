@@ -10,7 +10,8 @@ A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw es
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.write_report(runs, law, "report.html")   write a page about the results
 
-Every command has a function in this package. Functions are imported at first use, so the import is fast.
+Every command but `isolaw problems` has a function in this package. Functions are imported at first use, so
+the import is fast.
 """
 
 from __future__ import annotations
