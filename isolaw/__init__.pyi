@@ -3,7 +3,6 @@
 from isolaw.allocation import Allocation as Allocation
 from isolaw.backends.command.adapters import trainer_overrides as trainer_overrides
 from isolaw.backends.real.export import export as export
-from isolaw.backends.real.rollout.split import split as split
 from isolaw.config import SweepSpec as SweepSpec
 from isolaw.doctor import diagnose as diagnose
 from isolaw.engine import status as status

@@ -47,7 +47,6 @@ def law(runs: Runs) -> Law:
         (lambda *_: isolaw.sweep({}, on_event=int), "on_event: found type; expected a function"),
         (lambda *_: isolaw.sweep({}, out=3), "out: found 3; expected a string or a path"),
         (lambda *_: isolaw.sweep({1: 2}), "spec: found dict; expected a SweepSpec, a mapping"),
-        (lambda *_: isolaw.split("model", 3, "out"), "problems: found 3; expected a string"),
     ],
 )
 def test_a_wrong_type_is_named(call: Callable[..., Any], message: str, runs: Runs, law: Law) -> None:

@@ -72,12 +72,6 @@ def pairs(
     return values_by_name
 
 
-column_option = click.option(
-    "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=pairs,
-    help="The pool's column for prompt, answer or id, e.g. prompt=question.",
-)  # fmt: skip
-
-
 def numbers(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     """Return NAME=VALUE options as a dictionary, in which numbers are converted."""
     from isolaw.readers.names import as_number

@@ -11,7 +11,7 @@ import click
 
 from isolaw.cli.common import interruptible, json_option, note, print_result, progress_bar
 from isolaw.cli.help import Further, ShortHelp
-from isolaw.cli.options import Destination, column_option, pairs
+from isolaw.cli.options import Destination, pairs
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.split import Draw, SplitFolder
@@ -38,12 +38,7 @@ def _parse_arguments(
 
 @click.command(cls=ShortHelp)
 @click.option("--model", type=click.Path(), help="Base model, a folder in Hugging Face format.")
-@click.option(
-    "--problems", "pool", type=click.Path(),
-    help="Problem pool: a .jsonl or .parquet file, or a data set, e.g. hf://datasets/openai/gsm8k.",
-)  # fmt: skip
-@click.option("--part", help="Split of the data set, e.g. train or main/train.")
-@column_option
+@click.option("--problems", "pool", type=click.Path(), help="Problem pool, a .jsonl or .parquet file.")
 @click.option("--out", type=Destination(), help="Directory of the sets; continued if it exists.")
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
 @click.option("--system", cls=Further, group=_SAMPLING, help="System message before each prompt.")
@@ -84,9 +79,6 @@ def problems(model: str | None, pool: str | None, out: str | None, dry_run: bool
     Each set is a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. Also set
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
-
-    A data set is a folder of .parquet and .jsonl files, or hf://datasets/OWNER/NAME[@REVISION][/PATH], which
-    isolaw downloads once into the Hub's cache.
     """
     if model is None or pool is None or out is None:
         required = {"--model": model, "--problems": pool, "--out": out}

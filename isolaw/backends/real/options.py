@@ -15,7 +15,8 @@ from isolaw.errors import Issue, SpecError
 
 # Defaults of logprob_tolerance by dtype, chosen above rounding errors.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-_MOST_REWARD_WORKERS = 8  # processes for rewards, unless the section sets their number
+# Processes for rewards, per process of a run, unless the section sets their number.
+FEWEST_REWARD_WORKERS, _MOST_REWARD_WORKERS = 2, 8
 # The keys that affect results; the other keys decide where and how results are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 # Identity keys that are omitted at their default.
@@ -48,7 +49,7 @@ class RealOptions(BaseModel):
     # run needs its config.json, or a known name.
     model: Annotated[str, Field(min_length=1)]
     reward: str = "exact"  # exact, math, or package.module:function
-    reward_workers: Count | None = None  # processes for rewards, per process of a run
+    reward_workers: Count | None = None  # processes for rewards, per process; None: see `reward_processes`
     reward_timeout: Positive | None = None  # seconds per call; None: the default of the reward
     # Folder of the reward functions' modules, if they are not installed. `SweepSpec` sets it to the folder of
     # the sweep file.
@@ -85,6 +86,15 @@ class RealOptions(BaseModel):
         """Number of sampler processes of one run; by default one for each trainer process."""
         return (self.samplers or self.processes) if self.generation == "async" else 0
 
+    @property
+    def reward_processes(self) -> int:
+        """Number of processes for rewards on this machine: with GPUs, one for each core of a process, 2 to 8.
+
+        Without GPUs, each process of a run has one core, since other runs use the others.
+        """
+        cores = len(os.sched_getaffinity(0)) // self.cores if environment.gpus() else 1
+        return self.reward_workers or min(max(cores, FEWEST_REWARD_WORKERS), _MOST_REWARD_WORKERS)
+
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # the field chat_template is a dictionary, which has no hash
 
@@ -111,11 +121,7 @@ class RealOptions(BaseModel):
         uses_vllm = is_remote or environment.installed("vllm")
         sampler = section.sampler or ("vllm" if uses_vllm else "transformers")
         tolerance = section.logprob_tolerance or TOLERANCE[dtype]
-        cores = environment.cores() // (environment.gpus() or section.cores)  # of each process
-        workers = section.reward_workers or max(1, min(_MOST_REWARD_WORKERS, cores))
-        return section.changed(
-            dtype=dtype, sampler=sampler, logprob_tolerance=tolerance, reward_workers=workers
-        )
+        return section.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RealOptions:

@@ -32,7 +32,7 @@ import pytest
 from isolaw.backend import Checkpoint
 from isolaw.backends.real import BACKEND, environment, random_model
 from isolaw.backends.real.rollout import split
-from isolaw.backends.real.rollout.problems import Problem, read_files, write_set
+from isolaw.backends.real.rollout.problems import Problem, read_pool, write_set
 from isolaw.config import RunSpec, SweepSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -100,7 +100,7 @@ def made(request: pytest.FixtureRequest) -> Made:
             _warmed().save_pretrained(folder / "warm")
             # In this process, which has imported torch: other workers wait for it.
             importlib.import_module("tiny_model").build(folder, 2500, model=folder / "warm")
-            unseen = {problem.id for problem in read_files([folder / "pool.jsonl"])}
+            unseen = {problem.id for problem in read_pool(folder / "pool.jsonl")}
             parts: dict[str, list[Problem]] = {"train": [], "validation": []}
             for problem in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):
                 swapped = "+".join(reversed(problem.id.split("+")))

@@ -9,10 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from isolaw.store import SweepStore
@@ -24,9 +21,7 @@ SMALL = {
     "problems.n_validation": "8", "real.sampler": "transformers", "executor.kind": "inline",
 }  # fmt: skip
 REWARDS = """
-import re
 def brief(prompt, response, answer): return 1.0 / (1 + len(response))
-def final_number(prompt, response, answer): return float(response == answer.split("####")[-1].strip())
 """
 
 
@@ -54,12 +49,6 @@ def place(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models" / "Qwen3-8B" / "chat_template.jinja").write_text(template)
     lines = (made.model.parent / "pool.jsonl").read_text().splitlines()[:8]
     (tmp_path / "pool.jsonl").write_text("\n".join(lines).replace('="', '"') + "\n")
-    snapshot = tmp_path / "home" / "hub" / "datasets--openai--gsm8k" / "snapshots" / "1" / "main"
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot.parent))
-    snapshot.mkdir(parents=True)
-    rows = [{"question": f"{i}+{i}=", "answer": f"Twice {i}.\n#### {2 * i}"} for i in range(6)]
-    pq.write_table(pa.Table.from_pylist(rows), snapshot / "train-00000-of-00001.parquet")
-    pq.write_table(pa.Table.from_pylist(rows[:1]), snapshot / "test-00000-of-00001.parquet")
     return tmp_path
 
 
@@ -69,33 +58,13 @@ def done(isolaw: Any, *words: str) -> str:
     return str(stdout)
 
 
-@pytest.mark.parametrize("data", ["pool.jsonl", "hf://datasets/openai/gsm8k"])
-def test_splits(isolaw: Any, place: Path, data: str) -> None:
+def test_splits(isolaw: Any, place: Path) -> None:
     words = documented("problems", "pool.jsonl --chat")
-    if ":" in data:
-        words = ["problems", "--model", "models/Qwen3-8B", "--problems", data, "--part", "main/train"]
-        words += [
-            "--column",
-            "prompt=question",
-            "--reward",
-            "my_rewards:final_number",
-            "--out",
-            "problems/hub",
-        ]
-    small = [
-        "--max-response-tokens",
-        "6",
-        "--samples",
-        "4",
-        "--more-samples",
-        "4",
-        "--sampler",
-        "transformers",
-    ]
-    report = json.loads(done(isolaw, *words, *small, "--json"))
-    assert report["problems"] == (6 if ":" in data else 8)
+    small = ["--max-response-tokens", "6", "--samples", "4", "--more-samples", "4"]
+    report = json.loads(done(isolaw, *words, *small, "--sampler", "transformers", "--json"))
+    assert report["problems"] == 8
     header = json.loads((Path(words[words.index("--out") + 1]) / "split.json").read_text())
-    assert header["settings"]["chat_template"] == (None if ":" in data else {"enable_thinking": False})
+    assert header["settings"]["chat_template"] == {"enable_thinking": False}
 
 
 def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:

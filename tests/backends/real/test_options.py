@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -33,10 +34,12 @@ def test_what_depends_on_the_machine(on_gpus, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(environment, "installed", lambda name: name != "vllm")
     options = RealOptions.read(run(model="m"))
     assert (options.dtype, options.sampler, options.logprob_tolerance) == ("bfloat16", "transformers", 0.1)
-    for gpus, cores, workers in ((0, 2, 2), (8, 40, 5), (8, 4, 1), (1, 64, 8)):
+    options = RealOptions.read(run(model="m", processes=8))
+    for gpus, cores, workers in ((0, 64, 2), (8, 40, 5), (8, 4, 2), (8, 96, 8)):
         on_gpus(gpus)
-        monkeypatch.setattr(environment, "cores", lambda cores=cores: cores)
-        assert RealOptions.read(run(model="m")).reward_workers == workers
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        assert options.reward_processes == workers
+        assert options.changed(reward_workers=3).reward_processes == 3
 
 
 def test_what_is_given_stays(on_gpus) -> None:

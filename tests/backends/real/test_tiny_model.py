@@ -9,7 +9,7 @@ from typing import Any
 import arithmetic
 import pytest
 
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_files
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_pool
 
 pytestmark = pytest.mark.real
 
@@ -61,7 +61,7 @@ def test_what_is_made(made: Any) -> None:
     assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(weights)
     assert {str(tensor.dtype) for tensor in weights.values()} == {"float32"}
     assert 1e5 <= sum(tensor.size for tensor in weights.values()) <= 8e5
-    pool = {q.id for q in read_files([made.model.parent / "pool.jsonl"])}
+    pool = {q.id for q in read_pool(made.model.parent / "pool.jsonl")}
     for folder in (made.easy, made.hard):
         parts = ProblemSet.read(folder).parts
         assert {q.id for questions in parts.values() for q in questions} <= pool

@@ -18,8 +18,8 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,38 +103,15 @@ class ProblemSet:
         return problems[:count]
 
 
-def read_files(
-    paths: Sequence[Path], columns: Mapping[str, str] | None = None, repeats: bool = False
-) -> list[Problem]:
-    """Read the problems of several files into one list; raise `SpecError` with all issues of the files.
-
-    ``columns`` maps prompt, answer and id to the files' column names, with dots for nested fields. With
-    ``repeats``, rows with the same prompt and no id are different problems.
-    """
-    columns = columns or {}
-    accepted = ", ".join(_ACCEPTED)
-    issues = [
-        Issue("--column", found=name, accepted=accepted, nearest=nearest(name, _ACCEPTED))
-        for name in columns
-        if name not in _ACCEPTED
-    ]
-    problems: dict[str, Problem] = {}
-    for path in paths:
-        if path.suffix not in FORMATS or not path.is_file():
-            fault = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
-            issues.append(Issue(str(path), found=fault, accepted="a .jsonl or .parquet file"))
-            continue
-        file_problems, faults = _read_file(path, columns, repeats)
-        issues += faults
-        for problem in file_problems:
-            count = 1
-            while repeats and problem.digest in problems:  # another file has the same problem
-                count += 1
-                problem = replace(problem, id=f"{problem.id} ({count})")
-            problems[problem.digest] = problem
+def read_pool(path: Path) -> list[Problem]:
+    """Read the problems of a file; raise `SpecError` with all issues of the file."""
+    if path.suffix not in FORMATS or not path.is_file():
+        fault = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
+        raise SpecError([Issue(str(path), found=fault, accepted="a .jsonl or .parquet file")])
+    problems, issues = _read_file(path)
     if issues:
         raise SpecError(issues)
-    return [problems[digest] for digest in sorted(problems)]
+    return problems
 
 
 def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> None:
@@ -174,35 +151,27 @@ def _find_files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
     return files, issues
 
 
-def _read_file(
-    path: Path, columns: Mapping[str, str] | None = None, repeats: bool = False
-) -> tuple[list[Problem], list[Issue]]:
+def _read_file(path: Path) -> tuple[list[Problem], list[Issue]]:
     """Return a file's problems in the order of their digests, and the issues of the file."""
     faults: list[_Fault] = []
     is_jsonl = path.suffix == ".jsonl"
-    column_of = {key: (columns or {}).get(key, key) for key in _ACCEPTED}
-    top_level = {name.split(".")[0] for name in column_of.values()}
     try:
-        names, rows = _read_jsonl(path, faults) if is_jsonl else _read_parquet(path, top_level)
+        names, rows = _read_jsonl(path, faults) if is_jsonl else _read_parquet(path)
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # raised by pyarrow
         return [], [Issue(str(path), f"not a Parquet file: {error}")]
     if not rows:
         return [], _fault_issues(path, faults) or [Issue(str(path), "the file is empty; expected problems")]
-    required = (column_of["prompt"], column_of["answer"])
-    if missing := [column for column in required if column.split(".")[0] not in names]:
+    if missing := [column for column in ("prompt", "answer") if column not in names]:
         issues = [Issue(str(path), f"no {name!r} anywhere", found=_shorten(names)) for name in missing]
         return [], [*_fault_issues(path, faults), *issues]
     problems: dict[str, Problem] = {}
     line_of_id: dict[str, int] = {}
-    for line, record in rows:
-        row = {key: _nested_value(record, name) for key, name in column_of.items()}
+    for line, row in rows:
         problem = _parse_problem(row, line, faults)
         if problem is None:
             continue
-        if repeats and problem.id in line_of_id and row["id"] is None:
-            problem = replace(problem, id=f"{problem.id} (row {line})")
         if problem.id in line_of_id:
             repeated = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
             unit = "line" if is_jsonl else "row"
@@ -231,8 +200,8 @@ def _read_jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Numb
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
-def _read_parquet(path: Path, wanted_columns: Collection[str]) -> tuple[list[str], list[_NumberedRow]]:
-    """Return the column names of a Parquet file, and its rows with the ``wanted_columns``.
+def _read_parquet(path: Path) -> tuple[list[str], list[_NumberedRow]]:
+    """Return the column names of a Parquet file, and its rows with the columns of a problem.
 
     Other columns are skipped, because they can be large or have a type that Python lacks.
     """
@@ -241,17 +210,8 @@ def _read_parquet(path: Path, wanted_columns: Collection[str]) -> tuple[list[str
     with open_file(path) as opened_file:
         parquet = pq.ParquetFile(opened_file)
         columns = parquet.schema_arrow.names
-        table = parquet.read(columns=[name for name in columns if name in wanted_columns])
+        table = parquet.read(columns=[name for name in columns if name in _ACCEPTED])
     return columns, list(enumerate(table.to_pylist(), 1))
-
-
-def _nested_value(row: Any, name: str) -> Any:
-    """Return a row's value by column name, with dots for nested fields, or None if it is missing."""
-    if isinstance(row, dict) and name in row:
-        return row[name]
-    for part in name.split("."):
-        row = row.get(part) if isinstance(row, dict) else None
-    return row
 
 
 def _parse_problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:

@@ -16,11 +16,7 @@ settings and, after the end, the report. The file ``counts.jsonl`` has each prob
 answers, written as they are measured. The seeds of samples are derived from the problem, so the same command
 continues an interrupted split with the same result.
 
-A pool of problems is a file, or a data set: a folder of Parquet and JSONL files, here or on the Hugging Face
-Hub (``hf://datasets/OWNER/NAME``, `isolaw.readers.hub`).
-
-The *parts* of a data set are its files without shard numbers, such as ``main/train`` for
-``main/train-00000-of-00002.parquet``. If there are several parts, the user must name one.
+A pool of problems is a .jsonl or .parquet file.
 """
 
 from __future__ import annotations
@@ -28,10 +24,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,30 +32,19 @@ from typing import Any
 import numpy as np
 
 from isolaw import commands
-from isolaw.arguments import checked
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.problems import (
-    FORMATS,
-    Problem,
-    ProblemSet,
-    read_files,
-    words_of,
-    write_set,
-)
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_pool, words_of, write_set
 from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode, turn_ends
 from isolaw.documents.reading import read_json
-from isolaw.errors import DataError, InputError, Issue, SpecError, nearest
-from isolaw.files import Walk, check_destination, open_file, replacing
-from isolaw.readers.hub import local
+from isolaw.errors import DataError, InputError, Issue, SpecError
+from isolaw.files import check_destination, open_file, replacing
 
 _EASY_MINIMUM, _EASY_MAXIMUM, _HARD_MAXIMUM = 0.3, 0.6, 0.0625
 _SETS = ("easy", "hard", "extremely-hard")
 _VALIDATION_SIZE = 300  # held-out problems of a set, as in the paper, but at most a fifth of the set
 _FORMAT = "isolaw.split/1"
 _ROLLOUTS_AT_ONCE = 4096
-_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
-_PARTS_SHOWN = 12
 _GPU_MEMORY = 0.9  # there is no trainer that needs GPU memory
 
 # A function that samples responses. Arguments: the problems, and the seeds of each problem. Returns the texts
@@ -255,42 +237,14 @@ def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]
 
 
-@checked
-def split(
-    model: str | Path,
-    problems: str,
-    out: str | Path,
-    *,
-    reward: str = "exact",
-    sampler: str | None = None,
-    temperature: float = 0.6,
-    max_response_tokens: int = 1024,
-    **options: Any,
-) -> dict[str, Any]:
-    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's pass rate.
-
-    Arguments and result are as in ``isolaw problems``. ``options`` can contain ``part`` and ``columns`` of
-    the pool, and other fields of `_SplitSettings`. A second call with the same ``out`` continues the split.
-    Raise `SpecError` with all issues of the arguments before a model is loaded.
-    """
-    options |= {"reward": reward, "sampler": sampler, "temperature": temperature}
-    work = open_split(str(model), problems, str(out), options | {"max_response_tokens": max_response_tokens})
-    if work.left:
-        with closing(rewards.get(reward, where="--reward", folder=os.getcwd())) as judge:
-            for _ in work.measure(open_draw(str(model), work.problems, work.settings), judge):
-                pass
-    return work.write()
-
-
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> SplitFolder:
     """Return the split of a pool of problems by the model in a folder; the split is in the folder ``out``.
 
-    `_read_pool` reads ``pool``. ``options`` are ``part`` and ``columns`` of the pool, and the other fields
-    of `_SplitSettings`. The default sampler is vLLM, if it is installed. Raise `SpecError` with all issues of
-    the model, the problems and their lengths, the reward, and the folder.
+    ``pool`` is a file of problems. ``options`` are the other fields of `_SplitSettings`. The default sampler
+    is vLLM, if it is installed. Raise `SpecError` with all issues of the model, the problems and their
+    lengths, the reward, and the folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
-    part, columns = options.pop("part", None), options.pop("columns", None)
     wrong_model = models.check(model, where="--model")
     issues = [*wrong_model, *_output_issues(out)]
     issues += [
@@ -306,7 +260,7 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     problems: list[Problem] = []
     try:
         models.folder(pool, "--problems")
-        problems = _read_pool(pool, part, columns)
+        problems = read_pool(Path(pool))
     except SpecError as error:
         issues += error.issues
     if problems:
@@ -366,40 +320,3 @@ def open_draw(model: str, problems: Sequence[Problem], settings: _SplitSettings)
         return list(tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True))
 
     return draw
-
-
-def _read_pool(name: str, part: str | None = None, columns: Mapping[str, str] | None = None) -> list[Problem]:
-    """Return the problems of a file, or of a part of a data set.
-
-    ``columns`` maps ``prompt``, ``answer`` and ``id`` to the data set's column names, with dots for nested
-    fields (``answer=reward_model.ground_truth``). In a data set, rows with the same prompt and no id are
-    different problems; a split uses only the first of them. Raise `SpecError` with all issues.
-    """
-    try:
-        path = Path(local(name))
-    except DataError as error:
-        raise SpecError([Issue("--problems", str(error))]) from None
-    if not path.is_dir():
-        if part is not None:
-            raise SpecError([Issue("--part", "only a data set has splits", part)])
-        return read_files([path], columns, repeats=path != Path(name))
-    parts = _files_of_parts(path)
-    part_names = ", ".join([*parts][:_PARTS_SHOWN]) + (" …" if len(parts) > _PARTS_SHOWN else "")
-    if not parts:
-        accepted = f"{' or '.join(FORMATS)} files"
-        raise SpecError([Issue("--problems", f"{path}: the folder has no data", accepted=accepted)])
-    if part is None and len(parts) > 1:
-        raise SpecError([Issue("--part", f"{name} has several splits", accepted=f"one of {part_names}")])
-    if part is not None and part not in parts:
-        raise SpecError([Issue("--part", found=part, accepted=part_names, nearest=nearest(part, parts))])
-    return read_files(parts[part or next(iter(parts))], columns, repeats=True)
-
-
-def _files_of_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each part of a data set, in the order of their names."""
-    parts: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(Walk(folder)):
-        if path.suffix not in FORMATS:
-            continue
-        parts[_SHARD.sub("", str(path.relative_to(folder).with_suffix("")))].append(path)
-    return dict(parts)

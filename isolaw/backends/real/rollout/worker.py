@@ -112,7 +112,7 @@ class RolloutWorker:
         self.interruption = _Interruption.of(spec.recipe, self.tokenizer)
         phrase_tokens = len(self.interruption.phrase) if self.interruption else 0
         self.reward = rewards.get(
-            options.reward, options.reward_workers or 1, options.reward_timeout, folder=options.modules
+            options.reward, options.reward_processes, options.reward_timeout, folder=options.modules
         )
         self.run_key = int(spec.run_id, 16)
         settings = SamplerSettings(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout import split as splitting
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_files, write_set
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_pool, write_set
 from isolaw.backends.real.rollout.split import SplitFolder, _difficulty, _SplitSettings
 from isolaw.cli.problems import _summary
 from isolaw.errors import DataError
@@ -236,7 +236,7 @@ def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> N
 @pytest.fixture
 def sums(made: Any, tmp_path: Path) -> list[object]:
     """The command that splits sums, some of which the tiny model has no hope with."""
-    known = read_files([made.model.parent / "pool.jsonl"])[:60]
+    known = read_pool(made.model.parent / "pool.jsonl")[:60]
     beyond = [Problem(f"{i}", f"{i}{i}{i}*{i}=", f"{i * 10101 * i}") for i in range(11, 19)]
     write_set(tmp_path, {"pool": [*known, *beyond]})
     return [

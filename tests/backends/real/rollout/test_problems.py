@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_files, write_set
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_pool, write_set
 from isolaw.errors import DataError, Issue, SpecError
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}]
@@ -129,7 +129,7 @@ def test_what_is_written_is_read(
     folder = tmp_path_factory.mktemp("set")
     questions = [Problem(str(i), prompt, answer) for i, (prompt, answer) in enumerate(pairs)]
     write_set(folder, {"pool": questions})
-    assert sorted(read_files([folder / "pool.jsonl"]), key=lambda q: int(q.id)) == questions
+    assert sorted(read_pool(folder / "pool.jsonl"), key=lambda q: int(q.id)) == questions
 
 
 # Faults
@@ -264,7 +264,7 @@ def test_faults_of_parquet(folder: Path) -> None:
 def test_a_pool_that_is_no_file_of_problems(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "a.csv").touch()
     with pytest.raises(SpecError, match=rf"found '{said}'; expected a .jsonl or .parquet file"):
-        read_files([tmp_path / name])
+        read_pool(tmp_path / name)
 
 
 def test_checks_load_nothing_heavy(folder: Path) -> None:

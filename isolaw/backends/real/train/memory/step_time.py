@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.options import FEWEST_REWARD_WORKERS, RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import Demand
 from isolaw.config import RunSpec
@@ -97,7 +97,9 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     samplers = options.streaming or options.processes
     slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
     read_s = number_bytes * _dense_size(model) / (BANDWIDTH * card.bandwidth)
-    reward_s = GRADED_S / (options.reward_workers or 1) if options.reward == "math" else 0.0
+    reward_s = (
+        GRADED_S / (options.reward_workers or FEWEST_REWARD_WORKERS) if options.reward == "math" else 0.0
+    )
 
     def sampling_s(rollouts: float, n: int) -> tuple[float, float]:
         """Return the seconds to generate and to reward rollouts on one GPU, n of each prompt."""
