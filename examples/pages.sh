@@ -7,9 +7,8 @@ out=${1:-pages}
 run() { printf '\n$ %s\n' "$*"; "$@"; }
 
 run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
-  --set 'evaluation.metrics=["avg@4", "best@4", "worst@4", "histogram"]'
-run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536 \
-  --figures "$out/figures"
+  --set 'evaluation.metrics=["avg@4", "histogram"]'
+run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536
 run isolaw report examples/data/tan_rollout_n_base.csv --column n=rollout_n \
   --column "C=prompts_seen*rollout_n" --set B_p=512 --metric holdout_acc_raw -o "$out/qwen.html"
 run isolaw report examples/data/real-arithmetic.parquet --where problem_set=hard -o "$out/real.html"

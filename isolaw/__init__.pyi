@@ -26,7 +26,6 @@ from isolaw.report import summary as summary
 from isolaw.report.answer import Answer as Answer
 from isolaw.report.answer import answer as answer
 from isolaw.report.figures import law_figure as law_figure
-from isolaw.report.figures import paper_figures as paper_figures
 from isolaw.runs import Runs as Runs
 
 __version__: str

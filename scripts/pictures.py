@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 
 import isolaw
 from isolaw.cli import run
-from isolaw.report.figures import draw, save
+from isolaw.report.figures import draw
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.page import law_charts
 from isolaw.report.page.budgets import budgets
@@ -47,7 +47,8 @@ def main(directory: Path) -> None:
     frontier = law_charts.reward(study, sorted(runs.points["run_id"].unique()), budgets(hard, None))
     real = draw(frontier, len(study.levels), runs.simulated)
     figures: dict[str, Figure] = {"law": law.plot(), "real-hard": real}
-    save(figures, IMAGES, ("png",), replace=True)
+    for name, figure in figures.items():
+        figure.savefig(IMAGES / f"{name}.png", dpi=160)
     page = directory / "page.html"
     page.write_text(
         (demo / "report.html").read_text().replace(f"{directory}/", "")

@@ -26,7 +26,6 @@ FEWER = {
     "isolaw.fits.studies.backtest": {"_BUDGETS": 2},
     "isolaw.report.fitted_runs": {"_BACKTEST_DRAWS": 20},
     "isolaw.report.page.budgets": {"_E6": (1.0, 2.0, 5.0)},  # a page's slider: each stop is a prediction
-    "isolaw.report.figures": {"_KINDS": ("svg",)},
 }
 DRAWS = 60
 DRAWN = ("isolaw.fits.pipeline:fit", "isolaw.report.answer:answer")

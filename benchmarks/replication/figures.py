@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from isolaw.report.figures import STYLE, save
+from isolaw.report.figures import STYLE
 
 _COLOURS = ("#0072b2", "#d55e00", "#548235", "#7f6000")
 _C, _M = "C, rollouts generated", "M, update steps"
@@ -22,11 +22,14 @@ Floats = NDArray[np.float64]
 
 
 def write(document: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Write the figures to ``figures/F1.png`` and so on below ``folder``, and return their paths.
-
-    Raises `DataError` if the folder cannot be written.
-    """
-    return save(figures(document), Path(folder) / "figures", ("png",), replace=True)
+    """Write the figures to ``figures/F1.png`` and so on below ``folder``, and return their paths."""
+    folder = Path(folder) / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures(document).items():
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=160)
+    return paths
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, Figure]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +20,6 @@ from isolaw.cli.options import Destination
     "--out", "-o", type=Destination(), default="report.html", help="Write the page to this HTML file."
 )
 @click.option(
-    "--figures", type=Destination(file_okay=False), metavar="FOLDER",
-    help="Also draw the figures of arXiv 2603.12151 from the runs, in FOLDER.",
-)  # fmt: skip
-@click.option(
     "--compute", "--budget", "compute", type=shared.BudgetOption(),
     help="Budget that the page shows first.  [default: the largest measured one]",
 )  # fmt: skip
@@ -35,18 +29,12 @@ from isolaw.cli.options import Destination
 @shared.source_options
 @json_option
 @click.pass_context
-def report(
-    ctx: click.Context, /, sources: tuple[str, ...], out: str, figures: str | None, **options: Any
-) -> None:
+def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, **options: Any) -> None:
     """Write a page about runs and their law.
 
     The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit, and isolaw fits the
     runs as isolaw answer does.
-
-    With --figures, isolaw also draws the figures of a paper, as PNG, SVG and PDF: frontier, law, and rewards
-    at one compute. It names those that the runs do not support, with the reason.
     """
-    from isolaw.report.figures import write_figures
     from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import PageContent, check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
@@ -71,28 +59,11 @@ def report(
         content = PageContent.of(reading, predicted, backtest_result, str(commands.this(ctx.obj)))
         progress("drawing")
         path = write(render(study, content), out)
-    files: list[str] = []
-    reasons: dict[str, str] = {}
-    if figures is not None:
-        paths, reasons = write_figures(study, figures)
-        files = [str(path) for path in paths]
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
         "law": None if study.law is None else "fitted", "refused": study.no_law,
         "prediction": None if predicted is None else predicted.answer.to_dict(),
-        "figures": files, "not_drawn": reasons,
     }  # fmt: skip
     lines = [] if predicted is None else prediction_lines(predicted.answer, predicted.nearest)
-    print_result(result, [*lines, *_figure_lines(files), f"Report: {path}"])
-    for name, reason in reasons.items():
-        note(f"not drawn: {name}: {reason}")
-
-
-def _figure_lines(files: Sequence[str]) -> list[str]:
-    """Return one line per figure, with the formats of its files."""
-    figures: dict[str, list[str]] = {}
-    for file in files:
-        name, _, format_name = file.rpartition(".")
-        figures.setdefault(name, []).append(format_name)
-    return [f"{os.path.basename(name)}: {name} ({', '.join(formats)})" for name, formats in figures.items()]
+    print_result(result, [*lines, f"Report: {path}"])

@@ -1,7 +1,7 @@
-"""The charts of the page as figures for a paper: n*(C), the runs with their frontier, rewards at one compute.
+"""The chart of n*(C) as a figure for a paper.
 
-`draw` renders a `Chart` with matplotlib. Figures are plain `matplotlib.figure.Figure` objects: they need no
-display and change no global state. Without dates, the same figure always gives the same file.
+`draw` renders a `Chart` of lines with matplotlib. Figures are plain `matplotlib.figure.Figure` objects: they
+need no display and change no global state.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -20,80 +19,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from isolaw.arguments import checked
-from isolaw.errors import DataError, Refused
 from isolaw.evidence import Simulated, amount
-from isolaw.files import check_destination, replacing
 from isolaw.fits.law import Law
-from isolaw.report.fitted_runs import SHAPE_COLUMNS, FittedRuns
-from isolaw.report.page import law_charts, run_charts
+from isolaw.report.page import law_charts
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.chart import Chart, palette
-from isolaw.runs import ReadKeywords, Source, full_names
 
 STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none",
-    "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
+    "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True,
 }  # fmt: skip
 _SIZE = (6.9, 3.6)  # inches: the width of two columns of a paper
 _PIXELS_PER_POINT = 1.5  # of the page's lines, for one point of a figure's
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_KINDS = ("png", "svg", "pdf")
-_AUTHOR = "isolaw"  # the author of files that isolaw may replace
-_METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Author": _AUTHOR},
-    "svg": {"Date": None, "Creator": _AUTHOR},
-    "pdf": {"CreationDate": None, "Author": _AUTHOR},
-}
-
-
-@checked
-def paper_figures(
-    runs: Source, folder: str | Path, *, where: Mapping[str, Any] | None = None, **options: Any
-) -> tuple[list[Path], dict[str, str]]:
-    """Draw figures for a paper, as PNG, SVG and PDF in ``folder``: frontier, law, and rewards at one compute.
-
-    ``where`` selects runs. ``options`` are other keywords of `isolaw.fit` (metric, eval_set, draws, …), and
-    of `isolaw.read` if ``runs`` is a path or a DataFrame. Without ``hold``, isolaw chooses it from how B_p
-    and n vary. Returns the paths of the files, and a dict with the reason for each figure that was not drawn,
-    by its name.
-
-    Raises
-    ------
-    Refused
-        the runs support no figure.
-    DataError
-        the folder cannot be written.
-    """
-    read_keywords: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
-    from isolaw.readers.read import as_runs
-
-    runs = as_runs(runs, options.get("metric"), **read_keywords)
-    keywords = {"metric": None, "eval_set": None, "hold": None, **options, "where": full_names(where or {})}
-    return write_figures(FittedRuns.fitted_to(runs, keywords), folder)
-
-
-def write_figures(study: FittedRuns, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
-    """Write the figures of `paper_figures` for runs and their law, and return the same."""
-    simulated, figures, reasons = study.selected.simulated, {}, {}
-    if study.law is None:
-        reasons = dict.fromkeys(("frontier", "law"), study.no_law)
-    else:
-        predicted, run_ids = budgets(study.law, None), sorted(study.runs.points["run_id"].unique())
-        frontier = law_charts.reward(study, run_ids, predicted)
-        figures = {
-            "frontier": draw(frontier, len(study.levels), simulated),
-            "law": draw(law_charts.n_star(study.law, predicted), 1, simulated),
-        }
-    if any(study.metric_rows()[name].nunique() > 1 for name in SHAPE_COLUMNS):
-        figures["rewards"] = draw(run_charts.grid(study), len(study.levels), simulated)
-    else:
-        reasons["rewards"] = f"all runs have n = {study.levels[0]} and B_p = {study.batches[0]}"
-    if not figures:
-        causes = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise Refused(f"the runs support no figure: {causes}")
-    return save(figures, folder, _KINDS), reasons
 
 
 @checked
@@ -112,10 +51,7 @@ def draw(chart: Chart, levels: int, simulated: Simulated) -> Figure:
         axes, colours = figure.add_subplot(), _Colours(levels)
         previous: dict[str, Any] = {}
         for trace in chart.data:
-            if trace.get("type") == "heatmap":
-                _draw_map(axes, trace, colours)
-            else:
-                _draw_trace(axes, trace, previous, colours)
+            _draw_trace(axes, trace, previous, colours)
             previous = trace
         for shape in chart.layout.get("shapes", ()):
             _draw_shape(axes, shape, colours)
@@ -159,9 +95,6 @@ def _draw_trace(axes: Axes, trace: Mapping[str, Any], previous: Mapping[str, Any
         return
     style = trace["line"]
     has_line = "lines" in trace["mode"] and style["width"] > 0
-    if "error_y" in trace:
-        errors = np.array(trace["error_y"]["array"], dtype=np.float64)
-        axes.vlines(x, y - errors, y + errors, color=colours[style["color"]], lw=0.8)
     if has_line:
         axes.plot(
             x, y, color=colours[style["color"]], lw=style["width"] / _PIXELS_PER_POINT, label=label,
@@ -169,8 +102,7 @@ def _draw_trace(axes: Axes, trace: Mapping[str, Any], previous: Mapping[str, Any
         )  # fmt: skip
     if "markers" in trace["mode"]:
         colour = trace.get("marker", {}).get("color", style["color"])
-        tints = [colours[name] for name in colour] if isinstance(colour, list) else colours[colour]
-        axes.scatter(x, y, s=14, c=tints, label="_" if has_line else label, zorder=3)
+        axes.scatter(x, y, s=14, c=colours[colour], label="_" if has_line else label, zorder=3)
 
 
 def _label_of_n(axes: Axes, trace: Mapping[str, Any]) -> str:
@@ -180,28 +112,9 @@ def _label_of_n(axes: Axes, trace: Mapping[str, Any]) -> str:
     return "_" if label in axes.get_legend_handles_labels()[1] else label
 
 
-def _draw_map(axes: Axes, trace: Mapping[str, Any], colours: _Colours) -> None:
-    values = np.array(trace["z"], dtype=np.float64)
-    colour_map = mpl.colors.LinearSegmentedColormap.from_list(
-        "map", [(position, colours[colour]) for position, colour in trace["colorscale"]]
-    )
-    axes.pcolormesh(np.arange(values.shape[1]), np.arange(values.shape[0]), values, cmap=colour_map)
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=6)
-    for axis_name, names in (("x", trace["x"]), ("y", trace["y"])):
-        axis = getattr(axes, f"{axis_name}axis")
-        axis.set_ticks(range(len(names)), labels=[*names])
-    axes.grid(visible=False)
-
-
 def _draw_shape(axes: Axes, shape: Mapping[str, Any], colours: _Colours) -> None:
     line, label = shape["line"], shape.get("label", {})
     colour, style = colours[line["color"]], _DASHES[line.get("dash", "solid")]
-    if shape["type"] == "rect":
-        corner, size = (shape["x0"], shape["y0"]), (shape["x1"] - shape["x0"], shape["y1"] - shape["y0"])
-        axes.add_patch(mpl.patches.Rectangle(corner, *size, fill=False, ec=colour, lw=1.2))
-        return
     if shape.get("xref") == "paper":  # a horizontal line
         axes.axhline(shape["y0"], color=colour, lw=0.8, ls=style)
         position, units = (0.01, shape["y0"]), ("axes fraction", "data")
@@ -239,33 +152,3 @@ def _plain_text(text: str) -> str:
     'acc\\\\$ <'
     """
     return html.unescape(text).replace("$", r"\$")
-
-
-def save(
-    figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str], replace: bool = False
-) -> list[Path]:
-    """Write each figure in each format and return the paths. The same figure always gives the same bytes.
-
-    Unless ``replace`` is true, isolaw replaces only its own figures. Raises `DataError` if another file has
-    the name of a figure, or if the folder cannot be written.
-    """
-    folder = Path(folder)
-    paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
-    for path in paths.values():
-        check_destination(path)
-    try:
-        others = [path for path in paths.values() if not (replace or not path.exists() or _is_ours(path))]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot write figures ({error.strerror or error})") from None
-    if others:
-        names = ", ".join(map(str, others))
-        raise DataError(f"{names}: exists and is not a figure of isolaw; it is left unchanged")
-    for (name, kind), path in paths.items():
-        with mpl.rc_context(STYLE), replacing(path) as temporary:
-            figures[name].savefig(temporary, format=kind, dpi=160, metadata=_METADATA.get(kind))
-    return list(paths.values())
-
-
-def _is_ours(path: Path) -> bool:
-    return path.is_file() and (path.stat().st_size == 0 or _AUTHOR.encode() in path.read_bytes())

@@ -67,7 +67,7 @@ LOOKS = {
     "read": ["read runs", "read log", "read . --verbose", "read evilmod.py"],
     "fit": ["fit runs --draws 0 --out law.json", "fit log", "fit evilmod.py"],
     "predict": ["predict law.json --compute 3e4"],
-    "report": ["report runs --draws 0 --out report.html --figures figures", "report log --out page.html"],
+    "report": ["report runs --draws 0 --out report.html", "report log --out page.html"],
     "sweep": [
         "sweep real.toml --out new --dry-run", "sweep --out named --dry-run",
         "sweep --out named --dry-run --json",
@@ -97,7 +97,7 @@ doors = {
     "read_cost": ["runs", "log"], "retune": [("log", "reward", "validation")],
     "backtest": [("log", 10)], "to_target": ["log"],
     "compare_shapes": [("log", (8, 4), (8, 8))], "export": [("runs/runs", "exported")],
-    "split": [("model", "problems/train.jsonl", "split")], "paper_figures": [("log", "figures")],
+    "split": [("model", "problems/train.jsonl", "split")],
     "advise": [1e6], "diagnose": [()],
 }
 for name, calls in doors.items():

@@ -1,4 +1,4 @@
-"""``isolaw report`` and ``isolaw figures``: which law, what is refused, what is written."""
+"""``isolaw report``: which law, what is refused, what is written."""
 
 from __future__ import annotations
 
@@ -99,30 +99,3 @@ def test_nothing_else_is_written_over(isolaw: Call, table: Path, tmp_path: Path)
     assert code == 2
     assert "exists and is not a report; it is left unchanged" in err
     assert mine.read_text() == "mine"
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_figures_as_json(isolaw: Call, tmp_path: Path) -> None:
-    columns = ("--column", "n=rollout_n", "--column", "C=prompts_seen*rollout_n", "--set", "B_p=512")
-    source = (f"{TAN}.csv", "--metric", "holdout_acc_raw", *columns, "--draws", 8)
-    code, out, _ = isolaw(
-        "report", *source, "-o", tmp_path / "page.html", "--figures", tmp_path / "f", "--json"
-    )
-    assert code == 0
-    said = json.loads(out)
-    assert {Path(file).name for file in said["figures"]} == {
-        "frontier.svg", "law.svg", "rewards.svg",
-    }  # fmt: skip
-    assert said["not_drawn"] == {}
-
-
-def test_no_figure_at_all(isolaw: Call, synthetic: Make, tmp_path: Path) -> None:
-    synthetic([(32, 8)]).to_parquet(tmp_path / "one.parquet")
-    source = tmp_path / "one.parquet"
-    code, _, err = isolaw("report", source, "-o", tmp_path / "page.html", "--figures", tmp_path / "f")
-    assert code == 1
-    assert "the runs support no figure" in err
-    code, _, err = isolaw("report", source, "--figures", source)
-    assert code == 2
-    assert "one.parquet' is a file" in err

@@ -82,7 +82,6 @@ def outputs(group: str, folder: Path) -> Iterator[tuple[Path, str]]:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         few_budgets(patch)
         in_turn(patch)
-        patch.setattr("isolaw.report.figures._KINDS", ("svg",))
         patch.setattr(os, "fsync", lambda _: None)
         patch.setenv("COLUMNS", "100")
         inputs.write(folder, group)

@@ -219,8 +219,6 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     rates = pd.concat([own.assign(lr=0.1), own.assign(lr=0.2)])
     tuned = isolaw.retune(rates, "val_acc", "validation", columns={"lr": "lr"})
     assert len(tuned.runs) == 6
-    figures, _ = isolaw.paper_figures(own, tmp_path / "figures", metric="val_acc", draws=0)
-    assert figures
 
 
 def test_keywords_of_reading_need_something_to_read() -> None:

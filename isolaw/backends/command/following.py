@@ -95,8 +95,7 @@ class GrowingLog:
 
     Content that exists at the start is from before the training resumed at ``step`` updates. `read` returns
     its steps up to ``step``, and then the steps that the training adds. It omits steps up to ``taken_step``.
-    ``unusable_files`` has the files that the last look could not read, with the reasons, and
-    ``rewritten_files`` the files that the trainer wrote anew.
+    ``unusable_files`` has the files that the last look could not read, with the reasons.
     """
 
     def __init__(self, pattern: str, framework: Framework, step: int) -> None:
@@ -105,7 +104,6 @@ class GrowingLog:
         self.not_finite_values = 0  # number of NaN or infinite values from the training itself
         self._is_plain = framework.name == "none"
         self.unusable_files: dict[str, str] = {}
-        self.rewritten_files: list[str] = []
         # Facts that a user's own script logs, with their keys. Two values of each show a change.
         self._logged_facts: dict[str, dict[float, str]] = {}
         self._last_fact_step: float = step  # later steps of an earlier start are trained again
@@ -193,8 +191,7 @@ class GrowingLog:
         name = str(path)
         offset = self._bytes_read.get(name, 0)
         if offset and (size < offset or self._mark_of_file[name] != _mark_of(file, offset)):
-            self.rewritten_files.append(name)
-            offset = 0
+            offset = 0  # the trainer wrote the file anew
         end = size if final else min(size, offset + _PIECE_BYTES)
         while offset < end:
             file.seek(offset)

@@ -121,10 +121,6 @@ class _Progress:
         self.notes: list[RunNote] = []  # for the next checkpoint
         self.final_notes: list[RunNote] = []  # for the last one
         self._dropped_rollouts = 0.0  # rollouts that the trainer has generated and not used
-        self._last_trained = 0  # the last step in the log with training values
-        self._last_noted = max(done, 0)  # the last such step that was yielded
-        self._step_gaps: collections.Counter[int] = collections.Counter()  # distances between such steps
-        self._missing_ranges: list[range] = []
 
     def checkpoints(self, log: GrowingLog, final: bool = False, complete: int = -1) -> Iterator[Checkpoint]:
         """Yield a checkpoint for each new step with complete values in the log.
@@ -138,8 +134,7 @@ class _Progress:
         last_step = max(records, default=-1)
         if last_step > self.last_logged:
             self.last_logged, self.advanced_at = last_step, time.monotonic()
-        sets_of_step = {step: {eval_set for eval_set, _ in values} for step, values in records.items()}
-        evaluated_steps = [step for step, eval_sets in sets_of_step.items() if eval_sets - {"train"}]
+        evaluated_steps = [step for step, values in records.items() for name, _ in values if name != "train"]
         self.last_evaluated = max([self.last_evaluated, *evaluated_steps])
         if self.last_logged > 0:  # check before yielding any row
             _check_settings(self.spec, log, final)
@@ -151,9 +146,6 @@ class _Progress:
                 "(command.stop_if)"
             )
         checkpoint_step = _newest_checkpoint(self.out, self.options)[0] if steps else 0
-        self._note_rewritten(log)
-        trained_steps = {step for step in steps if "train" in sets_of_step[step]} or {*steps}
-        self._count_step_gaps(trained_steps)
         for step in steps:
             if step > complete and (step == last_step or step == self.spec.steps):
                 return
@@ -167,8 +159,6 @@ class _Progress:
             compute = step * self.spec.batch_rollouts
             save = saving(step) if step <= checkpoint_step else None
             machine = {} if final else {"gpus": self.options.gpus or None}  # `costs` counts steps seen live
-            if step in trained_steps:
-                self._note_missing(step, final)
             self._dropped_rollouts += records[step].get(("train", "dropped_rollouts"), 0.0)
             is_last = step == self.spec.steps
             if is_last and self._dropped_rollouts > 0:
@@ -178,37 +168,6 @@ class _Progress:
                 self.notes.append(RunNote("dropped_rollouts", text, {"rollouts": dropped}))
             notes, self.notes = [*self.notes, *(self.final_notes if is_last else ())], []
             yield Checkpoint(step, compute, rows, save, final=is_last, machine=machine, notes=notes)
-
-    def _note_rewritten(self, log: GrowingLog) -> None:
-        """Note the files of the log that the trainer wrote anew; isolaw itself rotates the printed output."""
-        for path in log.rewritten_files:
-            if path != str(self.out / OUTPUT_FILE):
-                file, step = os.path.relpath(path, self.out), max(self.last_logged, 0)
-                text = f"its trainer wrote {file} anew by step {step:,}; isolaw keeps the steps read before"
-                self.notes.append(RunNote("log_rewritten", text, {"file": file, "step": step}))
-        log.rewritten_files.clear()
-
-    def _count_step_gaps(self, trained_steps: set[int]) -> None:
-        """Count how far apart the log's steps are."""
-        for step in sorted(step for step in trained_steps if step > self._last_trained):
-            if self._last_trained:
-                self._step_gaps[step - self._last_trained] += 1
-            self._last_trained = step
-
-    def _note_missing(self, step: int, final: bool) -> None:
-        """Note the steps between the previous step and this one, unless the log's steps are so far apart."""
-        self._missing_ranges.append(range(self._last_noted + 1, step))
-        self._last_noted = step
-        if not self._step_gaps and not final:  # it is not known yet
-            return
-        usual_gap = max(((count, gap) for gap, count in self._step_gaps.items()), default=(0, 1))[1]
-        for missing in self._missing_ranges:
-            if len(missing) >= usual_gap:
-                facts = {"first": missing[0], "last": missing[-1]}
-                steps = "step {first:,}" if len(missing) == 1 else "steps {first:,} to {last:,}"
-                text = f"its log has no values for {steps.format(**facts)}"
-                self.notes.append(RunNote("missing_steps", text, facts))
-        self._missing_ranges.clear()
 
     def is_over(self) -> bool:
         """Return whether the command has made all steps and has had enough time to exit afterwards.

@@ -162,22 +162,20 @@ def test_isolaws_own_files_are_files(what: str, tmp_path: Path) -> None:
     assert output.reason
 
 
-# What a trainer does to a log with the steps 1 to 4, whether that is worth a note, and the steps of all.
-CHANGED: dict[str, tuple[Callable[[Path], Any], bool, list[int]]] = {
-    "deleted and written anew": (lambda p: (os.remove(p), p.write_text(lines(5, 6))), True, [5, 6]),
-    "and longer": (lambda p: (os.remove(p), p.write_text(lines(*range(5, 20)))), True, [*range(5, 20)]),
-    "truncated": (lambda p: p.write_text(lines(1, 2)), True, []),
-    "the same first line": (lambda p: p.write_text(lines(1, *range(5, 20))), True, [*range(5, 20)]),
-    "in place": (lambda p: p.write_text(lines(*range(1, 9), loss=1)), True, [5, 6, 7, 8]),
+# What a trainer does to a log with the steps 1 to 4, and the steps that it adds.
+CHANGED: dict[str, tuple[Callable[[Path], Any], list[int]]] = {
+    "deleted and written anew": (lambda p: (os.remove(p), p.write_text(lines(5, 6))), [5, 6]),
+    "and longer": (lambda p: (os.remove(p), p.write_text(lines(*range(5, 20)))), [*range(5, 20)]),
+    "truncated": (lambda p: p.write_text(lines(1, 2)), []),
+    "the same first line": (lambda p: p.write_text(lines(1, *range(5, 20))), [*range(5, 20)]),
+    "in place": (lambda p: p.write_text(lines(*range(1, 9), loss=1)), [5, 6, 7, 8]),
     "another file": (
         lambda p: (p.with_name("x").write_text(lines(*range(11, 30))), p.with_name("x").replace(p)),
-        True,
         [*range(11, 30)],
     ),
-    "appended": (lambda p: p.open("a").write(lines(5)), False, [5]),
+    "appended": (lambda p: p.open("a").write(lines(5)), [5]),
     "the same and more": (
         lambda p: (p.with_name("x").write_text(lines(1, 2, 3, 4, 5)), p.with_name("x").replace(p)),
-        False,
         [5],
     ),
 }  # fmt: skip
@@ -186,49 +184,24 @@ CHANGED: dict[str, tuple[Callable[[Path], Any], bool, list[int]]] = {
 @pytest.mark.parametrize("what", CHANGED)
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_changed_log_is_noticed_at_each_look(what: str, times: int, tmp_path: Path) -> None:
-    change, noted, new = CHANGED[what]
+    change, new = CHANGED[what]
     path = tmp_path / "log.jsonl"
     log = GrowingLog(str(path), plain_framework("validation"), 0)
     for _ in range(times):
-        log.rewritten_files.clear()
         path.write_text(lines(1, 2, 3, 4))
         log._next_read = log.taken_step = 0
         log.read()
-        log.rewritten_files.clear()
         change(path)
         log._next_read = 0.0
         assert set(log.read()) == {1, 2, 3, 4, *new}
-        assert log.rewritten_files == [str(path)] * noted
 
 
-def test_a_log_that_is_written_anew_is_noted(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_log_that_is_written_anew_is_read_on(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     again = f"(time.sleep(0.6), os.remove({LOG}), globals().update(log=open({LOG}, 'a')))"
     data = sweep_of("pause=0", f"logs=dict(x=step == 11 and {again} and 0)", **SIMPLE)
-    (note,) = notes(data, tmp_path / "s")
-    assert (note["code"], note["facts"]["file"]) == ("log_rewritten", "metrics.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("steps", "missing"),
-    [
-        ([*range(11, 21)], [(1, 10)]),
-        ([*range(1, 8), *range(12, 21)], [(8, 11)]),
-        ([*range(1, 8), *range(9, 14), *range(16, 21)], [(8, 8), (14, 15)]),
-        ([20], [(1, 19)]),
-        ([4, 8, 16, 20], [(9, 15)]),
-        ([*range(1, 19), 20], [(19, 19)]),
-        ([5, 10, 15, 20], []),
-        ([2, 4, 6, 8, 10, 12, 14, 16, 18, 20], []),
-        ([1, 10, 20], []),
-    ],
-)
-def test_steps_that_a_log_lacks_are_noted(
-    steps: list[int], missing: list[tuple[int, int]], printing: Callable[..., Any], tmp_path: Path
-) -> None:
-    code = f"for step in {steps}: print(json.dumps(dict(step=step, reward=0.5)))"
-    found = notes(printing(code + "\nprint(json.dumps(dict([('step', 13), ('eval/x', 1)])))"), tmp_path / "s")
-    assert [result["code"] for result in found] == ["missing_steps"] * len(missing)
-    assert [tuple(result["facts"].values()) for result in found] == missing
+    runs = engine.sweep(data, tmp_path / "s")
+    assert {*range(1, 21)} <= {*runs.points["step"]}
+    assert engine.status(tmp_path / "s")["done"] == 1
 
 
 @pytest.mark.parametrize(
