@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from isolaw.evidence import number
-from isolaw.fits.document.codec import encoded
 from isolaw.fits.laws.equations import signed
 from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
@@ -79,10 +78,8 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
     return lines
 
 
-def size_document(
-    law: SizeLaw, predictions: Sequence[Mapping[str, Any]], extra_data: Mapping[str, Any]
-) -> Document:
-    """Return the document of a model-size law with predicted rewards. ``extra_data`` is added to its data."""
+def size_document(law: SizeLaw, extra_data: Mapping[str, Any]) -> Document:
+    """Return the document of a model-size law. ``extra_data`` is added to its data."""
     curves = law.curves
     rows = [["N", "K(N)", "E(N), log10"]]
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
@@ -93,12 +90,7 @@ def size_document(
         f"N0 = {_estimate(law.N0)}",
         Table.of(rows, "><"),
     ]
-    for row in predictions:
-        at = f"N = {number(row['model_size'])} at {curves.x_name} = {number(row[curves.x_name])}"
-        extrapolated = " (E(N) is extrapolated)" if row["extrapolated_size"] else ""
-        lines.append(f"{at}: reward {_estimate(row['reward'])}{extrapolated}")
-    data = {**law.to_dict(), **extra_data, "predictions": encoded(predictions)}
-    return Document.of("model sizes", lines, data)
+    return Document.of("model sizes", lines, {**law.to_dict(), **extra_data})
 
 
 def _estimate(quantity: Quantity) -> str:
