@@ -59,10 +59,6 @@ class DrawnShapes:
             interpolated[draw] = [np.interp(np.log(compute[draw, k]), log_grid, curves[k]) for k in range(2)]
         return interpolated
 
-    def run_variance(self) -> Floats:
-        """Return the variance of a run's reward about the mean over runs, for each configuration."""
-        return np.full(2, self.surface.model.run_variance(self.surface.mode))
-
     def _check(self, compute: Floats, flags: list[Flag]) -> None:
         """Raise `Refused` for computes too far past the runs, and flag other computes past the runs."""
         ends = np.exp(self.log_ends)

@@ -11,17 +11,6 @@ effects cancel in the difference. In draw d
 where S_d is the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
 better is the share of draws in which it is. Rewards are means over runs of any seed, so two single runs
 differ by more.
-
-**Runs that would settle the comparison.** Suppose that A and B get k_A and k_B additional runs to the same C,
-whose mean rewards have the covariance N = diag(v_A / k_A, v_B / k_B) about their expectations. Δ then has the
-variance (the normal case of preposterior analysis, Raiffa & Schlaifer, Applied Statistical Decision Theory,
-1961)
-
-    cᵀ Σ c − cᵀ Σ (Σ + N)⁻¹ Σ c,    c = (1, −1)
-
-where Σ is the covariance of the drawn rewards, and v the variance of a run. isolaw reports the cheapest (k_A,
-k_B) after which the expected Δ would be 1.645 standard deviations from 0 (95 % on one side), or the 95 %
-interval would be within ± the tolerance.
 """
 
 from __future__ import annotations
@@ -39,7 +28,6 @@ from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR, reached_compute
-from isolaw.fits.document.codec import Encoded
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import bounds, read_reward, unit_of
@@ -51,27 +39,6 @@ from isolaw.fits.surface.estimate import estimate
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost, multiplied, parse_budget
-
-_MOST_RUNS = 16  # limit on the additional runs of a configuration
-_ONE_SIDE, _TWO_SIDES = 1.645, 1.96
-
-
-@dataclass(frozen=True)
-class FurtherRuns(Encoded):
-    """The cheapest additional runs that would settle the comparison."""
-
-    DERIVED = ("rollouts",)
-
-    a: int  #: number of runs of A
-    b: int  #: number of runs of B
-    compute: tuple[float, float]  #: C of a run of A and of a run of B
-    #: the expected result: one configuration is better, or the rewards are within the tolerance
-    shows: Literal["better", "equal"]
-
-    @property
-    def rollouts(self) -> float:
-        """The number of rollouts that the additional runs generate."""
-        return self.a * self.compute[0] + self.b * self.compute[1]
 
 
 @dataclass(frozen=True)
@@ -100,7 +67,6 @@ class ShapeComparison(Flagged, Shown):
     probability: float | None
     equal: float | None
     neither: float | None
-    further: FurtherRuns | None
     flags: list[Flag]
     tolerance: float = TOLERANCE  #: rewards within this difference count as equal, in the metric's own units
 
@@ -198,41 +164,7 @@ def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, flo
         "probability": float(np.mean(difference[1:] > 0)) if has_draws else None,
         "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if has_draws else None,
         "neither": None,
-        "further": further_runs(rewards[1:], pair.run_variance(), compute, tolerance) if has_draws else None,
     }
-
-
-def further_runs(
-    rewards: Floats, variance: Floats, compute: tuple[float, float], tolerance: float = TOLERANCE
-) -> FurtherRuns | None:
-    """Return the cheapest runs that would settle a comparison (see the module's docstring).
-
-    Returns None if 16 runs of each configuration would not settle it. ``rewards`` (D, 2) contains draws of
-    both rewards, and ``variance`` (2,) the variance of a run of each configuration.
-
-    >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
-    >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
-    FurtherRuns(a=4, b=6, compute=(1000000.0, 1000000.0), shows='better')
-    """
-    covariance, c = np.cov(rewards.T), np.array([1.0, -1.0])
-    mean = abs(float(c @ rewards.mean(axis=0)))
-    c_sigma = c @ covariance
-    best: FurtherRuns | None = None
-    for k_a in range(_MOST_RUNS + 1):
-        for k_b in range(_MOST_RUNS + 1):
-            has_runs = np.array([k_a, k_b]) > 0
-            noise = np.diag((variance / np.maximum([k_a, k_b], 1))[has_runs])
-            measured = covariance[np.ix_(has_runs, has_runs)] + noise
-            known = c_sigma[has_runs]
-            explained = known @ np.linalg.solve(measured, known) if has_runs.any() else 0.0
-            deviation = math.sqrt(max(float(c_sigma @ c - explained), 0.0))
-            is_better, is_equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
-            if is_better or is_equal:
-                further = FurtherRuns(k_a, k_b, compute, "better" if is_better else "equal")
-                if best is None or further.rollouts < best.rollouts:
-                    best = further
-                break  # more runs of B cost more
-    return best
 
 
 def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
@@ -262,7 +194,6 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
         "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(amounts) > 1 else None,
         "equal": None,
         "neither": float(np.mean(is_unreached)) if len(amounts) > 1 else None,
-        "further": None,
     }
 
 
