@@ -31,7 +31,7 @@ from benchmarks.designs.cells import cells, sample
 from benchmarks.designs.truths import COMPUTE, truth
 from isolaw.fits.metric import bounds
 from isolaw.fits.selection import Configuration, select
-from isolaw.fits.studies.drawn_shapes import DrawnShapes
+from isolaw.fits.studies.shapes import DrawnShapes
 from isolaw.fits.surface.estimate import Surface, estimate
 
 DATA = Path(__file__).parents[1] / "examples" / "data"

@@ -27,18 +27,19 @@ from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
-from isolaw.fits.allocations import FAR, reached_compute
+from isolaw.fits.allocations import FAR, REACH, reached_compute
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.predict import seconds_of
-from isolaw.fits.selection import Floats, select
-from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
-from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.selection import Configuration, Floats, select
+from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost, multiplied, parse_budget
+
+_POINTS = 32  # number of C at which curves are drawn
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,78 @@ class ShapeComparison(Flagged, Shown):
     eval_set: str
     quantity: Literal["reward", "rollouts", "hours"]
     asked: str
-    compute: tuple[float, float] | None  #: C at which A and B are compared
     a: Quantity
     b: Quantity
     difference: Quantity
     probability: float | None
-    equal: float | None
-    neither: float | None
     flags: list[Flag]
-    tolerance: float = TOLERANCE  #: rewards within this difference count as equal, in the metric's own units
+    tolerance: float  #: rewards within this difference count as equal, in the metric's own units
+    compute: tuple[float, float] | None = None  #: C at which A and B are compared
+    equal: float | None = None
+    neither: float | None = None
+
+
+class DrawnShapes:
+    """Joint draws of the rewards of two configurations, given the runs."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        shapes: tuple[BatchShape, BatchShape],
+        configurations: list[Configuration],
+    ) -> None:
+        self.surface = surface.drawn()
+        self.configurations = configurations
+        self.shapes = shapes
+        self.places = np.array([Cell(*shape).place for shape in shapes])
+        self.log_ends = np.log([_nearby_end(place, configurations) for place in self.places])
+
+    def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
+        """Return the rewards of both configurations, each at its own compute, with shape (1 + D, 2)."""
+        self._check(np.array(compute), flags)
+        return self.surface.rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
+
+    def curves(self, max_compute: float) -> tuple[Floats, Floats]:
+        """Return computes (P,) up to ``max_compute``, and the rewards of both configurations there.
+
+        The rewards have shape (1 + D, 2, P).
+        """
+        start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
+        compute = np.geomspace(start, max_compute, _POINTS)
+        u, v = (np.repeat(axis, _POINTS) for axis in self.places.T)
+        rewards = self.surface.rewards(u, v, np.tile(compute, 2))
+        return compute, rewards.reshape(len(rewards), 2, _POINTS)
+
+    def at_each(self, compute: Floats, flags: list[Flag]) -> Floats:
+        """Return the rewards at computes that differ between draws, with shape (1 + D, 2)."""
+        self._check(compute[0], flags)
+        grid, rewards = self.curves(float(compute.max()))
+        log_grid = np.log(grid)
+        interpolated = np.empty_like(compute)
+        for draw, curves in enumerate(rewards):
+            interpolated[draw] = [np.interp(np.log(compute[draw, k]), log_grid, curves[k]) for k in range(2)]
+        return interpolated
+
+    def _check(self, compute: Floats, flags: list[Flag]) -> None:
+        """Raise `Refused` for computes too far past the runs, and flag other computes past the runs."""
+        ends = np.exp(self.log_ends)
+        ratios = compute / ends
+        if ratios.max() > FAR:
+            worst = int(ratios.argmax())
+            raise Refused(
+                f"{Cell(*self.shapes[worst]).label}: C = {number(compute[worst])} is {ratios[worst]:.3g} "
+                f"times the compute of the runs there ({number(ends[worst])}); isolaw compares up to {FAR:g} "
+                f"times. Extend these runs to {number(compute[worst] / FAR)} or more"
+            )
+        if ratios.max() > 1 + 1e-6:
+            text = f"the comparison is at {ratios.max():.3g} times the compute of the runs"
+            flags.append(Flag(Code.EXTRAPOLATION, text))
+
+
+def _nearby_end(place: Floats, configurations: list[Configuration]) -> float:
+    """Return the compute to which runs went near a place: a mean over configurations by distance."""
+    weights = np.array([1 / (((c.place - place) ** 2).sum() + 1e-3) ** 2 for c in configurations])
+    return float(np.exp(weights @ np.log([c.end for c in configurations]) / weights.sum()))
 
 
 @checked
@@ -123,7 +187,7 @@ def compare_shapes(
     selection = collapses.without_collapses(select(runs, metric, eval_set, "nothing", where, allow_few=True))
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
     configurations = selection.configurations
-    check_near((a, b), configurations)
+    _check_near((a, b), configurations)
     unit = unit_of(metric, configurations)
     surface = estimate(configurations, draws, seed, bounds(metric, configurations), unit)
     pair = DrawnShapes(surface, (a, b), configurations)
@@ -141,7 +205,7 @@ def compare_shapes(
     if isinstance(budget, str):
         asked, seconds = budget, seconds_of(budget, cost)
         assert cost is not None  # `seconds_of` raises otherwise
-        step_times = step_seconds(pair, cost)
+        step_times = _step_seconds(pair, cost)
         computes = seconds / step_times * np.array([b * n for b, n in (a, b)])
         run_compute = float(computes[0, 0]), float(computes[0, 1])
         rewards = pair.rewards(run_compute, flags) if len(step_times) == 1 else pair.at_each(computes, flags)
@@ -149,6 +213,41 @@ def compare_shapes(
         run_compute = budget, budget
         asked, rewards = f"C = {number(budget)}", pair.rewards(run_compute, flags)
     return ShapeComparison(**common, asked=asked, **_reward_fields(pair, rewards, run_compute))
+
+
+def _check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
+    """Raise `Refused` if a configuration is far from the runs, or differs in a value that all runs share."""
+    problems = []
+    for axis, name in enumerate(("B_p", "n")):
+        levels = sorted({c.key[axis] for c in configurations})
+        for shape in dict.fromkeys(shapes):
+            value, low, high = shape[axis], levels[0], levels[-1]
+            if low <= value <= high:
+                continue
+            if len(levels) == 1:
+                problems.append(f"{name} = {value}: all runs have {name} = {low}")
+            elif not low / REACH <= value <= high * REACH:
+                problems.append(f"{name} = {value}: more than {REACH} times outside the runs ({low}–{high})")
+    if problems:
+        raise Refused(f"{'; '.join(problems)}. First run a configuration with this value and one seed")
+
+
+def _step_seconds(pair: DrawnShapes, cost: Cost) -> Floats:
+    """Return draws of the seconds of a step for both configurations, with shape (1 + D, 2).
+
+    Half of the variance of log seconds is common to both configurations.
+    """
+    steps = [cost.seconds(*shape, 1) for shape in pair.shapes]
+    untimed = [Cell(*shape).label for shape, step in zip(pair.shapes, steps, strict=True) if step is None]
+    if untimed:
+        raise Refused(f"cost: found no step time for {'; '.join(untimed)}; time a step of each configuration")
+    timed = [step for step in steps if step is not None]
+    seconds = np.array([float(step) for step in timed])
+    highest = [float(step) if step.interval is None else step.interval[1] for step in timed]
+    deviation = np.log(np.array(highest) / seconds) / 1.96
+    z = np.random.default_rng((pair.surface.seed, 7)).standard_normal((pair.surface.of_draw.size, 3))
+    noise = deviation * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
+    return np.asarray(np.vstack([seconds, seconds * np.exp(noise)]))
 
 
 def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, float]) -> dict[str, Any]:
@@ -163,7 +262,6 @@ def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, flo
         "difference": estimated(difference),
         "probability": float(np.mean(difference[1:] > 0)) if has_draws else None,
         "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if has_draws else None,
-        "neither": None,
     }
 
 
@@ -175,7 +273,7 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
     unit: Literal["rollouts", "hours"] = "rollouts"
     if cost is not None:
         unit = "hours"
-        amounts *= step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
+        amounts *= _step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
     draws = amounts[1:]
     if not len(draws):
         draws = amounts
@@ -187,12 +285,10 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
     is_unreached = ~is_reached.any(axis=1)
     return {
         "quantity": unit,
-        "compute": None,
         "a": _censored(amounts[0, 0], draws[:, 0]),
         "b": _censored(amounts[0, 1], draws[:, 1]),
         "difference": _ratio(amounts[0], draws[~is_unreached]),
         "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(amounts) > 1 else None,
-        "equal": None,
         "neither": float(np.mean(is_unreached)) if len(amounts) > 1 else None,
     }
 
