@@ -24,7 +24,7 @@ import numpy as np
 
 from isolaw.allocation import BatchShape, Cell, shape_of
 from isolaw.arguments import checked
-from isolaw.errors import InputError, Refused, shown
+from isolaw.errors import InputError, Refused
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
 from isolaw.fits.allocations import FAR, REACH, reached_compute
@@ -47,9 +47,9 @@ class ShapeComparison(Flagged, Shown):
     """The result of `compare_shapes`.
 
     ``quantity`` is the name of the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a
-    reward. ``difference`` is A − B for rewards, and A / B otherwise. Three fields are probabilities, which
-    are None without draws: ``probability`` that A is better, ``equal`` that the rewards are within
-    ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
+    reward. ``difference`` is A − B for rewards, and A / B otherwise. Three fields are probabilities:
+    ``probability`` that A is better, ``equal`` that the rewards are within ``tolerance`` of each other, and
+    ``neither`` that neither configuration reaches the reward.
     """
 
     TEXT = "text.comparisons.shapes"
@@ -64,7 +64,7 @@ class ShapeComparison(Flagged, Shown):
     a: Quantity
     b: Quantity
     difference: Quantity
-    probability: float | None
+    probability: float
     flags: list[Flag]
     tolerance: float  #: rewards within this difference count as equal, in the metric's own units
     compute: tuple[float, float] | None = None  #: C at which A and B are compared
@@ -178,8 +178,8 @@ def compare_shapes(
     if (compute is None) == (target is None):
         argument_count = "none" if compute is None else "both"
         raise InputError(f"compare: found {argument_count}; expected either compute or target")
-    if target is not None and not math.isfinite(target):
-        raise InputError(f"target: found {shown(target)}; expected a reward")
+    if not draws:
+        raise InputError("draws: found 0; expected 1 or more, since a probability is a share of draws")
     a, b = shape_of(a), shape_of(b)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
@@ -208,7 +208,7 @@ def compare_shapes(
         step_times = _step_seconds(pair, cost)
         computes = seconds / step_times * np.array([b * n for b, n in (a, b)])
         run_compute = float(computes[0, 0]), float(computes[0, 1])
-        rewards = pair.rewards(run_compute, flags) if len(step_times) == 1 else pair.at_each(computes, flags)
+        rewards = pair.at_each(computes, flags)
     else:
         run_compute = budget, budget
         asked, rewards = f"C = {number(budget)}", pair.rewards(run_compute, flags)
@@ -253,15 +253,14 @@ def _step_seconds(pair: DrawnShapes, cost: Cost) -> Floats:
 def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, float]) -> dict[str, Any]:
     """Return the fields of a `ShapeComparison` that compares rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
-    has_draws, tolerance = len(difference) > 1, TOLERANCE * pair.surface.unit
     return {
         "quantity": "reward",
         "compute": compute,
         "a": estimated(rewards[:, 0]),
         "b": estimated(rewards[:, 1]),
         "difference": estimated(difference),
-        "probability": float(np.mean(difference[1:] > 0)) if has_draws else None,
-        "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if has_draws else None,
+        "probability": float(np.mean(difference[1:] > 0)),
+        "equal": float(np.mean(np.abs(difference[1:]) <= TOLERANCE * pair.surface.unit)),
     }
 
 
@@ -275,8 +274,6 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
         unit = "hours"
         amounts *= _step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
     draws = amounts[1:]
-    if not len(draws):
-        draws = amounts
     is_reached = np.isfinite(draws)
     if not is_reached.any():
         raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(max_c)}")
@@ -288,8 +285,8 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
         "a": _censored(amounts[0, 0], draws[:, 0]),
         "b": _censored(amounts[0, 1], draws[:, 1]),
         "difference": _ratio(amounts[0], draws[~is_unreached]),
-        "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(amounts) > 1 else None,
-        "neither": float(np.mean(is_unreached)) if len(amounts) > 1 else None,
+        "probability": float(np.mean(draws[:, 0] < draws[:, 1])),
+        "neither": float(np.mean(is_unreached)),
     }
 
 
@@ -324,6 +321,6 @@ def _censored(value: float, draws: Floats) -> Quantity:
     """
     centre = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(centre):
-        return from_draws(centre, draws if len(draws) > 1 else ())
+        return from_draws(centre, draws)
     low = float(np.quantile(draws, 0.05, method="inverted_cdf"))
     return Quantity(low, (low, None), "lower_bound") if 0 < low < math.inf else REFUSED

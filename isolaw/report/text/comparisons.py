@@ -64,8 +64,6 @@ def _which_is_better(comparison: ShapeComparison) -> str:
     condition = f"after {comparison.asked}" if comparison.asked.endswith("h") else f"at {comparison.asked}"
     condition = condition if comparison.quantity == "reward" else f"on the way to {comparison.asked}"
     p_a = comparison.probability
-    if p_a is None:
-        return f"Without draws, isolaw does not state which configuration is better {condition}"
     if comparison.equal is not None and comparison.equal >= _SURE:
         return (
             f"A and B are within {comparison.tolerance:g} of each other {condition} "

@@ -71,7 +71,7 @@ def test_hours_give_each_its_own_compute(runs: Runs) -> None:
     assert timed.quantity == "hours"
     assert timed.a.value == pytest.approx(4e4 * np.log(2) / 128 * 11.28 / 3600, rel=0.2)
     with pytest.raises(InputError, match="requires the cost of a step"):
-        compare_shapes(runs, (32, 4), (32, 64), compute="1h", draws=0)
+        compare_shapes(runs, (32, 4), (32, 64), compute="1h", draws=10)
 
 
 def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
@@ -83,6 +83,10 @@ def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
         compare_shapes(runs, (32, 8), (32, 4), compute=1e8, draws=50)
     with pytest.raises(InputError, match="found both; expected either compute or target"):
         compare_shapes(runs, (32, 8), (32, 4), compute=1e5, target=0.5)
+    with pytest.raises(InputError, match="draws: found 0; expected 1 or more"):
+        compare_shapes(runs, (32, 8), (32, 4), compute=1e5, draws=0)
+    with pytest.raises(InputError, match="expected a finite number"):
+        compare_shapes(runs, (32, 8), (32, 4), target=float("nan"))
     with pytest.raises(InputError, match="the same configuration twice"):
         compare_shapes(runs, (32, 8), (32, 8), compute=1e5)
 
