@@ -1,4 +1,4 @@
-"""The text of studies: backtests, laws side by side, model sizes and rollouts to a reward."""
+"""The text of studies: backtests, re-tuned laws, model sizes and rollouts to a reward."""
 
 from __future__ import annotations
 
@@ -42,30 +42,17 @@ def _choices_text(shapes: list[list[int]], several_b: bool) -> str:
     return ", ".join(" ".join(pair) for pair in zip(names, count_words, strict=True))
 
 
-def _side_by_side(axis: str, documents: Mapping[Any, LawDocument]) -> list[str]:
-    """Return n* of several laws at budgets that all of them cover."""
-    low = max(document.x.range[0] for document in documents.values())
-    high = min(document.x.range[1] for document in documents.values())
-    lines = []
-    for value, document in documents.items():
-        lines.append(f"{axis} = {value}: {data_line(document)}")
-        points = document.frontier
-        if low < high:
-            budgets = [low * (high / low) ** (index / 4) for index in range(1, 5)]
-            points = tuple(min(document.frontier, key=lambda point: abs(point.x - x)) for x in budgets)
-        lines += [f"  best n at {symbol(document)} = {number(point.x)}: {point.n_star}" for point in points]
-        lines += [f"  {line}" for line in (saturation(document), verdict(document)) if line]
-    if not low < high:
-        lines.append(
-            f"The runs of the different {axis} have no range of compute in common, so isolaw cannot compare "
-            "their laws at the same budget."
-        )
-    return lines
-
-
 def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], table: Any) -> list[str]:
     """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
-    lines = _side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
+    low = max(document.x.range[0] for document in documents.values())
+    high = min(document.x.range[1] for document in documents.values())
+    budgets = [low * (high / low) ** (index / 4) for index in range(1, 5)]
+    lines = []
+    for title, document in ((f"{value} everywhere", documents["one"]), ("re-tuned", documents["retuned"])):
+        lines.append(f"{name} = {title}: {data_line(document)}")
+        points = [min(document.frontier, key=lambda point: abs(point.x - x)) for x in budgets]
+        lines += [f"  best n at {symbol(document)} = {number(point.x)}: {point.n_star}" for point in points]
+        lines += [f"  {line}" for line in (saturation(document), verdict(document)) if line]
     best = ", ".join(
         f"{row[name]:g} at n = {row['rollouts_per_problem']}" for row in table.to_dict("records")
     )
