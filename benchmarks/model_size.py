@@ -1,8 +1,7 @@
 """The model-size law on real runs, its intervals on simulated ones: python benchmarks/model_size.py
 
 Qwen2.5 base models (Tan et al., arXiv 2509.25300): means over runs of 0.5B to 72B, in the authors' windows
-and in others; the variation between runs comes from the single runs of 0.5B to 14B. Predictions are judged by
-the mean of the last ten evaluations.
+and in others; the variation between runs comes from the single runs of 0.5B to 14B.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NAMES = {
     "test_loss": "loss",
     "n_runs": "runs",
 }
-DRAWS, LAST, SIMULATED = 1000, 10, 500
+DRAWS, SIMULATED = 1000, 500
 
 
 def text(q: Quantity, digits: int) -> str:
@@ -56,33 +55,6 @@ def windows(means: pd.DataFrame, single: pd.DataFrame) -> None:
             print(f"{name:30} {x:8} {text(law.K_max, 3):22} {text(law.N0, 1)}")
 
 
-def at_the_end(own: pd.DataFrame, x: str) -> tuple[float, float]:
-    """Return the geometric mean of the last X, and the mean reward there."""
-    end = own.sort_values("step").tail(LAST)
-    return float(np.exp(np.log(end[x]).mean())), float(1 - end["loss"].mean())
-
-
-def predictions(means: pd.DataFrame, single: pd.DataFrame) -> None:
-    """Print predictions for unseen sizes, and for the rest of runs."""
-    print(f"\n{'a size that was not trained':30} {'X':8} {'predicted':22} measured")
-    sizes = np.sort(means["model_size"].unique())
-    for largest, unseen in ((7.0, 14.0), (14.0, 32.0), (32.0, 72.0)):
-        for x in ("compute", "data"):
-            known = SizeCurves.from_table(means[means["model_size"] <= largest], x, single)  # type: ignore[arg-type]
-            at, measured = at_the_end(means[means["model_size"] == unseen], x)
-            found = fit_sizes(known, draws=DRAWS).predict(unseen, at)
-            print(f"{f'{unseen:g}B from 0.5B to {largest:g}B':30} {x:8} {text(found, 3):22} {measured:.3f}")
-    print(f"\n{'rest of the run, intra fit':30} {'X':8} {'predicted':22} measured")
-    for x in ("compute", "data"):
-        law = fit_sizes(
-            SizeCurves.from_table(means[means["in_intra_fit"] == 1], x, single),  # type: ignore[arg-type]
-            draws=DRAWS,
-        )
-        for n in sizes:
-            at, measured = at_the_end(means[means["model_size"] == n], x)
-            print(f"{f'{n:g}B':30} {x:8} {text(law.predict(n, at), 3):22} {measured:.3f}")
-
-
 def simulated(uneven: float, seed: int) -> pd.DataFrame:
     """Return three runs per size of a known law, 500 questions; exponents vary by the share ``uneven``."""
     rng = np.random.default_rng(seed)
@@ -101,21 +73,19 @@ def simulated(uneven: float, seed: int) -> pd.DataFrame:
 
 def coverage() -> None:
     """Print how often 95 % intervals hold the truth."""
-    names = ["K_max", "N0", "K(3)", "K(32)", "E(32)", "rest of 32", "unseen 72"]
+    names = ["K_max", "N0", "K(3)", "K(32)", "E(32)"]
     print(f"\n{'runs differ in K by':20}" + "".join(f"{name:>11}" for name in names))
     for uneven in (0.0, 0.1):
         held: list[list[bool]] = []
         for seed in range(SIMULATED):
             law = fit_sizes(SizeCurves.from_table(simulated(uneven, seed), "data"), seed=seed)
-            K = {n: 0.15 / (1 + 12 / n) for n in (3.0, 32.0, 72.0)}
+            K = {n: 0.15 / (1 + 12 / n) for n in (3.0, 32.0)}
             found: list[tuple[Quantity, Any]] = [
                 (law.K_max, 0.15),
                 (law.N0, 12.0),
                 (law.K[3.0], K[3.0]),
                 (law.K[32.0], K[32.0]),
                 (law.E[32.0], 1.6 * K[32.0]),
-                (law.predict(32.0, 1e6), 1 - 10 ** (K[32.0] * (1.6 - 6))),
-                (law.predict(72.0, 1e5), 1 - 10 ** (K[72.0] * (1.6 - 5))),
             ]
             ends = [(q.interval or (None, None), true) for q, true in found]
             held.append([(a is None or a <= true) and (b is None or true <= b) for (a, b), true in ends])
@@ -128,7 +98,6 @@ def main() -> None:
     means = pd.read_csv(DATA / "tan_qwen_holdout_mean_base.csv").rename(columns=NAMES)
     single = pd.read_csv(DATA / "tan_qwen_holdout_per_run_base.csv").rename(columns=NAMES)
     windows(means, single)
-    predictions(means, single)
     coverage()
     print(f"({time.monotonic() - started:.0f} s)", file=sys.stderr)
 

@@ -31,14 +31,21 @@ from benchmarks.designs.cells import cells, sample
 from benchmarks.designs.truths import COMPUTE, truth
 from isolaw.fits.metric import bounds
 from isolaw.fits.selection import Configuration, select
-from isolaw.fits.studies.drawn_shapes import DrawnShapes
-from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.studies.shapes import DrawnShapes
+from isolaw.fits.surface.estimate import Surface, estimate
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "statistics.md"
 DRAWS, SURE = 200, 0.95
 Row = dict[str, Any]
+
+
+def run_variance(surface: Surface) -> float:
+    """Return the variance of a run's reward about the mean over runs of all seeds."""
+    model, parameters = surface.model, surface.model.by_name(surface.mode)
+    variance = sum(np.exp(2 * parameters[name]) for name in ("run", "drift", "noise")) * model.scale**2
+    return float(variance + np.exp(2 * parameters["seed"]) * model.observations.seed_variance)
 
 
 def judged(
@@ -58,7 +65,7 @@ def judged(
     reward = drawn.rewards((compute, compute), [])
     difference = reward[1:, 0] - reward[1:, 1]
     p = float(np.mean(difference > 0))
-    noise = np.sqrt(drawn.run_variance().sum() / runs) if runs else 0.0
+    noise = np.sqrt(2 * run_variance(drawn.surface) / runs) if runs else 0.0
     seen = difference + noise * np.random.default_rng(0).standard_normal(difference.size)
     low, high = np.quantile(seen, [0.025, 0.975])
     return {

@@ -125,16 +125,6 @@ def _retuned_path(path: str) -> str:
     return str(Path(path).with_stem(f"{Path(path).stem}-retuned"))
 
 
-def _parse_sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
-    sizes = []
-    for text in values:
-        size = shared.numbers(ctx, option, [text]).get("N")
-        if not isinstance(size, int | float) or size <= 0:
-            raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
-        sizes.append(float(size))
-    return sizes
-
-
 @click.command("model-size", cls=ShortHelp)
 @click.argument("file", type=click.Path())
 @click.option(
@@ -144,21 +134,11 @@ def _parse_sizes(ctx: click.Context, option: click.Parameter, values: tuple[str,
     "--x", type=click.Choice(["compute", "data"]), default="compute",
     help="Training resource X: compute in FLOPs, or data in prompts.",
 )  # fmt: skip
-@click.option(
-    "--predict", "sizes", multiple=True, metavar="N=SIZE", callback=_parse_sizes,
-    help="Predict the reward of a model size, measured or not, at the last measured X.",
-)  # fmt: skip
 @shared.draws_option
 @shared.seed_option
 @shared.table_options
 @json_option
-def model_size(
-    file: str,
-    runs: str | None,
-    x: Any,
-    sizes: list[float],
-    **options: Any,
-) -> None:
+def model_size(file: str, runs: str | None, x: Any, **options: Any) -> None:
     """Fit the model-size law to evaluations of several sizes.
 
     \b
@@ -181,13 +161,9 @@ def model_size(
         single = apply(how.but(columns=present), single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
     law = fit_sizes(curves, options["draws"], options["seed"])
-    predictions: list[dict[str, Any]] = [
-        {"model_size": size, x: at, "extrapolated_size": size not in law.E, "reward": law.predict(size, at)}
-        for size, at in ((size, law.last_x(size)) for size in sizes)
-    ]
     extra_data = {
         "sources": [file] if runs is None else [file, runs],
         "bootstrap": {"draws": options["draws"], "seed": options["seed"]},
     }
-    print_document(size_document(law, predictions, extra_data))
+    print_document(size_document(law, extra_data))
     print_notes([flag.text for flag in law.flags])

@@ -72,17 +72,11 @@ def pairs(
     return values_by_name
 
 
-def numbers(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
-    """Return NAME=VALUE options as a dictionary, in which numbers are converted."""
-    from isolaw.readers.names import as_number
-
-    return {name: as_number(text) for name, text in pairs(ctx, option, values).items()}
-
-
 def _parse_where(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+    from isolaw.readers.names import as_number
     from isolaw.runs import full_names
 
-    return full_names(numbers(ctx, option, values))
+    return full_names({name: as_number(text) for name, text in pairs(ctx, option, values).items()})
 
 
 def _add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:

@@ -67,23 +67,3 @@ def test_intervals_from_single_runs(isolaw: Call, table: Callable[[str], Path]) 
     assert [s["model_size"] for s in document["sizes"]] == [0.5, 1.5, 3, 7, 14, 32, 72]
     for q in (*document["params"].values(), *(s[k] for s in document["sizes"] for k in "KE")):
         assert q["interval"][0] < q["value"] < q["interval"][1]
-
-
-def test_predictions(isolaw: Call, table: Callable[[str], Path]) -> None:
-    inter = [table("in_inter_fit == 1"), *MAPPED, "--x", "data", "--draws", 0]
-    code, stdout, stderr = isolaw("model-size", *inter, "--predict", "N=72", "--predict", "N=14")
-    unseen, seen = stdout.splitlines()[-2:]
-    assert code == 0
-    assert unseen.startswith("N = 72 at data = 53,248: reward 0.58")
-    assert unseen.endswith("(E(N) is extrapolated)")
-    assert seen.startswith("N = 14 at data = 53,760: reward 0.4")
-    assert "extrapolated" not in seen
-    assert "no size has two runs, so there are no intervals" in stderr
-
-
-def test_the_last_compute_of_an_unseen_size_has_as_many_tokens(
-    isolaw: Call, table: Callable[[str], Path]
-) -> None:
-    small = [table("model_size_B <= 32"), *MAPPED, "--draws", 0, "--json"]
-    found = strict(isolaw("model-size", *small, "--predict", "N=72", "--predict", "N=32")[1])["predictions"]
-    assert found[0]["compute"] == pytest.approx(found[1]["compute"] * 72 / 32)

@@ -214,7 +214,7 @@ def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     assert isolaw.backtest(own, 8000, "val_acc", set={"problem_set": "math"}, draws=0) == (
         isolaw.backtest(runs, 8000, "val_acc", draws=0)
     )
-    found = isolaw.compare_shapes(own, (4, 8), (4, 32), compute=6000, metric="val_acc", draws=0)
+    found = isolaw.compare_shapes(own, (4, 8), (4, 32), compute=6000, metric="val_acc", draws=10)
     assert found.difference.value > 0
     rates = pd.concat([own.assign(lr=0.1), own.assign(lr=0.2)])
     tuned = isolaw.retune(rates, "val_acc", "validation", columns={"lr": "lr"})

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
-from isolaw.errors import DataError, InputError, Refused, shown, unknown
+from isolaw.errors import DataError, Refused, shown, unknown
 from isolaw.evidence import Quantity, Simulated, estimated
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
@@ -44,7 +44,7 @@ from isolaw.fits.surface.bootstrap import inflation
 
 X = Literal["compute", "data"]
 
-_LEAST_SIZES, _LEAST_SIZES_FOR_E = 3, 4
+_LEAST_SIZES = 3
 _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
 _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
@@ -266,59 +266,6 @@ class SizeLaw:
             return Quantity(quantity.value, quantity.interval, "lower_bound")
         return quantity
 
-    def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
-        """Return the expected reward (pass@1 = 1 − L) at X = ``x``, the mean over runs.
-
-        A fitted size keeps its E(N), even beyond its checkpoints. For other sizes, E(N) is extrapolated:
-
-            E(N) = K(N) · (a + r · log10 N) + ε
-
-        with a and r fitted by least squares to the S fitted sizes. All lines then reach L = 1 at an X ∝ N^r.
-        ε is the scatter of these sizes, drawn with ``seed`` from Student's t with S − 2 degrees of freedom.
-
-        Raises
-        ------
-        InputError
-            ``size`` or ``x`` is not positive.
-        Refused
-            the size was not fitted, and fewer than four sizes were fitted.
-        """
-        for name, value in {"N": size, "X": x}.items():
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"{name}: found {value:g}; expected a positive number")
-        fitted_index = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
-        if fitted_index.size:
-            K, E = self.fits.K[:, fitted_index[0]], self.fits.E[:, fitted_index[0]]
-        else:
-            largest = self.curves.sizes[-1]
-            K = _exponents(self.fits.kappa, self.fits.log_n0, np.array([size]), largest)[0][:, 0]
-            E = self._extrapolated(size, K, np.random.default_rng(seed))
-        return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
-
-    def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
-        """Return E for a size that was not fitted, extrapolated in the estimate and in each of D draws."""
-        S = len(self.curves.sizes)
-        if S < _LEAST_SIZES_FOR_E:
-            raise Refused(
-                f"N = {size:g} was not fitted, and extrapolating E(N) needs {_LEAST_SIZES_FOR_E} sizes or "
-                f"more; found {S}. Add runs of another size, or a short run of this size"
-            )
-        terms = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
-        inverse = np.linalg.pinv(terms.transpose(0, 2, 1) @ terms)
-        coefficients = np.einsum("dij,dsj,ds->di", inverse, terms, self.fits.E)
-        scatter = np.sum((self.fits.E - np.einsum("dsi,di->ds", terms, coefficients))[0] ** 2) / (S - 2)
-        new_terms = np.stack([K, K * np.log10(size)], axis=1)
-        deviation = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new_terms[0], inverse[0], new_terms[0])))
-        epsilon = np.concatenate([[0.0], deviation * rng.standard_t(S - 2, len(K) - 1)])
-        return np.asarray(np.einsum("di,di->d", new_terms, coefficients) + epsilon)
-
-    def last_x(self, size: float) -> float:
-        """Return the largest measured X of the nearest size, rescaled to ``size`` at equal tokens."""
-        curves = self.curves
-        nearest = int(np.abs(np.log(curves.sizes / size)).argmin())
-        largest_x = float(curves.x[curves.of == nearest].max())
-        return largest_x * size / float(curves.sizes[nearest]) if curves.x_name == "compute" else largest_x
-
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data, with every estimate as value, interval and status."""
         return {
@@ -391,11 +338,11 @@ def _log_n0_bounds(sizes: Floats) -> tuple[float, float]:
     return float(np.log(sizes[0] / _N0_MARGIN)), float(np.log(sizes[-1] * _N0_MARGIN))
 
 
-def _exponents(kappa: Floats, log_n0: Floats, size: Floats, largest: float) -> tuple[Floats, Floats]:
-    """Return K and ∂K/∂ln N0 at the sizes in ``size`` (S,), as two arrays of shape (D, S)."""
-    n0 = np.exp(log_n0)[:, None]
-    K = kappa[:, None] * (1 + n0 / largest) / (1 + n0 / size)
-    return K, K * (n0 / (largest + n0) - n0 / (size + n0))
+def _exponents(kappa: Floats, log_n0: Floats, sizes: Floats) -> tuple[Floats, Floats]:
+    """Return K and ∂K/∂ln N0 at the ascending ``sizes`` (S,), as two arrays of shape (D, S)."""
+    n0, largest = np.exp(log_n0)[:, None], sizes[-1]
+    K = kappa[:, None] * (1 + n0 / largest) / (1 + n0 / sizes)
+    return K, K * (n0 / (largest + n0) - n0 / (sizes + n0))
 
 
 class _State(NamedTuple):
@@ -450,7 +397,7 @@ class _Problem:
         return np.add.reduceat(self.weight * values, self.first_index, axis=1)
 
     def _evaluate(self, loss: Floats, kappa: Floats, log_n0: Floats) -> _State:
-        K, slope = _exponents(kappa, log_n0, self.sizes, self.sizes[-1])
+        K, slope = _exponents(kappa, log_n0, self.sizes)
         power = 10.0 ** (-K[:, self.size_index] * self.centred_log_x)
         norm = self._total(power * power)
         linear = np.maximum(self._total(power * loss) / norm, _TINY)
@@ -469,7 +416,7 @@ class _Problem:
             state = _State(*(values[active] for values in states))
             curvature_k = self._total(state.jacobian**2)
             gradient_k = self._total(state.jacobian * state.residual)
-            k_by_kappa = _exponents(np.ones(active.size), log_n0[active], self.sizes, self.sizes[-1])[0]
+            k_by_kappa = _exponents(np.ones(active.size), log_n0[active], self.sizes)[0]
             g1, g2 = (gradient_k * k_by_kappa).sum(axis=1), (gradient_k * state.slope).sum(axis=1)
             h11 = (curvature_k * k_by_kappa**2).sum(axis=1)
             h12 = (curvature_k * k_by_kappa * state.slope).sum(axis=1)

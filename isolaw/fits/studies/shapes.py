@@ -11,17 +11,6 @@ effects cancel in the difference. In draw d
 where S_d is the seconds of a step, drawn from their interval (`isolaw.step_cost`). The probability that A is
 better is the share of draws in which it is. Rewards are means over runs of any seed, so two single runs
 differ by more.
-
-**Runs that would settle the comparison.** Suppose that A and B get k_A and k_B additional runs to the same C,
-whose mean rewards have the covariance N = diag(v_A / k_A, v_B / k_B) about their expectations. Δ then has the
-variance (the normal case of preposterior analysis, Raiffa & Schlaifer, Applied Statistical Decision Theory,
-1961)
-
-    cᵀ Σ c − cᵀ Σ (Σ + N)⁻¹ Σ c,    c = (1, −1)
-
-where Σ is the covariance of the drawn rewards, and v the variance of a run. isolaw reports the cheapest (k_A,
-k_B) after which the expected Δ would be 1.645 standard deviations from 0 (95 % on one side), or the 95 %
-interval would be within ± the tolerance.
 """
 
 from __future__ import annotations
@@ -35,43 +24,22 @@ import numpy as np
 
 from isolaw.allocation import BatchShape, Cell, shape_of
 from isolaw.arguments import checked
-from isolaw.errors import InputError, Refused, shown
+from isolaw.errors import InputError, Refused
 from isolaw.evidence import REFUSED, Quantity, estimated, from_draws, number
 from isolaw.fits import collapses
-from isolaw.fits.allocations import FAR, reached_compute
-from isolaw.fits.document.codec import Encoded
+from isolaw.fits.allocations import FAR, REACH, reached_compute
 from isolaw.fits.flags import Code, Flag, Flagged, flags_of_simulated
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.predict import seconds_of
-from isolaw.fits.selection import Floats, select
-from isolaw.fits.studies.drawn_shapes import DrawnShapes, check_near, step_seconds
-from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.selection import Configuration, Floats, select
+from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.registry import Shown
 from isolaw.runs import ReadKeywords, Source
 from isolaw.step_cost import Cost, multiplied, parse_budget
 
-_MOST_RUNS = 16  # limit on the additional runs of a configuration
-_ONE_SIDE, _TWO_SIDES = 1.645, 1.96
-
-
-@dataclass(frozen=True)
-class FurtherRuns(Encoded):
-    """The cheapest additional runs that would settle the comparison."""
-
-    DERIVED = ("rollouts",)
-
-    a: int  #: number of runs of A
-    b: int  #: number of runs of B
-    compute: tuple[float, float]  #: C of a run of A and of a run of B
-    #: the expected result: one configuration is better, or the rewards are within the tolerance
-    shows: Literal["better", "equal"]
-
-    @property
-    def rollouts(self) -> float:
-        """The number of rollouts that the additional runs generate."""
-        return self.a * self.compute[0] + self.b * self.compute[1]
+_POINTS = 32  # number of C at which curves are drawn
 
 
 @dataclass(frozen=True)
@@ -79,9 +47,9 @@ class ShapeComparison(Flagged, Shown):
     """The result of `compare_shapes`.
 
     ``quantity`` is the name of the compared quantity: the ``reward``, or the ``rollouts`` or ``hours`` to a
-    reward. ``difference`` is A − B for rewards, and A / B otherwise. Three fields are probabilities, which
-    are None without draws: ``probability`` that A is better, ``equal`` that the rewards are within
-    ``tolerance`` of each other, and ``neither`` that neither configuration reaches the reward.
+    reward. ``difference`` is A − B for rewards, and A / B otherwise. Three fields are probabilities:
+    ``probability`` that A is better, ``equal`` that the rewards are within ``tolerance`` of each other, and
+    ``neither`` that neither configuration reaches the reward.
     """
 
     TEXT = "text.comparisons.shapes"
@@ -93,16 +61,78 @@ class ShapeComparison(Flagged, Shown):
     eval_set: str
     quantity: Literal["reward", "rollouts", "hours"]
     asked: str
-    compute: tuple[float, float] | None  #: C at which A and B are compared
     a: Quantity
     b: Quantity
     difference: Quantity
-    probability: float | None
-    equal: float | None
-    neither: float | None
-    further: FurtherRuns | None
+    probability: float
     flags: list[Flag]
-    tolerance: float = TOLERANCE  #: rewards within this difference count as equal, in the metric's own units
+    tolerance: float  #: rewards within this difference count as equal, in the metric's own units
+    compute: tuple[float, float] | None = None  #: C at which A and B are compared
+    equal: float | None = None
+    neither: float | None = None
+
+
+class DrawnShapes:
+    """Joint draws of the rewards of two configurations, given the runs."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        shapes: tuple[BatchShape, BatchShape],
+        configurations: list[Configuration],
+    ) -> None:
+        self.surface = surface.drawn()
+        self.configurations = configurations
+        self.shapes = shapes
+        self.places = np.array([Cell(*shape).place for shape in shapes])
+        self.log_ends = np.log([_nearby_end(place, configurations) for place in self.places])
+
+    def rewards(self, compute: tuple[float, float], flags: list[Flag]) -> Floats:
+        """Return the rewards of both configurations, each at its own compute, with shape (1 + D, 2)."""
+        self._check(np.array(compute), flags)
+        return self.surface.rewards(self.places[:, 0], self.places[:, 1], np.array(compute))
+
+    def curves(self, max_compute: float) -> tuple[Floats, Floats]:
+        """Return computes (P,) up to ``max_compute``, and the rewards of both configurations there.
+
+        The rewards have shape (1 + D, 2, P).
+        """
+        start = min(c.checkpoints[c.checkpoints > 0][0] for c in self.configurations)
+        compute = np.geomspace(start, max_compute, _POINTS)
+        u, v = (np.repeat(axis, _POINTS) for axis in self.places.T)
+        rewards = self.surface.rewards(u, v, np.tile(compute, 2))
+        return compute, rewards.reshape(len(rewards), 2, _POINTS)
+
+    def at_each(self, compute: Floats, flags: list[Flag]) -> Floats:
+        """Return the rewards at computes that differ between draws, with shape (1 + D, 2)."""
+        self._check(compute[0], flags)
+        grid, rewards = self.curves(float(compute.max()))
+        log_grid = np.log(grid)
+        interpolated = np.empty_like(compute)
+        for draw, curves in enumerate(rewards):
+            interpolated[draw] = [np.interp(np.log(compute[draw, k]), log_grid, curves[k]) for k in range(2)]
+        return interpolated
+
+    def _check(self, compute: Floats, flags: list[Flag]) -> None:
+        """Raise `Refused` for computes too far past the runs, and flag other computes past the runs."""
+        ends = np.exp(self.log_ends)
+        ratios = compute / ends
+        if ratios.max() > FAR:
+            worst = int(ratios.argmax())
+            raise Refused(
+                f"{Cell(*self.shapes[worst]).label}: C = {number(compute[worst])} is {ratios[worst]:.3g} "
+                f"times the compute of the runs there ({number(ends[worst])}); isolaw compares up to {FAR:g} "
+                f"times. Extend these runs to {number(compute[worst] / FAR)} or more"
+            )
+        if ratios.max() > 1 + 1e-6:
+            text = f"the comparison is at {ratios.max():.3g} times the compute of the runs"
+            flags.append(Flag(Code.EXTRAPOLATION, text))
+
+
+def _nearby_end(place: Floats, configurations: list[Configuration]) -> float:
+    """Return the compute to which runs went near a place: a mean over configurations by distance."""
+    weights = np.array([1 / (((c.place - place) ** 2).sum() + 1e-3) ** 2 for c in configurations])
+    return float(np.exp(weights @ np.log([c.end for c in configurations]) / weights.sum()))
 
 
 @checked
@@ -148,8 +178,8 @@ def compare_shapes(
     if (compute is None) == (target is None):
         argument_count = "none" if compute is None else "both"
         raise InputError(f"compare: found {argument_count}; expected either compute or target")
-    if target is not None and not math.isfinite(target):
-        raise InputError(f"target: found {shown(target)}; expected a reward")
+    if not draws:
+        raise InputError("draws: found 0; expected 1 or more, since a probability is a share of draws")
     a, b = shape_of(a), shape_of(b)
     if a == b:
         raise InputError(f"compare: found the same configuration twice, {Cell(*a).label}")
@@ -157,7 +187,7 @@ def compare_shapes(
     selection = collapses.without_collapses(select(runs, metric, eval_set, "nothing", where, allow_few=True))
     flags = [*flags_of_simulated(runs.select(selection.run_ids).simulated), *flags, *selection.flags]
     configurations = selection.configurations
-    check_near((a, b), configurations)
+    _check_near((a, b), configurations)
     unit = unit_of(metric, configurations)
     surface = estimate(configurations, draws, seed, bounds(metric, configurations), unit)
     pair = DrawnShapes(surface, (a, b), configurations)
@@ -175,64 +205,63 @@ def compare_shapes(
     if isinstance(budget, str):
         asked, seconds = budget, seconds_of(budget, cost)
         assert cost is not None  # `seconds_of` raises otherwise
-        step_times = step_seconds(pair, cost)
+        step_times = _step_seconds(pair, cost)
         computes = seconds / step_times * np.array([b * n for b, n in (a, b)])
         run_compute = float(computes[0, 0]), float(computes[0, 1])
-        rewards = pair.rewards(run_compute, flags) if len(step_times) == 1 else pair.at_each(computes, flags)
+        rewards = pair.at_each(computes, flags)
     else:
         run_compute = budget, budget
         asked, rewards = f"C = {number(budget)}", pair.rewards(run_compute, flags)
     return ShapeComparison(**common, asked=asked, **_reward_fields(pair, rewards, run_compute))
 
 
+def _check_near(shapes: tuple[BatchShape, BatchShape], configurations: list[Configuration]) -> None:
+    """Raise `Refused` if a configuration is far from the runs, or differs in a value that all runs share."""
+    problems = []
+    for axis, name in enumerate(("B_p", "n")):
+        levels = sorted({c.key[axis] for c in configurations})
+        for shape in dict.fromkeys(shapes):
+            value, low, high = shape[axis], levels[0], levels[-1]
+            if low <= value <= high:
+                continue
+            if len(levels) == 1:
+                problems.append(f"{name} = {value}: all runs have {name} = {low}")
+            elif not low / REACH <= value <= high * REACH:
+                problems.append(f"{name} = {value}: more than {REACH} times outside the runs ({low}–{high})")
+    if problems:
+        raise Refused(f"{'; '.join(problems)}. First run a configuration with this value and one seed")
+
+
+def _step_seconds(pair: DrawnShapes, cost: Cost) -> Floats:
+    """Return draws of the seconds of a step for both configurations, with shape (1 + D, 2).
+
+    Half of the variance of log seconds is common to both configurations.
+    """
+    steps = [cost.seconds(*shape, 1) for shape in pair.shapes]
+    untimed = [Cell(*shape).label for shape, step in zip(pair.shapes, steps, strict=True) if step is None]
+    if untimed:
+        raise Refused(f"cost: found no step time for {'; '.join(untimed)}; time a step of each configuration")
+    timed = [step for step in steps if step is not None]
+    seconds = np.array([float(step) for step in timed])
+    highest = [float(step) if step.interval is None else step.interval[1] for step in timed]
+    deviation = np.log(np.array(highest) / seconds) / 1.96
+    z = np.random.default_rng((pair.surface.seed, 7)).standard_normal((pair.surface.of_draw.size, 3))
+    noise = deviation * (z[:, :1] + z[:, 1:]) / math.sqrt(2)
+    return np.asarray(np.vstack([seconds, seconds * np.exp(noise)]))
+
+
 def _reward_fields(pair: DrawnShapes, rewards: Floats, compute: tuple[float, float]) -> dict[str, Any]:
     """Return the fields of a `ShapeComparison` that compares rewards at a budget."""
     difference = rewards[:, 0] - rewards[:, 1]
-    has_draws, tolerance = len(difference) > 1, TOLERANCE * pair.surface.unit
     return {
         "quantity": "reward",
         "compute": compute,
         "a": estimated(rewards[:, 0]),
         "b": estimated(rewards[:, 1]),
         "difference": estimated(difference),
-        "probability": float(np.mean(difference[1:] > 0)) if has_draws else None,
-        "equal": float(np.mean(np.abs(difference[1:]) <= tolerance)) if has_draws else None,
-        "neither": None,
-        "further": further_runs(rewards[1:], pair.run_variance(), compute, tolerance) if has_draws else None,
+        "probability": float(np.mean(difference[1:] > 0)),
+        "equal": float(np.mean(np.abs(difference[1:]) <= TOLERANCE * pair.surface.unit)),
     }
-
-
-def further_runs(
-    rewards: Floats, variance: Floats, compute: tuple[float, float], tolerance: float = TOLERANCE
-) -> FurtherRuns | None:
-    """Return the cheapest runs that would settle a comparison (see the module's docstring).
-
-    Returns None if 16 runs of each configuration would not settle it. ``rewards`` (D, 2) contains draws of
-    both rewards, and ``variance`` (2,) the variance of a run of each configuration.
-
-    >>> draws = np.random.default_rng(0).normal((0.51, 0.5), 0.01, (2000, 2))
-    >>> further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
-    FurtherRuns(a=4, b=6, compute=(1000000.0, 1000000.0), shows='better')
-    """
-    covariance, c = np.cov(rewards.T), np.array([1.0, -1.0])
-    mean = abs(float(c @ rewards.mean(axis=0)))
-    c_sigma = c @ covariance
-    best: FurtherRuns | None = None
-    for k_a in range(_MOST_RUNS + 1):
-        for k_b in range(_MOST_RUNS + 1):
-            has_runs = np.array([k_a, k_b]) > 0
-            noise = np.diag((variance / np.maximum([k_a, k_b], 1))[has_runs])
-            measured = covariance[np.ix_(has_runs, has_runs)] + noise
-            known = c_sigma[has_runs]
-            explained = known @ np.linalg.solve(measured, known) if has_runs.any() else 0.0
-            deviation = math.sqrt(max(float(c_sigma @ c - explained), 0.0))
-            is_better, is_equal = mean >= _ONE_SIDE * deviation, mean + _TWO_SIDES * deviation <= tolerance
-            if is_better or is_equal:
-                further = FurtherRuns(k_a, k_b, compute, "better" if is_better else "equal")
-                if best is None or further.rollouts < best.rollouts:
-                    best = further
-                break  # more runs of B cost more
-    return best
 
 
 def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: list[Flag]) -> dict[str, Any]:
@@ -243,10 +272,8 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
     unit: Literal["rollouts", "hours"] = "rollouts"
     if cost is not None:
         unit = "hours"
-        amounts *= step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
+        amounts *= _step_seconds(pair, cost) / np.array([b * n for b, n in pair.shapes]) / 3600
     draws = amounts[1:]
-    if not len(draws):
-        draws = amounts
     is_reached = np.isfinite(draws)
     if not is_reached.any():
         raise Refused(f"target: no draw of either configuration reaches {target:g} by C = {number(max_c)}")
@@ -255,14 +282,11 @@ def _target_fields(pair: DrawnShapes, target: float, cost: Cost | None, flags: l
     is_unreached = ~is_reached.any(axis=1)
     return {
         "quantity": unit,
-        "compute": None,
         "a": _censored(amounts[0, 0], draws[:, 0]),
         "b": _censored(amounts[0, 1], draws[:, 1]),
         "difference": _ratio(amounts[0], draws[~is_unreached]),
-        "probability": float(np.mean(draws[:, 0] < draws[:, 1])) if len(amounts) > 1 else None,
-        "equal": None,
-        "neither": float(np.mean(is_unreached)) if len(amounts) > 1 else None,
-        "further": None,
+        "probability": float(np.mean(draws[:, 0] < draws[:, 1])),
+        "neither": float(np.mean(is_unreached)),
     }
 
 
@@ -297,6 +321,6 @@ def _censored(value: float, draws: Floats) -> Quantity:
     """
     centre = value if math.isfinite(value) else float(np.quantile(draws, 0.5, method="inverted_cdf"))
     if math.isfinite(centre):
-        return from_draws(centre, draws if len(draws) > 1 else ())
+        return from_draws(centre, draws)
     low = float(np.quantile(draws, 0.05, method="inverted_cdf"))
     return Quantity(low, (low, None), "lower_bound") if 0 < low < math.inf else REFUSED

@@ -441,12 +441,6 @@ class StructuralModel:
             "noise": noise * np.vdot(np.einsum("gkk->gk", weights), 1 / per_bin),
         }
 
-    def run_variance(self, theta: Floats) -> float:
-        """Return the variance of a run's reward about the mean over runs of all seeds, given θ."""
-        p, data = self.by_name(theta), self.observations
-        variance = sum(np.exp(2 * p[name]) for name in ("run", "drift", "noise")) * self.scale**2
-        return float(variance + np.exp(2 * p["seed"]) * data.seed_variance)
-
 
 def model_of(
     configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float

@@ -37,8 +37,6 @@ def shapes(comparison: ShapeComparison, cost: Cost | None = None) -> Document:
             f"{count(sum(comparison.runs) + comparison.others, 'run')} "
             f"predicts {rewards}."
         )
-    if comparison.quantity == "reward" and comparison.probability is not None:
-        lines.append(_runs_to_settle(comparison, cost is not None))
     if comparison.neither:
         lines.append(
             f"In {share(comparison.neither)} of the draws, neither A nor B reaches the target "
@@ -66,8 +64,6 @@ def _which_is_better(comparison: ShapeComparison) -> str:
     condition = f"after {comparison.asked}" if comparison.asked.endswith("h") else f"at {comparison.asked}"
     condition = condition if comparison.quantity == "reward" else f"on the way to {comparison.asked}"
     p_a = comparison.probability
-    if p_a is None:
-        return f"Without draws, isolaw does not state which configuration is better {condition}"
     if comparison.equal is not None and comparison.equal >= _SURE:
         return (
             f"A and B are within {comparison.tolerance:g} of each other {condition} "
@@ -81,25 +77,6 @@ def _which_is_better(comparison: ShapeComparison) -> str:
         f"The runs do not show which configuration is better {condition}: {name} is better with probability "
         f"{share(probability)}"
     )
-
-
-def _runs_to_settle(comparison: ShapeComparison, in_hours: bool) -> str:
-    """Name the runs that would settle the comparison."""
-    further = comparison.further
-    if further is None:
-        text = "The difference is small: more than 16 additional runs of each configuration would settle it."
-        return text + (" Timed steps of both would also narrow the interval." if in_hours else "")
-    if not further.a and not further.b:
-        return "No further run is needed."
-    runs = [
-        f"{count(needed, 'run')} of {name} to C = {number(compute)}"
-        for name, needed, compute in zip("AB", (further.a, further.b), further.compute, strict=True)
-        if needed
-    ]
-    shown = f"show that the rewards are within {comparison.tolerance:g} of each other"
-    if further.shows == "better":
-        shown = "show which configuration is better"
-    return f"Add {' and '.join(runs)} ({number(further.rollouts)} rollouts), which isolaw expects to {shown}."
 
 
 def _quantity(quantity: Quantity) -> str:

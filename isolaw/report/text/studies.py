@@ -1,13 +1,12 @@
-"""The text of studies: backtests, laws side by side, model sizes and rollouts to a reward."""
+"""The text of studies: backtests, re-tuned laws, model sizes and rollouts to a reward."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from isolaw.evidence import number
-from isolaw.fits.document.codec import encoded
 from isolaw.fits.laws.equations import signed
 from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
@@ -43,30 +42,17 @@ def _choices_text(shapes: list[list[int]], several_b: bool) -> str:
     return ", ".join(" ".join(pair) for pair in zip(names, count_words, strict=True))
 
 
-def _side_by_side(axis: str, documents: Mapping[Any, LawDocument]) -> list[str]:
-    """Return n* of several laws at budgets that all of them cover."""
-    low = max(document.x.range[0] for document in documents.values())
-    high = min(document.x.range[1] for document in documents.values())
-    lines = []
-    for value, document in documents.items():
-        lines.append(f"{axis} = {value}: {data_line(document)}")
-        points = document.frontier
-        if low < high:
-            budgets = [low * (high / low) ** (index / 4) for index in range(1, 5)]
-            points = tuple(min(document.frontier, key=lambda point: abs(point.x - x)) for x in budgets)
-        lines += [f"  best n at {symbol(document)} = {number(point.x)}: {point.n_star}" for point in points]
-        lines += [f"  {line}" for line in (saturation(document), verdict(document)) if line]
-    if not low < high:
-        lines.append(
-            f"The runs of the different {axis} have no range of compute in common, so isolaw cannot compare "
-            "their laws at the same budget."
-        )
-    return lines
-
-
 def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], table: Any) -> list[str]:
     """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
-    lines = _side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
+    low = max(document.x.range[0] for document in documents.values())
+    high = min(document.x.range[1] for document in documents.values())
+    budgets = [low * (high / low) ** (index / 4) for index in range(1, 5)]
+    lines = []
+    for title, document in ((f"{value} everywhere", documents["one"]), ("re-tuned", documents["retuned"])):
+        lines.append(f"{name} = {title}: {data_line(document)}")
+        points = [min(document.frontier, key=lambda point: abs(point.x - x)) for x in budgets]
+        lines += [f"  best n at {symbol(document)} = {number(point.x)}: {point.n_star}" for point in points]
+        lines += [f"  {line}" for line in (saturation(document), verdict(document)) if line]
     best = ", ".join(
         f"{row[name]:g} at n = {row['rollouts_per_problem']}" for row in table.to_dict("records")
     )
@@ -79,10 +65,8 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
     return lines
 
 
-def size_document(
-    law: SizeLaw, predictions: Sequence[Mapping[str, Any]], extra_data: Mapping[str, Any]
-) -> Document:
-    """Return the document of a model-size law with predicted rewards. ``extra_data`` is added to its data."""
+def size_document(law: SizeLaw, extra_data: Mapping[str, Any]) -> Document:
+    """Return the document of a model-size law. ``extra_data`` is added to its data."""
     curves = law.curves
     rows = [["N", "K(N)", "E(N), log10"]]
     rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
@@ -93,12 +77,7 @@ def size_document(
         f"N0 = {_estimate(law.N0)}",
         Table.of(rows, "><"),
     ]
-    for row in predictions:
-        at = f"N = {number(row['model_size'])} at {curves.x_name} = {number(row[curves.x_name])}"
-        extrapolated = " (E(N) is extrapolated)" if row["extrapolated_size"] else ""
-        lines.append(f"{at}: reward {_estimate(row['reward'])}{extrapolated}")
-    data = {**law.to_dict(), **extra_data, "predictions": encoded(predictions)}
-    return Document.of("model sizes", lines, data)
+    return Document.of("model sizes", lines, {**law.to_dict(), **extra_data})
 
 
 def _estimate(quantity: Quantity) -> str:

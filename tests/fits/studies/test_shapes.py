@@ -1,4 +1,4 @@
-"""Two configurations compared: differences, targets and hours of a known truth, further runs, refusals."""
+"""Two configurations compared: differences, targets and hours of a known truth, refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import shapes
 from isolaw.errors import InputError, Refused
-from isolaw.fits.studies.shapes import compare_shapes, further_runs
+from isolaw.fits.studies.shapes import compare_shapes
 from isolaw.report.text.comparisons import shapes as document
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -46,8 +46,6 @@ def test_the_difference_of_a_configuration_without_runs(runs: Runs) -> None:
     assert low <= true <= high
     assert found.difference.value == pytest.approx(true, abs=0.02)
     assert (found.probability or 0) > 0.99
-    assert found.further is not None
-    assert (found.further.a, found.further.b) == (0, 0)
     again = compare_shapes(runs, (32, 16), (32, 8), compute=2e5, draws=200)  # the other way round
     assert again.difference.value == pytest.approx(-(found.difference.value or 0), abs=1e-3)
     first = document(found).lines()[0]
@@ -73,26 +71,7 @@ def test_hours_give_each_its_own_compute(runs: Runs) -> None:
     assert timed.quantity == "hours"
     assert timed.a.value == pytest.approx(4e4 * np.log(2) / 128 * 11.28 / 3600, rel=0.2)
     with pytest.raises(InputError, match="requires the cost of a step"):
-        compare_shapes(runs, (32, 4), (32, 64), compute="1h", draws=0)
-
-
-def test_further_runs_are_those_of_the_closed_form() -> None:
-    """Independent normal rewards: after k runs of both, 1 / variance of each is 1 / s² + k / v."""
-    rng = np.random.default_rng(0)
-    draws = rng.normal((0.51, 0.5), 0.01, (4000, 2))
-    found = further_runs(draws, np.array([1e-4, 1e-4]), (1e6, 1e6))
-    assert found is not None
-
-    def deviation(a: int, b: int) -> float:
-        return float(np.sqrt(1 / (1e4 + a * 1e4) + 1 / (1e4 + b * 1e4)))
-
-    assert 1.645 * deviation(found.a, found.b) <= 0.0103
-    assert all(1.645 * deviation(a, found.a + found.b - 1 - a) > 0.0097 for a in range(found.a + found.b))
-    alike = further_runs(rng.normal((0.5, 0.5), 0.01, (4000, 2)), np.array([1e-5, 1e-5]), (1e6, 2e6))
-    assert alike is not None
-    assert alike.shows == "equal"
-    assert alike.a > alike.b  # its runs cost half
-    assert further_runs(draws, np.array([1e-1, 1e-1]), (1e6, 1e6)) is None
+        compare_shapes(runs, (32, 4), (32, 64), compute="1h", draws=10)
 
 
 def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
@@ -104,6 +83,10 @@ def test_what_is_too_far_or_asked_wrongly(runs: Runs) -> None:
         compare_shapes(runs, (32, 8), (32, 4), compute=1e8, draws=50)
     with pytest.raises(InputError, match="found both; expected either compute or target"):
         compare_shapes(runs, (32, 8), (32, 4), compute=1e5, target=0.5)
+    with pytest.raises(InputError, match="draws: found 0; expected 1 or more"):
+        compare_shapes(runs, (32, 8), (32, 4), compute=1e5, draws=0)
+    with pytest.raises(InputError, match="expected a finite number"):
+        compare_shapes(runs, (32, 8), (32, 4), target=float("nan"))
     with pytest.raises(InputError, match="the same configuration twice"):
         compare_shapes(runs, (32, 8), (32, 8), compute=1e5)
 
