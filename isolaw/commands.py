@@ -191,12 +191,6 @@ def read_again(sources: Sequence[str], options: Sequence[str]) -> _Command:
 
 
 @_printed
-def draft_reading(sources: Sequence[str]) -> _Command:
-    """Return the command that writes ``isolaw.toml`` with the given options and what is missing."""
-    return _isolaw("read", *sources, "--save")
-
-
-@_printed
 def read_sweep(directory: object) -> _Command:
     """Return the command that lists the runs of a sweep, for a user who named it as a law or as a run."""
     return _isolaw("read", path(directory))

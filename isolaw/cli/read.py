@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from isolaw.readers.reading import Reading
 
 _DETAILS_GROUP = "the reward's column and the origin of values"
-_NAMES_SHOWN = 8
 _MOST_IN_FULL = 3  # up to this many logs are printed in full without --verbose
 
 
@@ -32,8 +31,7 @@ _MOST_IN_FULL = 3  # up to this many logs are printed in full without --verbose
 @click.option("--out", "-o", type=Destination(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
     "--save", is_flag=True,
-    help="Write these options to isolaw.toml in the folder of the logs, where all commands find them. It "
-    "has a comment to fill in for each value that the logs lack.",
+    help="Write these options to isolaw.toml in the folder of the logs, where all commands find them.",
 )  # fmt: skip
 @click.option("--metric", cls=Further, group=_DETAILS_GROUP, help="Column of the table with the reward.")
 @click.option(
@@ -63,8 +61,8 @@ def read(
         check_replaceable(out, "a table of runs", "points.parquet", _is_runs_table)
     reading = shared.read_sources(sources, options)
     words = shared.words_of(ctx, sources)
-    if save and _save(reading, sources, options):
-        return 0
+    if save:
+        _save(reading, sources, options)
     if len(reading.candidates) == 1 and not (as_json() or reading.ready):
         print_notes(reading.read_as)
         raise DataError(reading.none_ready())
@@ -125,22 +123,20 @@ def _is_runs_table(path: Path) -> bool:
     return head == b"PAR1" and is_ours(path, head)
 
 
-def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> bool:
-    """Write ``isolaw.toml`` and return whether the user must fill in values."""
+def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Write the options of reading to ``isolaw.toml``."""
     from isolaw.errors import DataError, Wording
     from isolaw.files import check_destination, is_utf8
-    from isolaw.readers.how_to_read import place
-    from isolaw.readers.proposals import draft
-    from isolaw.runs import listed
+    from isolaw.readers.how_to_read import HowToRead, place
 
     if (place_and_files := place(sources)) is None:
         names = ", ".join(sources)
         raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
     file, files = place_and_files
-    answer = str(commands.answer(sources, commands.Placeholder("rollouts")))
-    next_hint = f"Next, with your budget for <rollouts>: {answer}"
-    how_to_read = shared.how_to_read(options).but(files=files)
-    text, missing = draft(sources, how_to_read, reading.candidates, answer)
+    how_to_read = shared.how_to_read(options)
+    if how_to_read == HowToRead():
+        raise DataError("--save: found no option of reading; there is nothing to save")
+    text = how_to_read.but(files=files).toml()
     if os.path.lexists(file):
         raise DataError(
             Wording(
@@ -156,8 +152,6 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
             out.write(text)
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None
-    if missing:
-        print_lines([f"Saved: {file}. Fill in {listed(missing, _NAMES_SHOWN)} there. {next_hint}"])
-    else:
-        note(f"note: saved {file}, which all commands find. {next_hint}")
-    return bool(missing)
+    answer = commands.answer(sources, commands.Placeholder("rollouts"))
+    next_hint = f". Next, with your budget for <rollouts>: {answer}" if reading.ready else ""
+    note(f"note: saved {file}, which all commands find{next_hint}")

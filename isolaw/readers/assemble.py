@@ -173,7 +173,7 @@ def _build_run(name: str, logs: Sequence[RawLog], option_sets: Sequence[HowToRea
         text = f"the framework is unknown: {_short_list(keys)} are names of {names}"
         run.leave_out(LogStatus.NEEDS, text, ["framework"])
     elif framework is None:
-        run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, logs[0].source, run.container))
+        run.leave_out(LogStatus.UNKNOWN_FORMAT, _unknown_framework(keys, run.container))
     else:
         run.framework = framework.name
         run.configurations = [
@@ -238,7 +238,7 @@ def _by_framework(name: str, logs: list[RawLog]) -> Iterator[tuple[str, list[Raw
         yield f"{name} ({framework_name})", members
 
 
-def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Wording:
+def _unknown_framework(keys: Sequence[str], container: str) -> Wording:
     text = (
         f"no known framework uses its names: {_short_list(keys)}. "
         f"Known: {', '.join(framework.name for framework in frameworks.known())}. If it is one of these, add "
@@ -246,8 +246,11 @@ def _unknown_framework(keys: Sequence[str], source: str, container: str) -> Word
     )
     if container != "jsonl":  # other containers do not contain tables
         return text
-    draft_command = commands.draft_reading([commands.path(source)])
-    return text + f"; if this is a table of your own, draft its columns: {draft_command}"
+    return (
+        text
+        + "; if this is a table of your own, name its columns: "
+        + commands.option("columns", "n", Placeholder("column"))
+    )
 
 
 def _short_list(keys: Sequence[str]) -> str:

@@ -325,7 +325,7 @@ class HowToRead(BaseModel):
         precedence = "; those of this call take precedence" if call != HowToRead() else ""
         return f"isolaw reads with the options in {self._file}{precedence}"
 
-    # Its other spellings. Values can be placeholders.
+    # Its other spellings. In options and keywords, values can be placeholders.
 
     def options(self) -> list[str]:
         """Return the options that say the same, as words."""
@@ -355,21 +355,22 @@ class HowToRead(BaseModel):
         """The keywords, which are the options at the command line."""
         return Spelled(", ".join(self.keywords()), self.options())
 
-    def toml_tables(self) -> dict[str, list[str]]:
-        """Return the lines of ``isolaw.toml`` that say the same, by the title of their table.
-
-        The title is empty for keys before any table.
-        """
+    def toml(self) -> str:
+        """Return the text of an ``isolaw.toml`` that says the same."""
+        header = (
+            "# How isolaw reads this. All commands find this file; options on the command line override it."
+        )
         used_keys = self._used_keys("files", "format", "group_by", "only", "name_pattern", "metric")
-        tables = {"": [f"{key} = {_toml(value)}" for key, value in used_keys.items()]}
+        tables = {header: [f"{key} = {toml_value(value)}" for key, value in used_keys.items()]}
         for glob_, name, value in self._settings():
             title = f"[set.{toml_key(glob_)}]" if glob_ else "[set]"
-            tables.setdefault(title, []).append(f"{toml_key(name)} = {_toml(value)}")
+            tables.setdefault(title, []).append(f"{toml_key(name)} = {toml_value(value)}")
         columns = {SYMBOL.get(name, name): text for name, text in self.columns.items()}
         tables["[columns]"] = [f"{toml_key(name)} = {toml_value(text)}" for name, text in columns.items()]
         metrics = {name: metric.model_dump(exclude_none=True) for name, metric in self.metrics.items()}
         tables["[metrics]"] = [f"{toml_key(name)} = {toml_value(value)}" for name, value in metrics.items()]
-        return {title: lines for title, lines in tables.items() if lines}
+        used_tables = (title for title, lines in tables.items() if lines or title == header)
+        return "\n\n".join("\n".join([title, *tables[title]]) for title in used_tables) + "\n"
 
     def _used_keys(self, *keys: str) -> dict[str, Any]:
         """Return those of the keys (by default, the keys with one value) that differ from their default."""
@@ -434,10 +435,6 @@ def _python(value: Any) -> str:
     if isinstance(value, Placeholder):
         return value
     return repr(value) if not isinstance(value, str | list) else json.dumps(value, ensure_ascii=False)
-
-
-def _toml(value: Any) -> str:
-    return str(value) if isinstance(value, Placeholder) else toml_value(value)
 
 
 # isolaw.toml

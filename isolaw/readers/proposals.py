@@ -1,22 +1,17 @@
-"""What would make all runs of a folder ready: proposed options, and drafts of ``isolaw.toml`` to fill in."""
+"""The options that would make all runs of a folder ready."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from isolaw.commands import Placeholder
-from isolaw.errors import DataError, InputError, lines_of, one_line
 from isolaw.readers.found_logs import FoundLog, LogStatus
 from isolaw.readers.how_to_read import Assignment, HowToRead
 from isolaw.readers.name_patterns import suggest
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.resolve import glob_for
-from isolaw.readers.table_columns import TableNeeds, check_complete
-from isolaw.readers.table_files import load
 
 _PLACEHOLDERS = {
     "percent": Placeholder("true|false"),
@@ -29,11 +24,10 @@ _COLUMN, _NUMBER = map(Placeholder, ("column", "number"))
 _Settings = dict[str, dict[str, Any]]
 
 
-def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float = 12) -> HowToRead | None:
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead:
     """Return what would make all runs ready, with placeholders for the user to fill in.
 
-    ``sources`` are the user's sources; folders above them contain no information about a run. Returns None if
-    there would be more than ``limit`` options; a file is then easier to fill in (`draft`).
+    ``sources`` are the user's sources; folders above them contain no information about a run.
     """
     incomplete = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -63,8 +57,6 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = (), limit: float
             for glob in [folder] if folder else [_glob_of(log, logs) for log in lacking]:
                 settings.setdefault(glob, {})[need] = value
     pattern = pattern or proposal.pop("name_pattern", "")
-    if sum(map(len, settings.values())) + bool(pattern) > limit:
-        return None
     return HowToRead.model_construct(set=settings, name_pattern=[pattern] if pattern else [], **proposal)
 
 
@@ -84,50 +76,3 @@ def _glob_of(log: FoundLog, all_logs: Sequence[FoundLog]) -> str:
 
 def _all_needs(logs: Sequence[FoundLog]) -> list[str]:
     return list(dict.fromkeys(need for log in logs for need in log.needs))
-
-
-# Drafts
-
-
-def draft(
-    sources: Sequence[str], options: HowToRead, logs: Sequence[FoundLog], command: str
-) -> tuple[str, list[str]]:
-    """Return the text of an ``isolaw.toml``, and the names of the values to fill in.
-
-    It has the ``options``, and what is missing as comments. ``command`` is the command to run once these
-    values are filled in. Raises `DataError` if ``options`` is empty and nothing is missing.
-    """
-    logs = [_as_table(log, options) for log in logs]
-    tables, missing_values = options.toml_tables(), _all_needs(logs)
-    message_lines = [line for log in logs if log.offered for line in lines_of(log.message)]
-    columns = [text for parts in message_lines if (text := "".join(parts)).startswith("  columns: ")][:1]
-    proposal = proposed(logs, sources, math.inf)
-    proposals = proposal.toml_tables() if proposal else {}
-    if not (options.but(files=[]).toml_tables() or proposals):
-        raise DataError("--save: found no option of reading and no missing value; there is nothing to save")
-    header = [
-        "# How isolaw reads this. All commands find this file; options on the command line override it.",
-        *(["# Fill in each missing value, remove the # before it, then run:"] if missing_values else []),
-        *([f"#     {command}"] if missing_values else []),
-        *(f"#{one_line(line)[:4000]}" for line in columns),
-    ]
-    blocks = ["\n".join(header)]
-    titles = sorted({**tables, **proposals}, key=lambda title: (title != "", title != "[set]"))
-    for title in titles:
-        lines = list(tables.get(title, []))
-        lines += [f"# {line.removeprefix('# ')}" for line in proposals.get(title, []) if line not in lines]
-        blocks.append("\n".join([title, *lines] if title else lines))
-    return "\n\n".join(blocks) + "\n", missing_values
-
-
-def _as_table(log: FoundLog, options: HowToRead) -> FoundLog:
-    """Return a log of unknown names as the table that it may be, with what it lacks."""
-    if log.status is LogStatus.UNKNOWN_FORMAT and not log.facts:
-        try:
-            check_complete(load(log.sources[0]), options, log.sources[0])
-        except TableNeeds as error:
-            needs, message = list(error.needs), str(error)
-            return replace(log, status=LogStatus.NEEDS, needs=needs, offered=error.needs, message=message)
-        except InputError:
-            pass
-    return log

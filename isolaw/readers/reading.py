@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from isolaw import commands
 from isolaw.errors import DataError, Wording
 from isolaw.evidence import Simulated
 from isolaw.readers.found_logs import FoundLog, LogStatus, grouped, groups
-from isolaw.readers.how_to_read import place
 from isolaw.readers.proposals import proposed
 from isolaw.runs import Runs, listed
 
@@ -121,27 +119,12 @@ class Reading:
         used_runs.notes = shared_notes(used_logs)
         return Reading(candidates, [], used_runs, self.notes, self.no_logs, self.sources, self.read_as)
 
-    def to_fill_in(self, words: Sequence[str]) -> str:
-        """Return where to fill in missing values: the folder's file, or the command that drafts the file.
-
-        ``words`` are the sources and options of the user's command. The result is empty if the sources share
-        no folder.
-        """
-        if (file_and_names := place(self.sources)) is None:
-            return ""
-        file, _ = file_and_names
-        drafts = f"This command drafts {file} with all missing values: {commands.draft_reading(words)}"
-        return f"{file} can hold all missing values" if file.exists() else drafts
-
     def none_ready(self) -> str:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
         texts = [f"{listed([log.run for log in logs], _MAX_LISTED)}: " + logs[0].message for logs in problems]
         options = proposed(self.candidates, self.sources)
-        words = [commands.path(source) for source in self.sources]
-        if options is None:
-            texts[-1] = Wording(texts[-1], f"  {self.to_fill_in(words)}")
-        elif options.options():
+        if options.options():
             texts[-1] = Wording(texts[-1], "  Add " + options.spelling)
         if len(problems) == 1:
             return texts[0]

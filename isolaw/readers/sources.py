@@ -206,7 +206,7 @@ def expected_formats() -> str:
     """Return the formats that isolaw reads, in words."""
     return (
         f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
-        "isolaw read --save drafts the columns of any other CSV, JSONL or Parquet file"
+        "--column names the columns of any other CSV, JSONL or Parquet file"
     )
 
 

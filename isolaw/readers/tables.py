@@ -7,7 +7,6 @@ that the user maps to a new name (``lr=learning_rate``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -75,8 +74,7 @@ def read_frame(table: Any, options: HowToRead) -> Runs:
         return _runs_of(frame, SOURCE, options)
     except table_columns.TableNeeds as error:
         incomplete = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
-        proposal = proposed([incomplete], limit=math.inf) or HowToRead()
-        raise DataError(Wording(str(error), "  Add " + proposal.spelling)) from None
+        raise DataError(Wording(str(error), "  Add " + proposed([incomplete]).spelling)) from None
 
 
 def _name_trainings(frame: pd.DataFrame, options: HowToRead, name: str) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 import shlex
 import shutil
 import time
@@ -24,7 +23,6 @@ from isolaw.cli.common import shown
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError
 from isolaw.readers.how_to_read import Assignment, HowToRead, _read_reading_file, settings_of
-from isolaw.readers.proposals import draft
 from isolaw.readers.resolve import glob_for, set_option
 from isolaw.readers.survey import survey
 
@@ -92,29 +90,30 @@ def test_options_win_over_the_file_and_isolaw_says_so(isolaw: Call, logs: Path) 
     assert note in isolaw("read", logs, "--only", "*n32", "--set", "B_p=16")[2]
 
 
-def test_a_draft_holds_what_is_missing_and_is_read_once_it_is_filled_in(
-    isolaw: Call, logs: Path, table: Path
-) -> None:
-    code, out, _ = isolaw("read", logs, "--save")
-    assert (code, out) == (
-        0, f"Saved: {logs}/isolaw.toml. Fill in n, B_p there. Next, with your budget for <rollouts>: "
-        f"isolaw answer {logs} --compute '<rollouts>'\n",
-    )  # fmt: skip
+def test_the_printed_command_saves_what_is_filled_in(isolaw: Call, logs: Path, table: Path) -> None:
     file = logs / "isolaw.toml"
-    assert tomllib.loads(file.read_text()) == {"set": {}}
-    assert f"{file} can hold all missing values" in isolaw("read", logs)[1]
-    text = file.read_text().replace("# name_pattern", "name_pattern").replace("# B_p = <number>", "B_p = 64")
-    file.write_text(text)
+    out = isolaw("read", logs)[1]
+    command = f"isolaw read {logs} --name-pattern '*n{{n}}*' --set 'B_p=<number>' --save"
+    assert f"To read these logs: {command}\n  Fill in <number> there. " in out
+    assert f"--save writes the options to {file}, which all commands find.\n" in out
+    code, _, err = isolaw(*shlex.split(command.replace("<number>", "64"))[1:])
+    assert code == 0
+    assert f"saved {file}, which all commands find. Next, with your budget" in err
     assert facts(logs) == {(64, 8), (64, 32), (64, 128)}
 
-    assert isolaw("read", table, "--column", "n=group_size", "--save")[0] == 0
+    code, _, err = isolaw("read", table, "--column", "n=group_size", "--save")
     file = table.parent / "isolaw.toml"
-    written = tomllib.loads(file.read_text())
-    assert written["columns"] == {"n": "group_size"}  # what was given, and no guess
-    assert written["files"] == ["mine.csv"]
-    text = re.sub(r"^# (step|metric|B_p)", r"\1", file.read_text(), flags=re.M).replace("<number>", "512")
-    file.write_text(text)
-    assert facts(table) == {(512, 8), (512, 16), (512, 32)}
+    assert code == 2  # it lacks B_p, step and the reward
+    assert f"saved {file}, which all commands find\n" in err
+    written = {"files": ["mine.csv"], "columns": {"n": "group_size"}}
+    assert tomllib.loads(file.read_text()) == written
+    assert "--save" not in isolaw("read", table.parent)[1]  # the file exists
+
+
+def test_without_options_nothing_is_saved(isolaw: Call, logs: Path) -> None:
+    code, _, err = isolaw("read", logs, "--save")
+    assert (code, (logs / "isolaw.toml").exists()) == (2, False)
+    assert "--save: found no option of reading; there is nothing to save" in err
 
 
 def test_a_table_keeps_its_file_to_itself(isolaw: Call, table: Path) -> None:
@@ -195,10 +194,8 @@ def test_what_is_written_is_what_is_read(
 ) -> None:
     settings = {"lr": value, **{glob: {"seed": seed} for glob, seed in globs.items()}}
     how = HowToRead.of(only=only, columns=columns, set=settings)
-    text, missing = draft(["logs"], how, [], "again")
-    assert not missing
-    path = tmp_path_factory.mktemp("drafts") / "isolaw.toml"
-    path.write_text(text)
+    path = tmp_path_factory.mktemp("saved") / "isolaw.toml"
+    path.write_text(how.toml())
     read = _read_reading_file(path)
     assert read is not None
     assert read.model_dump() == how.model_dump()
@@ -453,7 +450,7 @@ def test_what_python_is_told_are_keywords_of_read(run: str) -> None:
     )  # fmt: skip
     keywords = eval(f"dict({how.spelling})")
     assert keywords.keys() <= inspect.signature(library.read).parameters.keys()
-    assert HowToRead.of(**keywords).toml_tables() == how.toml_tables()
+    assert HowToRead.of(**keywords).toml() == how.toml()
     one = eval(f"dict({set_option(glob_for(run) if run else '', 'seed', 1)})")
     assert [
         (rule.name, rule.value, rule.matches(run or "any", [])) for rule in HowToRead.of(**one).rules

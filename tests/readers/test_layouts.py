@@ -110,10 +110,10 @@ def test_seeds_are_asked_for(
     assert run(["read", str(tmp_path), *options]) == 2
     words = printed(capsys, "To read these logs")
     if names == ("s1", "s2") and not given:
-        assert words[-1] == "*s{seed}*"
+        assert words[-2:] == ["*s{seed}*", "--save"]
     else:
         asked = [f"{name}:seed=<number>" for name in sorted(names)]
-        assert words[-4:] == ["--set", asked[0], "--set", asked[1]]
+        assert words[-5:] == ["--set", asked[0], "--set", asked[1], "--save"]
     if not given:  # else the first seed would replace none
         assert run([word.replace("<number>", str(i)) for i, word in enumerate(words)]) == 0
 
@@ -133,7 +133,6 @@ def test_runs_of_one_name_are_asked_for_by_their_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("step,run_id,B_p,n,avg@4\n" + "".join(rows))
     how = HowToRead.of(columns={"run_id": "run_id"})
     options = proposed(survey([tmp_path], how).candidates)
-    assert options is not None
     assert [f"{tmp_path}/a.csv:seed=<number>" in options.options(), len(options.options())] == [True, 4]
 
 

@@ -312,7 +312,7 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert "B_p (problems_per_batch)" in text
     assert "not a known log" not in text  # it is a table, which lacks two values
     path.write_text("a,b\n1,2\n")
-    for word in ("4 columns or values are missing", "not a known log either", "isolaw read --save"):
+    for word in ("4 columns or values are missing", "not a known log either", "--column names the columns"):
         assert word in refusal(path)
 
 

@@ -215,7 +215,7 @@ def test_nothing_is_said_with_what_is_accepted(tmp_path: Path) -> None:
         "sweep.json",
         "1 file searched",
         "tensorboard",
-        "isolaw read --save",
+        "--column names the columns",
     ):
         assert word in str(error.value)
     with pytest.raises(DataError, match="gone: No such file"):

@@ -13,6 +13,7 @@ from isolaw.fits import choices
 from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.frameworks.base import Fact
+from isolaw.readers.how_to_read import place
 from isolaw.readers.names import ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
@@ -96,19 +97,19 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
 def _how_to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
-    If the command has placeholders for the user to fill in, a second line names the file that can contain the
-    values.
+    It saves the values next to the logs, unless there is a file already or no one place for it. A second line
+    names the placeholders that the user must fill in.
     """
     options = proposed(reading.candidates, reading.sources)
-    if options is not None and not options.options():
+    if not options.options():
         return []  # isolaw's own runs need no settings: --only selects among them
-    if options is None:
-        return [reading.to_fill_in(words)]
-    command = commands.read_again(words, options.options())
+    file, _ = place(reading.sources) or (None, [])
+    saves = file is not None and not os.path.lexists(file)
+    command = commands.read_again(words, [*options.options(), *(["--save"] if saves else [])])
     lines = [f"To read these logs: {command}"]
     if command.placeholders:
-        values = listed(command.placeholders, _NAMES_SHOWN)
-        lines.append(f"  Fill in {values} there. {reading.to_fill_in(words)}".rstrip())
+        lines.append(f"  Fill in {listed(command.placeholders, _NAMES_SHOWN)} there.")
+        lines[-1] += f" --save writes the options to {file}, which all commands find." if saves else ""
     return lines
 
 
